@@ -1,0 +1,92 @@
+"""Every error that toolscout raises on purpose.
+
+::
+
+    ToolscoutError
+    ├── UserError                  somebody can fix it: expected, found, what to do (exit code 1)
+    │   ├── ConfigError            a setting or a configuration file is wrong
+    │   ├── MissingExtra           a package of an optional extra is not installed
+    │   ├── SourceError            a whole source cannot be read
+    │   │   └── BadEntry           one entry of a source cannot be read; the others go on
+    │   ├── NotFound               no such tool, source, recipe, model
+    │   └── StoreError             the store is locked, damaged or from a newer version
+    └── PipelineError              stages that do not fit together, or a stage that broke its contract
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+__all__ = [
+    "BadEntry",
+    "ConfigError",
+    "MissingExtra",
+    "NotFound",
+    "PipelineError",
+    "SourceError",
+    "StoreError",
+    "ToolscoutError",
+    "UserError",
+    "require",
+]
+
+
+class ToolscoutError(Exception):
+    """Root of the tree."""
+
+
+class UserError(ToolscoutError):
+    """Something that the reader of the message can fix.
+
+    The message is one sentence or two: what was expected, what was found, what to do.
+    """
+
+
+class ConfigError(UserError):
+    """A setting or a configuration file is wrong."""
+
+
+class MissingExtra(UserError):
+    """A package that belongs to an optional extra is not installed."""
+
+
+class SourceError(UserError):
+    """A whole source cannot be read."""
+
+
+class BadEntry(SourceError):
+    """One entry of a source cannot be read; the reader names it and goes on with the next."""
+
+
+class NotFound(UserError):
+    """There is no tool, source, recipe or model of that name."""
+
+
+class StoreError(UserError):
+    """The store cannot be used: locked, damaged, or written by a newer version."""
+
+
+class PipelineError(ToolscoutError):
+    """Stages that cannot be composed, or a stage that broke its contract."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import `module`, or say which extra brings it.
+
+    Args:
+        module: dotted name of the module to import.
+        extra: the extra of toolscout that installs it.
+
+    Raises:
+        MissingExtra: if the package is absent, with the exact install line.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise MissingExtra(
+            f"this needs the package {module.split('.')[0]!r}, which is not installed: "
+            f"run  pip install 'toolscout[{extra}]'"
+        ) from None
