@@ -1,0 +1,76 @@
+"""toolscout: index every tool, and find the complete set that a request needs.
+
+Names are loaded when they are first used, so that `import toolscout` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolscout.config import Settings as Settings
+    from toolscout.errors import ToolscoutError as ToolscoutError
+    from toolscout.errors import UserError as UserError
+    from toolscout.pipeline import Cut as Cut
+    from toolscout.pipeline import Decide as Decide
+    from toolscout.pipeline import Detect as Detect
+    from toolscout.pipeline import Fuse as Fuse
+    from toolscout.pipeline import Pipeline as Pipeline
+    from toolscout.pipeline import Rerank as Rerank
+    from toolscout.pipeline import Retrieve as Retrieve
+    from toolscout.pipeline import Rewrite as Rewrite
+    from toolscout.pipeline import Stage as Stage
+    from toolscout.scout import Scout as Scout
+    from toolscout.types import Hit as Hit
+    from toolscout.types import Search as Search
+    from toolscout.types import Tool as Tool
+
+_HOMES = {
+    "Cut": "pipeline",
+    "Decide": "pipeline",
+    "Detect": "pipeline",
+    "Fuse": "pipeline",
+    "Hit": "types",
+    "Pipeline": "pipeline",
+    "Rerank": "pipeline",
+    "Retrieve": "pipeline",
+    "Rewrite": "pipeline",
+    "Scout": "scout",
+    "Search": "types",
+    "Settings": "config",
+    "Stage": "pipeline",
+    "Tool": "types",
+    "ToolscoutError": "errors",
+    "UserError": "errors",
+}
+__version__ = "0.1.0"
+__all__ = [
+    "Cut",
+    "Decide",
+    "Detect",
+    "Fuse",
+    "Hit",
+    "Pipeline",
+    "Rerank",
+    "Retrieve",
+    "Rewrite",
+    "Scout",
+    "Search",
+    "Settings",
+    "Stage",
+    "Tool",
+    "ToolscoutError",
+    "UserError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'toolscout' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"toolscout.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,5 +1,4 @@
-"""Settings. Arguments come before the environment, that before `toolscout.toml`, that before the defaults; each value
-knows where it came from."""
+"""Settings: arguments, then the environment, then `toolscout.toml`, then defaults; each value knows its origin."""
 
 from __future__ import annotations
 
@@ -33,7 +32,9 @@ class Settings:
     its own name. `origins` says for each setting which of the four places its value came from.
     """
 
-    home: Path = dataclasses.field(default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False)))
+    home: Path = dataclasses.field(
+        default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
+    )
     recipe: str = "bm25"
     k: int = 5
     mcp_timeout: float = 60.0
@@ -52,9 +53,8 @@ class Settings:
             )
         for name in ("k", "max_tools", "mcp_timeout", "http_timeout"):
             if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"{name}: expected a number above 0, found {getattr(self, name)} ({self.origins.get(name, 'argument')})"
-                )
+                origin = self.origins.get(name, "argument")
+                raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
 
     def items(self) -> list[tuple[str, Any, str]]:
         """(name, value, origin) of every setting."""
@@ -65,9 +65,7 @@ class Settings:
         ]
 
 
-def load_settings(
-    *, file: Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any
-) -> Settings:
+def load_settings(*, file: Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
     """Settings from all four places.
 
     Args:
@@ -121,9 +119,16 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
         if kind is bool:
             if isinstance(value, bool):
                 return value
-            return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}[
-                str(value).lower()
-            ]
+            return {
+                "1": True,
+                "true": True,
+                "yes": True,
+                "on": True,
+                "0": False,
+                "false": False,
+                "no": False,
+                "off": False,
+            }[str(value).lower()]
         if isinstance(value, bool):
             raise ValueError
         if kind is Path:

@@ -22,6 +22,7 @@ __all__ = [
     "Search",
     "Tool",
     "Trace",
+    "as_json",
     "canonical_json",
     "clean",
     "digest",
@@ -111,12 +112,24 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where one tool stands for one query in one stage. `rank` counts from 1; None: the stage cannot reach it."""
+    """Where one tool stands for one query in one stage.
+
+    Attributes:
+        stage: whose view this is.
+        rank: from 1; None: the stage cannot reach the tool.
+        score: the stage's score for it.
+        note: one remark.
+        terms: what each shared word brings to the score, greatest first; only from sparse indexes.
+        missing: words of the query that the tool lacks.
+        parts: the views of inner stages.
+    """
 
     stage: str
     rank: int | None
     score: float | None
     note: str = ""
+    terms: dict[str, float] = {}
+    missing: tuple[str, ...] = ()
     parts: tuple[Explanation, ...] = ()
 
 
@@ -160,10 +173,42 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return sum(step.seconds for step in self.trace)
 
 
+def as_json(search: Search) -> dict[str, Any]:
+    """A search as the command line and the service print it (docs/formats.md, `search --json`)."""
+    hits = []
+    for hit in search.hits:
+        tool = hit.tool or Tool(id=hit.id, name=hit.id.partition("/")[2])
+        hits.append(
+            {
+                "id": hit.id,
+                "name": tool.name,
+                "path": tool.path,
+                "score": hit.score,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "callable": tool.callable,
+                "why": hit.why,
+            }
+        )
+    stages: dict[str, float] = {}
+    for step in search.trace:
+        stages[step.stage] = round(stages.get(step.stage, 0.0) + step.seconds * 1000, 3)
+    return {
+        "query": search.query,
+        "search_id": search.search_id,
+        "need": search.need,
+        "answer": search.answer,
+        "reason": search.reason,
+        "coverage": search.coverage,
+        "hits": hits,
+        "ms": {"total": round(search.seconds * 1000, 3), **stages},
+    }
+
+
 def clean(value: Any, depth: int = 0) -> Any:
     """A copy of `value` that JSON, SQLite and every encoder can carry.
 
-    Lone surrogates become U+FFFD, non-finite numbers None, integers beyond 64 bits floats, keys strings, dates ISO text.
+    Lone surrogates become U+FFFD, non-finite numbers None, integers beyond 64 bits floats, keys text, dates ISO text.
 
     Raises:
         BadEntry: nested deeper than 64 levels, or of a type that JSON does not know.
@@ -178,6 +223,8 @@ def clean(value: Any, depth: int = 0) -> Any:
         return float(value) if math.isfinite(value) else None
     if depth >= MAX_DEPTH:
         raise BadEntry(f"expected at most {MAX_DEPTH} levels of nesting, found more: flatten the entry")
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
         return {clean(str(key)): clean(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -203,7 +250,7 @@ def canonical_json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value, order="deterministic")
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return msgspec.json.encode(clean(msgspec.to_builtins(value)), order="deterministic")
+        return msgspec.json.encode(clean(value), order="deterministic")
 
 
 def digest(tag: str, value: Any) -> str:

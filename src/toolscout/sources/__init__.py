@@ -26,7 +26,18 @@ from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.types import Hints, Tool, clean
 
-__all__ = ["KINDS", "Problem", "Reading", "build_tool", "collect", "detect", "load_document", "read", "source_name"]
+__all__ = [
+    "KINDS",
+    "Problem",
+    "Reading",
+    "build_tool",
+    "collect",
+    "detect",
+    "load_document",
+    "parse_document",
+    "read",
+    "source_name",
+]
 
 State = Literal["ok", "error", "disabled"]
 KINDS: Final = {
@@ -119,8 +130,10 @@ def load_document(path: Path) -> Any:
     except OSError as error:
         raise SourceError(f"{path}: expected a readable file, found: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise SourceError(f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
-                          f"at offset {error.start}: save it as UTF-8") from None
+        raise SourceError(
+            f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
+            f"at offset {error.start}: save it as UTF-8"
+        ) from None
     return parse_document(text, str(path))
 
 
@@ -149,14 +162,13 @@ def _parse_yaml(text: str, where: str) -> Any:
         raise SourceError(f"{where}: expected JSON or YAML, found neither: {reason}") from None
 
 
+_STRING: Final = r'("(?:\\.|[^"\\])*")'
+
+
 def _without_comments(text: str) -> str:
     """JSON with `//` and `/* */` comments and trailing commas taken out, strings untouched."""
-    token = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.S)
-    return token.sub(lambda match: match.group(1) or "", token.sub(lambda match: match.group(1) or _keep(match), text))
-
-
-def _keep(match: re.Match[str]) -> str:
-    return "," if match.group(0) == "," else " "
+    text = re.sub(_STRING + r"|//[^\n]*|/\*.*?\*/", lambda match: match[1] or " ", text, flags=re.S)
+    return re.sub(_STRING + r"|,(?=\s*[}\]])", lambda match: match[1] or "", text)
 
 
 def build_tool(

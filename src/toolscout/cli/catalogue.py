@@ -1,0 +1,254 @@
+"""add, sync, list, show, remove, enable, disable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from toolscout.cli.output import (
+    changes_line,
+    clip,
+    failures,
+    json_option,
+    print_json,
+    progress,
+    table,
+    with_scout,
+)
+from toolscout.errors import NotFound, SourceError
+from toolscout.journal import redact
+from toolscout.scout import Scout
+from toolscout.store import Changes, Source
+from toolscout.types import Tool
+
+
+@click.command("add")
+@click.argument("locators", nargs=-1, metavar="SOURCE...")
+@click.option("--name", help="Name of the source; the ids of its tools begin with it.")
+@click.option("--kind", help="Which reader: mcp, openapi, schemas, python or folder. By default found out.")
+@click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
+@json_option
+@with_scout
+def add_command(
+    scout: Scout, locators: tuple[str, ...], name: str | None, kind: str | None, discover: bool, as_json: bool
+) -> int:
+    """Read SOURCEs of tools into the catalogue.
+
+    A SOURCE is an mcpServers JSON file, the URL or the command of an MCP server, an OpenAPI document (file or URL),
+    a .json or .jsonl file of function schemas, py:module[:name] (this imports the module), py:stdlib, or a dataset
+    folder.
+    """
+    wanted = [*locators, *(_discovered() if discover else ())]
+    if not wanted and not discover:
+        raise click.UsageError("expected a SOURCE or --discover, found neither")
+    if name and len(wanted) != 1:
+        raise click.UsageError(f"--name goes with one SOURCE, found {len(wanted)}")
+    changes: list[Changes] = []
+    with progress("reading") as say:
+        for locator in wanted:
+            say(f"reading {redact(locator)}")
+            try:
+                changes += scout.add(locator, name=name, kind=kind)
+            except SourceError as error:
+                changes.append(Changes(source=name or redact(locator), state="error", message=str(error)))
+        return _report(scout, changes, as_json, say)
+
+
+def _discovered() -> list[str]:
+    from toolscout.sources.mcp import discover
+
+    found = [str(path) for path in discover()]
+    click.echo("\n".join(["found:", *found]) if found else "found no MCP configuration", err=True)
+    return found
+
+
+@click.command("sync")
+@click.argument("names", nargs=-1, metavar="[SOURCE]...")
+@json_option
+@with_scout
+def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
+    """Read the SOURCEs (by default all) again, and change only what changed."""
+    changes: list[Changes] = []
+    with progress("reading") as say:
+        for change in scout.sync(names):
+            say(f"read {change.source}")
+            changes.append(change)
+        return _report(scout, changes, as_json, say)
+
+
+def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> int:
+    if any(change.any for change in changes):
+        say("indexing")
+        scout.pipeline()
+    if as_json:
+        print_json({"sources": changes, "generation": scout.store.generation()})
+    else:
+        for change in changes:
+            click.echo(changes_line(change))
+        click.echo(f"the catalogue holds {sum(source.tools for source in scout.sources()):,} tools")
+    return failures(changes)
+
+
+@click.command("list")
+@click.argument("source", required=False)
+@click.option("--tools", is_flag=True, help="List all tools instead of the sources.")
+@json_option
+@with_scout
+def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -> None:
+    """Show the sources, or the tools of one SOURCE."""
+    held = scout.sources()
+    if source is None and not tools:
+        _list_sources(scout, held, as_json)
+        return
+    if source is not None and source not in {each.name for each in held}:
+        raise NotFound(f"expected the name of a source, found {source!r}; there are: {_names(held)}")
+    ids = [id for id, _ in scout.store.page(source, limit=-1)]
+    found = scout.store.tools(ids)
+    if as_json:
+        print_json(
+            [{"id": tool.id, "name": tool.name, "path": tool.path, "description": tool.description} for tool in found]
+        )
+        return
+    for start in range(0, len(found), 500):
+        _list_tools(found[start : start + 500])
+
+
+def _names(held: Iterable[Source]) -> str:
+    return ", ".join(source.name for source in held) or "none yet"
+
+
+def _list_sources(scout: Scout, held: list[Source], as_json: bool) -> None:
+    origins = {origin.id: redact(origin.locator) for origin in scout.store.origins()}
+    if as_json:
+        print_json([{**_asdict(source), "origin": origins[source.origin]} for source in held])
+        return
+    if not held:
+        click.echo("the catalogue is empty: add a source with  toolscout add")
+        return
+    table(
+        [
+            ("source", "left"),
+            ("kind", "left"),
+            ("tools", "right"),
+            ("state", "left"),
+            ("read", "left"),
+            ("from", "wrap"),
+        ],
+        [
+            (
+                each.name,
+                each.kind,
+                f"{each.tools:,}",
+                _state(each),
+                each.read_at[:16].replace("T", " "),
+                origins[each.origin],
+            )
+            for each in held
+        ],
+    )
+    click.echo(f"{sum(each.tools for each in held):,} tools in {len(held):,} sources")
+
+
+def _asdict(source: Source) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in source.__struct_fields__}
+
+
+def _state(source: Source) -> str:
+    state = source.state if source.enabled else "disabled"
+    return state + (f", {source.problems:,} bad" if source.problems else "")
+
+
+def _list_tools(tools: list[Tool]) -> None:
+    table(
+        [("tool", "left"), ("description", "wrap")],
+        [(clip(tool.id, 60), clip(tool.description)) for tool in tools],
+    )
+
+
+@click.command("show")
+@click.argument("tool_id", metavar="ID")
+@json_option
+@with_scout
+def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
+    """Show one tool by its ID, or a source by its name: its state and its bad entries."""
+    source = next((each for each in scout.sources() if each.name == tool_id), None)
+    if source is not None:
+        problems = scout.store.problems(source.name)
+        if as_json:
+            print_json(
+                {
+                    **_asdict(source),
+                    "problems": [{"entry": entry, "message": text} for entry, text in problems],
+                }
+            )
+            return
+        click.echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_state(source)}, read {source.read_at}")
+        click.echo("".join(f"{source.message}\n" if source.message else ""), nl=False)
+        click.echo("".join(f"  {entry}: {text}\n" for entry, text in problems), nl=False)
+        return
+    tool = scout.tool(tool_id)
+    if as_json:
+        print_json(tool)
+        return
+    click.echo(f"{tool.id}\n{' > '.join((*tool.path, tool.name))}\n")
+    click.echo(f"{tool.description or '(no description)'}\n")
+    rows = _parameters(tool)
+    if rows:
+        table([("parameter", "left"), ("type", "left"), ("required", "left"), ("description", "wrap")], rows)
+    hints = {name: value for name in tool.hints.__struct_fields__ if (value := getattr(tool.hints, name)) is not None}
+    click.echo(
+        f"callable: {'yes' if tool.callable else 'no'}"
+        + "".join(f" · {name}: {value}" for name, value in hints.items())
+    )
+    click.echo(f"fingerprint: {tool.fingerprint}")
+
+
+def _parameters(tool: Tool) -> list[tuple[str, str, str, str]]:
+    schema = tool.parameters or {}
+    properties = schema.get("properties")
+    required = schema.get("required")
+    rows = []
+    for name, inner in properties.items() if isinstance(properties, dict) else ():
+        inner = inner if isinstance(inner, dict) else {}
+        needed = "yes" if isinstance(required, list) and name in required else ""
+        kind = inner.get("type", "")
+        rows.append(
+            (
+                name,
+                kind if isinstance(kind, str) else "|".join(map(str, kind)),
+                needed,
+                clip(str(inner.get("description") or "")),
+            )
+        )
+    return rows
+
+
+@click.command("remove")
+@click.argument("names", nargs=-1, required=True, metavar="ID...")
+@with_scout
+def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
+    """Forget sources (by name) and single tools (by id).
+
+    A tool comes back at the next sync if its source still has it.
+    """
+    click.echo(f"removed {scout.remove(names):,} tools")
+
+
+@click.command("enable")
+@click.argument("source")
+@with_scout
+def enable_command(scout: Scout, source: str) -> None:
+    """Search SOURCE again."""
+    scout.enable(source)
+    click.echo(f"{source} is searched")
+
+
+@click.command("disable")
+@click.argument("source")
+@with_scout
+def disable_command(scout: Scout, source: str) -> None:
+    """Keep SOURCE in the catalogue, but do not search it."""
+    scout.enable(source, False)
+    click.echo(f"{source} is not searched")

@@ -1,0 +1,79 @@
+"""demo: index real tools into a catalogue of its own, and answer questions."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import click
+
+from toolscout.cli.output import changes_line, failures, progress
+from toolscout.cli.search import show
+from toolscout.config import load_settings
+from toolscout.errors import SourceError
+from toolscout.scout import Scout
+from toolscout.store import Changes
+
+LIBRARIES = ("numpy", "pandas", "httpx")
+QUESTIONS = (
+    "What time is it in Tokyo when it is noon in New York?",
+    "Will it rain in Oslo tomorrow, and do I have meetings outside?",
+    "compress a folder into a zip archive",
+    "read a JSON file and turn it into Python objects",
+    "solve a system of linear equations",
+    "what does `urllib.parse.urlsplit` do?",
+    "xyzzy plugh",
+)
+
+
+@click.command("demo")
+@click.option("--home", metavar="DIR", help="Folder of the demo's catalogue; by default `demo` below the usual one.")
+@click.argument("questions", nargs=-1, metavar="[QUESTION]...")
+@click.pass_context
+def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...]) -> int:
+    """Index real tools and answer questions about them.
+
+    The tools are a small bundled catalogue, Python's standard library, installed packages and a real MCP server. Your
+    own catalogue is not touched. With QUESTIONs, those are answered instead of the prepared ones.
+    """
+    home = home or (ctx.obj or {}).get("home")
+    folder = Path(home) if home else load_settings().home / "demo"
+    with Scout(folder) as scout:
+        click.echo(f"A demonstration catalogue in {folder}; every tool below is real.\n")
+        started = time.perf_counter()
+        with as_file(files("toolscout") / "data" / "everyday.jsonl") as bundled:
+            changes = _index(scout, bundled)
+        count = sum(source.tools for source in scout.sources())
+        click.echo(f"\n{count:,} tools indexed in {time.perf_counter() - started:.1f} s; nothing left this machine\n")
+        for question in questions or QUESTIONS:
+            click.secho(question, bold=True)
+            show(scout.search(question, 3))
+            click.echo()
+        code = failures(changes)
+        click.echo("Next:  toolscout add YOUR_TOOLS   then   toolscout search 'what you need'")
+        return 3 if code else 0
+
+
+def _index(scout: Scout, bundled: Path) -> list[Changes]:
+    sources = [("everyday", str(bundled), "schemas"), ("stdlib", "py:stdlib", "python")]
+    sources += [(name, f"py:{name}", "python") for name in LIBRARIES if importlib.util.find_spec(name)]
+    if importlib.util.find_spec("mcp") and importlib.util.find_spec("mcp_server_time"):
+        sources.append(("time", f"{sys.executable} -m mcp_server_time", "mcp"))
+    else:
+        click.echo("no MCP server here: pip install 'toolscout[demo]' brings one", err=True)
+    changes: list[Changes] = []
+    with progress("reading"):
+        for name, locator, kind in sources:
+            started = time.perf_counter()
+            try:
+                found = scout.add(locator, name=name, kind=kind)
+            except SourceError as error:
+                found = [Changes(source=name, state="error", message=str(error))]
+            for change in found:
+                click.echo(f"  {changes_line(change)}  ({time.perf_counter() - started:.1f} s)")
+            changes += found
+        scout.pipeline()
+    return changes

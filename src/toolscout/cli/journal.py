@@ -1,0 +1,75 @@
+"""journal import, export, stats."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.errors import SourceError
+from toolscout.scout import Scout
+
+
+@click.group("journal")
+def journal_command() -> None:
+    """What was searched, shown, called, and with what outcome."""
+
+
+@journal_command.command("stats")
+@json_option
+@with_scout
+def stats_command(scout: Scout, as_json: bool) -> None:
+    """Count the events."""
+    stats = scout.journal.stats()
+    if as_json:
+        print_json(stats)
+        return
+    for name, value in stats.items():
+        shown = ", ".join(f"{count:,} {event}" for event, count in value.items()) if isinstance(value, dict) else value
+        click.echo(f"{name.replace('_', ' ')}: {'—' if shown is None else shown}")
+
+
+@journal_command.command("export")
+@click.argument("file", default="-")
+@with_scout
+def export_command(scout: Scout, file: str) -> None:
+    """Write all events as JSON lines to FILE (- is standard output)."""
+    if file == "-":
+        for line in scout.journal.export():
+            sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(file)
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        with partial.open("wb") as stream:
+            count = sum(1 for _ in map(stream.write, scout.journal.export()))
+        partial.replace(target)
+    except OSError as error:
+        raise SourceError(f"{file}: expected a file to write, found: {error.strerror}") from None
+    click.echo(f"wrote {count:,} events to {file}")
+
+
+@journal_command.command("import")
+@click.argument("file")
+@json_option
+@with_scout
+def import_command(scout: Scout, file: str, as_json: bool) -> int:
+    """Read events from FILE (- is standard input); a bad line is named and skipped, known lines are not taken twice."""
+    try:
+        if file == "-":
+            new, problems = scout.journal.import_lines(sys.stdin.buffer)
+        else:
+            with Path(file).open("rb") as stream:
+                new, problems = scout.journal.import_lines(stream)
+    except OSError as error:
+        raise SourceError(f"{file}: expected a file of JSON lines, found: {error.strerror}") from None
+    if as_json:
+        print_json({"new": new, "problems": [{"entry": entry, "message": text} for entry, text in problems]})
+    else:
+        click.echo(f"{new:,} new events")
+    for entry, text in problems:
+        click.echo(f"  {file}: {entry}: {text}", err=True)
+    return 3 if problems else 0

@@ -1,0 +1,116 @@
+"""How the command line shows things: the options every command shares, tables, JSON, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from toolscout.scout import Scout
+
+__all__ = ["changes_line", "clip", "failures", "json_option", "print_json", "progress", "table", "with_scout"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--home` and, as its first argument, the open Scout."""
+
+    @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
+    @click.pass_context
+    @functools.wraps(command)
+    def run(ctx: click.Context, /, home: str | None, **options: Any) -> Any:
+        with Scout(home or (ctx.obj or {}).get("home")) as scout:
+            return command(scout, **options)
+
+    return run
+
+
+def json_option(command: F) -> F:
+    """The option `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output, indented."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """A table as wide as the terminal.
+
+    Args:
+        columns: (heading, `left`, `right` or `wrap`); a `wrap` column takes what width is left.
+        rows: cells; control characters and markup in them are shown as text.
+        title: a line above.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for heading, kind in columns:
+        shown.add_column(
+            heading,
+            justify="right" if kind == "right" else "left",
+            no_wrap=kind != "wrap",
+            ratio=1 if kind == "wrap" else None,
+        )
+    for row in rows:
+        shown.add_row(*(Text(_printable(str(cell))) for cell in row))
+    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(shown)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def clip(text: str, width: int = 200) -> str:
+    """The first line's worth of a text."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+@contextlib.contextmanager
+def progress(message: str) -> Iterator[Callable[[str], None]]:
+    """Say what is going on: a spinner on a terminal, plain lines elsewhere, all on standard error."""
+    if not sys.stderr.isatty():
+        click.echo(f"{message} …", err=True)
+        yield lambda text: click.echo(f"{text} …", err=True)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(escape(message)) as status:
+        yield lambda text: status.update(escape(text))
+
+
+def changes_line(change: Any) -> str:
+    """One line on what a reading changed."""
+    counts = [f"{getattr(change, each):,} {each}" for each in ("new", "changed", "gone") if getattr(change, each)]
+    parts = [", ".join(counts) or f"no change ({change.same:,} tools)"] if change.state == "ok" else [change.state]
+    if change.problems:
+        parts.append(f"{len(change.problems):,} bad entries")
+    return f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
+
+
+def failures(changes: Sequence[Any], limit: int = 20) -> int:
+    """Name every failure on standard error, and return the exit code: 0, 1 (nothing was read) or 3 (partly done)."""
+    for change in changes:
+        for entry, message in change.problems[:limit]:
+            click.echo(f"  {change.source}: {entry}: {message}", err=True)
+        if len(change.problems) > limit:
+            rest = len(change.problems) - limit
+            click.echo(f"  {change.source}: and {rest:,} more: see  toolscout show {change.source}", err=True)
+    failed = [change for change in changes if change.state == "error"]
+    for change in failed:
+        click.echo(f"toolscout: {change.source}: {change.message}", err=True)
+    if changes and len(failed) == len(changes):
+        return 1
+    return 3 if failed or any(change.problems for change in changes) else 0

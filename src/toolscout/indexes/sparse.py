@@ -1,0 +1,331 @@
+"""BM25 over tools: words of requests against words of names, descriptions, parameters and paths."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.indexes import top_k
+from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
+from toolscout.types import MAX_TEXT, STYLES, Tool, digest, parameter_names, render
+
+__all__ = ["BM25", "CODE", "PLAIN", "BM25Settings", "Explained", "tokenize"]
+
+Mask = npt.NDArray[np.bool_]
+FORMAT: Final = "bm25/1"  # to be raised whenever the same settings would give other terms or scores
+FIELDS: Final = (*STYLES, "parameter_descriptions")
+
+
+class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a BM25 index depends on besides its tools. The defaults were chosen on validation queries of eight datasets.
+
+    Attributes:
+        tokenizer, stem, stopwords, fold: see `tokenize`.
+        repeats: whether a word that a query repeats counts each time, or once.
+        fields: weight of each field of a tool: a style of `render` or `parameter_descriptions`. A word of a field of
+            weight 2 counts as if it stood there twice.
+        k1: how slowly repeating a word in a tool stops counting.
+        b: how much long tools are discounted, 0 to 1.
+    """
+
+    tokenizer: Tokenizer = "code"
+    stem: bool = True
+    stopwords: bool = True
+    fold: bool = True
+    repeats: bool = False
+    fields: dict[str, float] = msgspec.field(
+        default_factory=lambda: {
+            "name": 2.0,
+            "description": 1.0,
+            "parameters": 0.5,
+            "parameter_descriptions": 0.5,
+            "path": 0.25,
+        }
+    )
+    k1: float = 2.0
+    b: float = 0.75
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.fields if name not in FIELDS]
+        if unknown or not self.fields or not all(0 < weight < math.inf for weight in self.fields.values()):
+            raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(FIELDS)}, found {self.fields!r}")
+        if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
+            raise ConfigError(f"expected k1 of 0 or more and b from 0 to 1, found k1={self.k1} and b={self.b}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with every setting and with the format: an index under another fingerprint is not to be reused."""
+        return digest(FORMAT, self)
+
+    def changed(self, **changes: Any) -> BM25Settings:
+        """These settings with some of them changed.
+
+        Raises:
+            ConfigError: for a setting that does not exist or cannot be so.
+        """
+        try:
+            return msgspec.convert(msgspec.to_builtins(self) | changes, BM25Settings)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"expected settings of BM25, found something else: {error}") from None
+
+
+CODE: Final = BM25Settings()
+PLAIN: Final = BM25Settings(
+    tokenizer="plain",
+    stem=False,
+    fold=False,
+    repeats=True,
+    fields={"name": 1.0, "description": 1.0, "parameters": 1.0},
+    k1=1.5,
+)
+
+
+class Explained(NamedTuple):
+    """Where one tool stands for one query. `rank` counts from 1 among what is visible; None: no word in common.
+
+    `terms`: the part of the score that each shared term brings, greatest first; `missing`: terms of the query that the
+    tool lacks.
+    """
+
+    rank: int | None
+    score: float
+    terms: dict[str, float]
+    missing: list[str]
+
+
+class BM25:
+    """An immutable BM25 index (Lucene's formula; the fields' counts and lengths are weighted and added before it).
+
+    The score of every (term, tool) pair is worked out when the index is built, and kept by term: the tools of term `t`
+    are `indices[indptr[t]:indptr[t + 1]]`, ascending positions, and their scores are at the same places of `data`.
+
+    Attributes:
+        ids: tool ids, ascending.
+        settings: what it was built with.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        vocabulary: Mapping[str, int],
+        data: npt.NDArray[np.float32],
+        indices: npt.NDArray[np.int32],
+        indptr: npt.NDArray[np.int32],
+        settings: BM25Settings,
+    ) -> None:
+        self.ids = tuple(ids)
+        self.settings = settings
+        self._vocabulary = vocabulary
+        self._data, self._indices, self._indptr = data, indices, indptr
+        self._bounds = indptr.tolist()
+        self._tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
+
+    @classmethod
+    def build(cls, tools: Sequence[Tool], settings: BM25Settings = CODE, **changes: Any) -> BM25:
+        """Index `tools`, whose ids differ.
+
+        Args:
+            tools: in any order.
+            settings: `CODE`, `PLAIN`, or one's own.
+            changes: single settings that differ from those, by the names of `BM25Settings`.
+
+        Raises:
+            ConfigError: for a setting that cannot be.
+        """
+        settings = settings.changed(**changes)
+        tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
+        text = _text if settings.tokenizer == "code" else _plain_text
+        tools = sorted(tools, key=lambda tool: tool.id)
+        vocabulary: defaultdict[str, int] = defaultdict()
+        vocabulary.default_factory = vocabulary.__len__
+        terms, lengths = array("i"), array("i")
+        for tool in tools:
+            for field in settings.fields:
+                found = tokens(text(tool, field))
+                terms.extend(map(vocabulary.__getitem__, found))
+                lengths.append(len(found))
+        data, indices, indptr = _score(
+            np.array(terms, dtype=np.int64),
+            np.array(lengths).reshape(len(tools), len(settings.fields)),
+            len(vocabulary),
+            settings,
+        )
+        return cls([tool.id for tool in tools], dict(vocabulary), data, indices, indptr, settings)
+
+    def search(
+        self, queries: Sequence[str], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[npt.NDArray[np.float32]]]:
+        """The best tools for each query: `(ids, scores)`, best first, only those with a term in common.
+
+        Args:
+            queries: texts.
+            k: how many tools a query at most.
+            visible: boolean mask over `ids`, for all queries or one (or None) for each.
+        """
+        if visible is None or (isinstance(visible, np.ndarray) and visible.ndim == 1):
+            visible = [visible] * len(queries)
+        ids, values = [], []
+        for query, mask in zip(queries, visible, strict=True):
+            scores = self.scores(query)
+            best = top_k(scores, k, mask, floor=0.0)
+            ids.append([self.ids[position] for position in best])
+            values.append(scores[best])
+        return ids, values
+
+    def scores(self, query: str) -> npt.NDArray[np.float32]:
+        """The score of every tool for a query, `(len(ids),)`; 0 where no term is shared."""
+        scores = np.zeros(len(self.ids), dtype=np.float32)
+        for term, count in self._terms(query).items():
+            number = self._vocabulary.get(term)
+            if number is not None:
+                start, end = self._bounds[number], self._bounds[number + 1]
+                part = self._data[start:end]
+                scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
+        return scores
+
+    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explained:
+        """Rank, score and reasons of one tool, exact however far down it is.
+
+        Args:
+            query: the text.
+            tool_id: which tool.
+            visible: boolean mask over `ids`; the tool itself is ranked as if it were visible.
+
+        Raises:
+            NotFound: if the index has no such tool.
+        """
+        position = bisect.bisect_left(self.ids, tool_id)
+        if self.ids[position : position + 1] != (tool_id,):
+            raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+        scores = self.scores(query)
+        score = scores[position]
+        parts, missing = {}, []
+        for term, count in self._terms(query).items():
+            part = self._part(term, position)
+            if part:
+                parts[term] = count * part
+            else:
+                missing.append(term)
+        if not score:
+            return Explained(None, 0.0, {}, missing)
+        rivals = scores if visible is None else scores[visible]
+        before = scores[:position] if visible is None else scores[:position][visible[:position]]
+        rank = 1 + int((rivals > score).sum() + (before == score).sum())
+        return Explained(rank, float(score), dict(sorted(parts.items(), key=lambda part: -part[1])), missing)
+
+    def _part(self, term: str, position: int) -> float:
+        """What one occurrence of a term in the query brings to the tool at a position."""
+        number = self._vocabulary.get(term)
+        if number is None:
+            return 0.0
+        start, end = self._bounds[number], self._bounds[number + 1]
+        place = start + int(np.searchsorted(self._indices[start:end], position))
+        return float(self._data[place]) if place < end and self._indices[place] == position else 0.0
+
+    def _terms(self, query: str) -> Counter[str]:
+        """How often each term of a query counts."""
+        tokens = self._tokens(query)
+        return Counter(tokens if self.settings.repeats else list(dict.fromkeys(tokens)))
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What `from_arrays` needs besides the arrays; JSON values."""
+        return {"settings": msgspec.to_builtins(self.settings), "fingerprint": self.settings.fingerprint}
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The whole index as flat arrays; ids and vocabulary are the bytes of JSON lists."""
+        return {
+            "ids": np.frombuffer(msgspec.json.encode(self.ids), dtype=np.uint8),
+            "vocabulary": np.frombuffer(msgspec.json.encode(list(self._vocabulary)), dtype=np.uint8),
+            "data": self._data,
+            "indices": self._indices,
+            "indptr": self._indptr,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> BM25:
+        """The index that `arrays` and `meta` were taken from.
+
+        Raises:
+            StoreError: if they are damaged or of another format.
+        """
+        try:
+            settings = CODE.changed(**meta["settings"])
+            ids = msgspec.json.decode(arrays["ids"].tobytes(), type=list[str])
+            vocabulary = msgspec.json.decode(arrays["vocabulary"].tobytes(), type=list[str])
+            data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+            whole = (
+                meta["fingerprint"] == settings.fingerprint
+                and indptr.shape == (len(vocabulary) + 1,)
+                and data.shape == indices.shape == (indptr[-1],)
+                and (indptr[0], indices.min(initial=0)) == (0, 0)
+                and indices.max(initial=-1) < len(ids)
+                and bool((np.diff(indptr) >= 0).all())
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError, ConfigError):
+            whole = False
+        if not whole:
+            raise StoreError(
+                f"expected a BM25 index of format {FORMAT}, found a damaged or another one: build it again"
+            )
+        return cls(ids, dict(zip(vocabulary, range(len(vocabulary)), strict=True)), data, indices, indptr, settings)
+
+
+def _text(tool: Tool, field: str) -> str:
+    if field != "parameter_descriptions":
+        return render(tool, field)
+    properties = (tool.parameters or {}).get("properties")
+    schemas = properties.values() if isinstance(properties, Mapping) else ()
+    texts = (schema.get("description") for schema in schemas if isinstance(schema, Mapping))
+    return " ".join(text for text in texts if isinstance(text, str))[:MAX_TEXT]
+
+
+_BREAK: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
+
+
+def _plain_text(tool: Tool, field: str) -> str:
+    """The field as the published baseline has it: names broken into words, only the outermost parameters, and an entry
+    of a dataset that has no title (ToolLens) as its text alone."""
+    if tool.meta.get("title") == "" and tool.meta.get("text"):
+        return render(tool, "raw") if field == "description" else ""
+    if field == "name":
+        return _BREAK.sub(" ", render(tool, "name"))
+    if field == "parameters":
+        return _BREAK.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_TEXT]
+    return _text(tool, field)
+
+
+def _score(
+    terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], n_terms: int, settings: BM25Settings
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The scores of all (term, tool) pairs, by term: data, indices, indptr as `BM25` keeps them.
+
+    Args:
+        terms: the term of every word of the catalogue, tool by tool, field by field.
+        lengths: `(tools, fields)`, how many words each field has.
+        n_terms: size of the vocabulary.
+        settings: weights, k1 and b.
+    """
+    n_tools = len(lengths)
+    weights = np.array(list(settings.fields.values()))
+    tools = np.repeat(np.arange(n_tools), lengths.sum(axis=1))
+    pairs, words = np.unique(terms * n_tools + tools, return_inverse=True)
+    counts = np.bincount(words, np.repeat(np.tile(weights, n_tools), lengths.ravel()), len(pairs))
+    term, tool = pairs // max(n_tools, 1), pairs % max(n_tools, 1)
+    found_in = np.bincount(term, minlength=n_terms)
+    rarity = np.log(1 + (n_tools - found_in + 0.5) / (found_in + 0.5))
+    length = lengths @ weights
+    relative = length / (length.sum() / max(n_tools, 1) or 1.0)
+    data = rarity[term] * counts / (counts + settings.k1 * (1 - settings.b + settings.b * relative[tool]))
+    indptr = np.concatenate([[0], np.cumsum(found_in)])
+    return data.astype(np.float32), tool.astype(np.int32), indptr.astype(np.int32)

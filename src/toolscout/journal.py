@@ -1,0 +1,224 @@
+"""What was searched, shown, called, and with what outcome: an append-only SQLite file beside the catalogue.
+
+It is a file of its own so that appending an event never waits for a change of the catalogue. An event counts as written
+when the call returns: it then survives a crash of the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolscout.database import Database, now
+from toolscout.errors import SourceError
+from toolscout.types import clean, digest
+
+__all__ = ["EVENTS", "SCHEMA", "Journal", "new_id", "redact"]
+
+SCHEMA: Final = 1
+EVENTS: Final[dict[str, dict[str, type]]] = {
+    "search": {"search_id": str, "query": str, "shown": list},
+    "call": {"tool": str, "ok": bool},
+    "feedback": {"search_id": str},
+}
+MIGRATIONS: Final = (
+    """
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL, caller TEXT NOT NULL,
+        search_id TEXT, body TEXT NOT NULL);
+    CREATE INDEX events_by_search ON events (search_id);
+    """,
+)
+_INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body) VALUES (?, ?, ?, ?, ?, ?)"
+_SECRETS: Final = re.compile(
+    r"""
+    (?P<key>\b(?:api[_-]?key|access[_-]?token|auth[_-]?token|secret|token|passw(?:or)?d|pwd|authorization)\b
+        ["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)(?P<value>[^\s"',;&]{4,})
+    | \b(?P<bearer>bearer\s+)(?P<bearer_value>[\w.~+/=-]{8,})
+    | (?P<user>\b[a-z][\w+.-]*://[^\s/:@]+:)(?P<password>[^\s/@]+)(?=@)
+    | (?P<known>\b(?:sk|pk|rk)[-_](?:live|test|proj|ant)?[\w-]{16,} | \bgh[pousr]_\w{20,} | \bgithub_pat_\w{20,}
+        | \bxox[abprs]-[\w-]{10,} | \bAKIA[0-9A-Z]{16}\b | \bAIza[\w-]{30,} | \beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+
+        | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----(?:.|\n)*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z))
+    """,
+    re.X | re.I,
+)
+
+
+def new_id() -> str:
+    """A fresh identifier for a search."""
+    return uuid.uuid4().hex
+
+
+def redact(text: str) -> str:
+    """`text` with what looks like a credential written `***`: keys, tokens, passwords in URLs, private keys."""
+
+    def cover(match: re.Match[str]) -> str:
+        return f"{match['key'] or match['bearer'] or match['user'] or ''}***"
+
+    return _SECRETS.sub(cover, text)
+
+
+class Journal(Database):
+    """The journal file."""
+
+    def __init__(self, home: Path, *, queries: str = "full") -> None:
+        """Open or create it.
+
+        Args:
+            home: the folder that holds `journal.db`.
+            queries: how the text of a query is written: `full` (credentials redacted), `hash` or `none`.
+        """
+        super().__init__(home / "journal.db", MIGRATIONS)
+        self.queries = queries
+
+    def append(self, event: str, *, caller: str = "local", at: str | None = None, **fields: Any) -> None:
+        """Write one event; `fields` as docs/formats.md names them. Unknown fields are kept."""
+        self.append_all([(event, caller, fields)], at=at)
+
+    def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:
+        """Write (event, caller, fields) rows in one transaction."""
+        moment = at or now()
+        rows = [
+            (new_id(), moment, event, caller, fields.get("search_id"), _encode(self._protect(event, fields)))
+            for event, caller, fields in events
+        ]
+        with self.writing() as connection:
+            connection.executemany(_INSERT, rows)
+
+    def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        kept = dict(fields)
+        if event == "search" and isinstance(kept.get("query"), str):
+            if self.queries == "none":
+                kept["query"] = ""
+            elif self.queries == "hash":
+                kept["query"] = "blake2b:" + hashlib.blake2b(kept["query"].encode(), digest_size=16).hexdigest()
+            else:
+                kept["query"] = redact(kept["query"])
+        return kept
+
+    def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Events in the order they were written, as the lines of an export; at most `limit`, with row id > `after`."""
+        query = (
+            "SELECT id, uid, at, event, caller, body FROM events WHERE id > ? AND (? IS NULL OR event = ?) "
+            "ORDER BY id LIMIT ?"
+        )
+        left = limit
+        while left is None or left > 0:
+            size = 1000 if left is None else min(1000, left)
+            with self.reading() as connection:
+                rows = connection.execute(query, (after, event, event, size)).fetchall()
+            for row in rows:
+                yield _line(*row[1:])
+            after = rows[-1][0] if rows else after
+            if len(rows) < size:
+                return
+            left = None if left is None else left - size
+
+    def find(self, search_id: str) -> list[dict[str, Any]]:
+        """All events of one search."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? ORDER BY id",
+                (search_id,),
+            ).fetchall()
+        return [_line(*row) for row in rows]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts by event, first and last instant, callers, and the searches that a successful call followed."""
+        with self.reading() as connection:
+            counts = dict(connection.execute("SELECT event, count(*) FROM events GROUP BY event"))
+            first, last, callers = connection.execute(
+                "SELECT min(at), max(at), count(DISTINCT caller) FROM events"
+            ).fetchone()
+            (served,) = connection.execute(
+                "SELECT count(DISTINCT search_id) FROM events WHERE event = 'call' AND search_id IS NOT NULL "
+                "AND json_extract(body, '$.ok') = 1"
+            ).fetchone()
+        return {
+            "events": {name: counts.get(name, 0) for name in EVENTS} | counts,
+            "first": first,
+            "last": last,
+            "callers": callers,
+            "searches_followed_by_a_successful_call": served,
+        }
+
+    def export(self) -> Iterator[bytes]:
+        """The lines of an export."""
+        for line in self.read():
+            yield msgspec.json.encode(line) + b"\n"
+
+    def import_lines(self, lines: Iterable[bytes]) -> tuple[int, list[tuple[str, str]]]:
+        """Read lines of an export; texts are kept as given, lines already there are not written twice.
+
+        Returns:
+            How many events were new, and (line, message) of each line that is no event.
+        """
+        rows: list[tuple[Any, ...]] = []
+        problems: list[tuple[str, str]] = []
+        seen: Counter[bytes] = Counter()
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            seen[line] += 1
+            try:
+                rows.append(_event(line, seen[line]))
+            except SourceError as error:
+                problems.append((f"line {number}", str(error)))
+        with self.writing() as connection:
+            (before,) = connection.execute("SELECT count(*) FROM events").fetchone()
+            connection.executemany(_INSERT, rows)
+            (after,) = connection.execute("SELECT count(*) FROM events").fetchone()
+        return after - before, problems
+
+
+def _line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "uid": uid,
+        "at": at,
+        "event": event,
+        "caller": caller,
+        **msgspec.json.decode(body),
+    }
+
+
+def _encode(fields: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(clean(dict(fields))).decode()
+
+
+def _event(line: bytes, copy: int) -> tuple[Any, ...]:
+    """One row from one line, the `copy`-th of equal lines in its file.
+
+    Raises:
+        SourceError: saying what was expected and found.
+    """
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SourceError(f"expected a JSON object, found something else: {error}") from None
+    if not isinstance(value, dict):
+        raise SourceError(f"expected a JSON object, found a {type(value).__name__}")
+    schema, event = value.pop("schema", SCHEMA), value.pop("event", None)
+    if schema != SCHEMA:
+        raise SourceError(f'expected "schema": {SCHEMA}, found {schema!r:.40}: this version cannot read it')
+    if event not in EVENTS:
+        raise SourceError(f'expected "event" of {", ".join(EVENTS)}, found {event!r:.40}')
+    at, caller, uid = value.pop("at", None), value.pop("caller", None), value.pop("uid", None)
+    if not isinstance(at, str) or not at:
+        raise SourceError(f'expected "at", an ISO 8601 instant, found {at!r:.40}')
+    for key, kind in EVENTS[event].items():
+        if not isinstance(value.get(key), kind):
+            raise SourceError(f'expected "{key}" ({kind.__name__}) in a {event} event, found {value.get(key)!r:.40}')
+    search_id = value.get("search_id")
+    if search_id is not None and not isinstance(search_id, str):
+        raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')
+    if not isinstance(uid, str) or not uid:
+        uid = digest("event/1", [at, event, caller, copy, clean(value)])
+    return uid, at, event, caller if isinstance(caller, str) else "unknown", search_id, _encode(value)

@@ -1,0 +1,397 @@
+"""The referee: ranking measures, per query first, then means, slices, intervals, paired tests; detection."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "MEASURES",
+    "Measure",
+    "Paired",
+    "PerQuery",
+    "bootstrap_ci",
+    "detection",
+    "detection_ci",
+    "holm",
+    "paired_test",
+    "score",
+    "slices",
+]
+
+Floats = npt.NDArray[np.float64]
+
+KINDS: Final = ("recall", "ndcg", "comp", "precision")
+ECE_BINS: Final = 15
+EQUAL: Final = 1e-12
+_CHUNK: Final = 4_000_000
+
+
+class Measure(str):
+    """A ranking measure that is its own name: `recall@5`, `ndcg@10`, `comp@|N|`, `precision@1`, `mrr`.
+
+    `|N|` cuts each query's ranking at the number of its gold tools.
+
+    Attributes:
+        kind: recall, ndcg, comp, precision or mrr.
+        k: the cut-off; None for `|N|`, and for mrr, which reads the whole ranking.
+    """
+
+    kind: str
+    k: int | None
+
+    def __new__(cls, name: str) -> Measure:
+        """Parse `name`.
+
+        Raises:
+            ValueError: when there is no such measure.
+        """
+        found = re.fullmatch(rf"(mrr)|({'|'.join(KINDS)})@(\|N\||[1-9][0-9]{{0,8}})", name)
+        if not found:
+            kinds = ", ".join(KINDS)
+            raise ValueError(f"expected mrr, or {kinds} with @K or @|N| (recall@5), found {name!r}")
+        measure = super().__new__(cls, name)
+        measure.kind = found[1] or found[2]
+        measure.k = int(found[3]) if found[3] and found[3] != "|N|" else None
+        return measure
+
+
+MEASURES: Final = tuple(
+    Measure(name)
+    for name in (
+        *(f"recall@{k}" for k in (1, 3, 5, 7, 10, "|N|")),
+        *(f"ndcg@{k}" for k in (1, 3, 5, 10)),
+        *(f"comp@{k}" for k in (3, 5, 10, "|N|")),
+        "mrr",
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerQuery:
+    """What `score` found: for each measure one value per query.
+
+    Attributes:
+        ids: the scored queries, sorted.
+        values: measure → (n,) float64, aligned to `ids`.
+    """
+
+    ids: tuple[str, ...]
+    values: dict[str, Floats]
+
+    def means(self) -> dict[str, float]:
+        """The mean of every measure over all queries."""
+        return {name: float(values.mean()) for name, values in self.values.items()}
+
+    def ci95(self, seed: int = 0) -> dict[str, list[float]]:
+        """`[low, high]` of every mean, by `bootstrap_ci` with the same resamples for all measures."""
+        intervals = bootstrap_ci(np.stack(list(self.values.values())), seed)
+        return {name: [float(low), float(high)] for name, (low, high) in zip(self.values, intervals, strict=True)}
+
+
+def score(
+    run: Mapping[str, Sequence[str]],
+    qrels: Mapping[str, Mapping[str, float]],
+    measures: Iterable[str] = MEASURES,
+) -> PerQuery:
+    """Score rankings against gold tools.
+
+    A tool is gold if its score is above 0. NDCG has linear gain (the score itself) and an ideal over the best
+    min(K, |T_q|) scores, as trec_eval's `ndcg_cut`. Precision divides by K even when the ranking is shorter. Unlike
+    trec_eval, which sorts a run again by its scores and breaks ties by descending id, the order given is the ranking;
+    and a query without a gold tool is refused, where trec_eval counts it 0.
+
+    Args:
+        run: query id → tool ids, best first. A query that is absent, or whose ranking is empty, counts 0.
+        qrels: query id → tool id → score; these queries are scored, all of them.
+        measures: names of measures.
+
+    Raises:
+        ValueError: for an unknown measure, a query of the run that the qrels do not know, a tool that a ranking
+            names twice, a query without a gold tool, or no query at all.
+    """
+    wanted = [Measure(name) for name in measures]
+    ids = tuple(sorted(qrels))
+    if not ids:
+        raise ValueError("expected at least one query to score, found empty qrels")
+    unknown = sorted(run.keys() - qrels.keys())
+    if unknown:
+        raise ValueError(
+            f"expected a run over the {len(ids)} queries of the qrels, found {len(unknown)} others, such as "
+            f"{unknown[0]!r}: score it against the split it was made for"
+        )
+    gold = [{tool: grade for tool, grade in qrels[query].items() if grade > 0} for query in ids]
+    rankings = [run.get(query, ()) for query in ids]
+    for query, tools, ranking in zip(ids, gold, rankings, strict=True):
+        if not tools:
+            raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
+        if len(set(ranking)) < len(ranking):
+            twice = next(tool for rank, tool in enumerate(ranking) if tool in ranking[:rank])
+            raise ValueError(f"expected each tool once in the ranking of {query!r}, found {twice!r} again")
+    sizes = np.array([len(tools) for tools in gold])
+    depth = max([int(sizes.max()), *(measure.k for measure in wanted if measure.k)])
+    gains = _padded(
+        [[tools.get(tool, 0.0) for tool in ranking[:depth]] for tools, ranking in zip(gold, rankings, strict=True)]
+    )
+    ideal = _padded([sorted(tools.values(), reverse=True) for tools in gold])
+    values: dict[str, Floats] = {}
+    for measure in wanted:
+        cut = sizes if measure.k is None else np.full(len(ids), measure.k)
+        hits = (_above(gains, cut) > 0).sum(axis=1)
+        if measure.kind == "recall":
+            values[str(measure)] = hits / sizes
+        elif measure.kind == "precision":
+            values[str(measure)] = hits / cut
+        elif measure.kind == "comp":
+            values[str(measure)] = (hits == sizes).astype(float)
+        elif measure.kind == "ndcg":
+            values[str(measure)] = _dcg(gains, cut) / _dcg(ideal, cut)
+        else:
+            values[str(measure)] = np.array(
+                [_reciprocal_rank(tools, ranking) for tools, ranking in zip(gold, rankings, strict=True)]
+            )
+    return PerQuery(ids, values)
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> Floats:
+    table = np.zeros((len(rows), max(map(len, rows))))
+    for line, row in zip(table, rows, strict=True):
+        line[: len(row)] = row
+    return table
+
+
+def _above(gains: Floats, cut: npt.NDArray[np.int64]) -> Floats:
+    """`gains`, with 0 for every rank below the query's cut-off."""
+    return np.where(np.arange(gains.shape[1]) < cut[:, None], gains, 0.0)
+
+
+def _dcg(gains: Floats, cut: npt.NDArray[np.int64]) -> Floats:
+    discounts = 1.0 / np.log2(np.arange(gains.shape[1]) + 2.0)
+    return np.asarray(_above(gains, cut) @ discounts)
+
+
+def _reciprocal_rank(tools: Mapping[str, float], ranking: Sequence[str]) -> float:
+    return next((1.0 / rank for rank, tool in enumerate(ranking, 1) if tool in tools), 0.0)
+
+
+def slices(per_query: PerQuery, groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Means over parts of the queries.
+
+    Args:
+        per_query: what `score` found.
+        groups: name of the slice → query id → label; a query without a label stands in no part of that slice.
+
+    Returns:
+        Name of the slice → label, in natural order (2 before 10) → `n` (queries) and every mean.
+    """
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for name, labels in groups.items():
+        rows: dict[str, list[int]] = defaultdict(list)
+        for row, query in enumerate(per_query.ids):
+            if query in labels:
+                rows[labels[query]].append(row)
+        table[name] = {
+            label: {
+                "n": len(rows[label]),
+                **{measure: float(values[rows[label]].mean()) for measure, values in per_query.values.items()},
+            }
+            for label in sorted(rows, key=_natural)
+        }
+    return table
+
+
+def _natural(label: str) -> str:
+    return re.sub(r"\d+", lambda number: number[0].zfill(12), label)
+
+
+# --- how sure -----------------------------------------------------------------------------------------------
+
+
+def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: float = 0.95) -> Floats:
+    """Percentile bootstrap interval of the mean.
+
+    Args:
+        values: (q,) one value per query, or (m, q) for m measures, which then share their resamples.
+        seed: equal seeds give equal intervals.
+        n: how many resamples.
+        level: the share of resampled means within the interval.
+
+    Returns:
+        (2,) low and high, or (m, 2).
+
+    Raises:
+        ValueError: when there are no values.
+    """
+    table = np.asarray(values, dtype=float)
+    size = table.shape[-1]
+    if size == 0:
+        raise ValueError("expected at least one value to resample, found none")
+    rng = np.random.default_rng(seed)
+    means = []
+    for count in _chunks(n, size):
+        drawn = rng.integers(0, size, (count, size)) + size * np.arange(count)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size)
+        means.append(times.astype(float) @ table.T / size)
+    tail = (1.0 - level) / 2.0
+    return np.moveaxis(np.quantile(np.concatenate(means), [tail, 1.0 - tail], axis=0), 0, -1)
+
+
+def _chunks(n: int, size: int) -> list[int]:
+    """`n` rows of `size` numbers in portions that fit in memory."""
+    most = max(1, _CHUNK // size)
+    return [most] * (n // most) + [n % most] * (n % most > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Paired:
+    """Two systems on the same queries.
+
+    Attributes:
+        difference: mean of a - b.
+        low: lower end of its 95 % bootstrap interval.
+        high: upper end.
+        p: two-sided p-value of the sign-flip test.
+        wins: queries where a is better.
+        ties: queries where they are equal to within 1e-12.
+        losses: queries where b is better.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    wins: int
+    ties: int
+    losses: int
+
+
+def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_000) -> Paired:
+    """Paired randomization test: were both alike, a coin could have tossed the sign of each query's difference.
+
+    The p-value is (1 + flips at least as extreme) / (1 + n), hence never 0.
+
+    Args:
+        a: (q,) values of one system.
+        b: (q,) values of the other on the same queries in the same order.
+        seed: equal seeds give equal p-values and intervals.
+        n: how many random flips.
+
+    Raises:
+        ValueError: when the two do not have one value each for the same queries.
+    """
+    left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if left.shape != right.shape or left.ndim != 1 or not left.size:
+        raise ValueError(f"expected two equally long rows of values, found {left.shape} and {right.shape}")
+    difference = left - right
+    moved = difference[np.abs(difference) > EQUAL]
+    rng = np.random.default_rng(seed)
+    extreme = 0
+    for count in _chunks(n, max(1, moved.size)):
+        flips = np.unpackbits(rng.integers(0, 256, (count, -(-moved.size // 8)), dtype=np.uint8), axis=1)
+        sums = moved.sum() - 2.0 * (flips[:, : moved.size].astype(float) @ moved)
+        extreme += int((np.abs(sums) >= abs(moved.sum()) - EQUAL * max(1, moved.size)).sum())
+    low, high = bootstrap_ci(difference, seed, n)
+    wins = int((moved > 0).sum())
+    return Paired(
+        difference=float(difference.mean()),
+        low=float(low),
+        high=float(high),
+        p=(1 + extreme) / (1 + n),
+        wins=wins,
+        ties=difference.size - moved.size,
+        losses=moved.size - wins,
+    )
+
+
+def holm(pvalues: Sequence[float]) -> list[float]:
+    """P-values of one family, in the order given, corrected by Holm's step-down rule."""
+    adjusted = [0.0] * len(pvalues)
+    highest = 0.0
+    for step, place in enumerate(sorted(range(len(pvalues)), key=lambda place: pvalues[place])):
+        highest = max(highest, min(1.0, (len(pvalues) - step) * pvalues[place]))
+        adjusted[place] = highest
+    return adjusted
+
+
+# --- is a tool needed at all? -------------------------------------------------------------------------------
+
+
+def detection(labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.5) -> dict[str, float]:
+    """How well `need` tells queries that need a tool from those that do not.
+
+    A query is accepted when its need is at least `threshold`. Keys: `detect_accuracy`, `detect_precision`,
+    `detect_recall`, `detect_f1` (of accepting), `detect_auroc` (equal needs count one half), `detect_far` (share of
+    the no-tool queries accepted), `detect_frr` (share of the tool queries rejected) and `detect_ece`: calibration
+    error over 15 bins of equal mass after each class was given half of the mass; equal needs always share a bin.
+
+    Args:
+        labels: (n,) 1 where a tool is needed, else 0.
+        needs: (n,) estimated probability that a tool is needed.
+        threshold: see above.
+
+    Raises:
+        ValueError: for other labels, needs outside [0, 1], unequal lengths, or when one class is absent.
+    """
+    return _detection(*_histogram(labels, needs), threshold)
+
+
+def detection_ci(
+    labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.5, *, seed: int = 0, n: int = 1_000
+) -> dict[str, list[float]]:
+    """95 % percentile bootstrap `[low, high]` of every figure of `detection`, resampled within each class.
+
+    Raises:
+        ValueError: as `detection`.
+    """
+    levels, tool, chat = _histogram(labels, needs)
+    rng = np.random.default_rng(seed)
+    draws = [_detection(levels, _resampled(rng, tool), _resampled(rng, chat), threshold) for _ in range(n)]
+    return {name: np.quantile([draw[name] for draw in draws], [0.025, 0.975]).tolist() for name in draws[0]}
+
+
+def _resampled(rng: np.random.Generator, counts: Floats) -> Floats:
+    total = counts.sum()
+    return rng.multinomial(int(total), counts / total).astype(float)
+
+
+def _histogram(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """The distinct needs, ascending, and how many tool and no-tool queries have each."""
+    truth, need = np.asarray(labels, dtype=float), np.asarray(needs, dtype=float)
+    if truth.shape != need.shape or truth.ndim != 1:
+        raise ValueError(f"expected one need per label, found shapes {need.shape} and {truth.shape}")
+    if not (np.isin(truth, (0, 1)).all() and 0 < truth.sum() < truth.size):
+        raise ValueError(
+            "expected labels 1 (needs a tool) and 0, each at least once, found others: give queries of both kinds"
+        )
+    if not ((need >= 0) & (need <= 1)).all():
+        raise ValueError("expected needs between 0 and 1, found others: give probabilities")
+    levels, places = np.unique(need, return_inverse=True)
+    tool = np.bincount(places, weights=truth).astype(float)
+    return levels, tool, np.bincount(places, weights=1.0 - truth).astype(float)
+
+
+def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
+    tools, chats = tool.sum(), chat.sum()
+    accept = levels >= threshold
+    hits, false = tool[accept].sum(), chat[accept].sum()
+    below = np.cumsum(chat) - chat
+    mass = tool / tools / 2 + chat / chats / 2
+    bins = np.minimum(((np.cumsum(mass) - mass / 2) * ECE_BINS).astype(int), ECE_BINS - 1)
+    gaps = np.bincount(bins, weights=tool / tools / 2 - mass * levels)
+    figures = {
+        "accuracy": (hits + chats - false) / (tools + chats),
+        "precision": hits / (hits + false) if hits else 0.0,
+        "recall": hits / tools,
+        "f1": 2 * hits / (tools + hits + false),
+        "auroc": float(tool @ (below + chat / 2)) / (tools * chats),
+        "far": false / chats,
+        "frr": 1.0 - hits / tools,
+        "ece": np.abs(gaps).sum(),
+    }
+    return {f"detect_{name}": float(value) for name, value in figures.items()}

@@ -1,0 +1,354 @@
+"""Scout: the one class that users learn. It adds sources, keeps them in step, searches, and writes the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolscout import recipes, sources
+from toolscout.config import Settings, load_settings
+from toolscout.errors import NotFound, SourceError
+from toolscout.journal import Journal, new_id
+from toolscout.names import Names
+from toolscout.pipeline import Cut, Decide, Pipeline
+from toolscout.store import Catalogue, Changes, Origin, Source, Store
+from toolscout.types import Hit, Search, Tool
+
+__all__ = ["Scout"]
+
+Visible = Callable[[Tool], bool]
+ATTEMPTS = 3
+
+
+class Scout:
+    """A catalogue of tools in one folder, and the search over it.
+
+    ::
+
+        scout = Scout()
+        scout.add("petstore.json")
+        for hit in scout.search("which pets are for sale?").hits:
+            print(hit.score, hit.tool.name)
+
+    Safe to use from several threads; several processes may share one folder.
+    """
+
+    def __init__(self, home: str | Path | None = None, **settings: Any) -> None:
+        """Open the catalogue in `home`, or make an empty one.
+
+        Args:
+            home: by default the setting `home`.
+            **settings: see `toolscout.config.Settings`; they come before the environment and `toolscout.toml`.
+
+        Raises:
+            ConfigError, StoreError
+        """
+        self.settings: Settings = load_settings(home=home, **settings)
+        self.store = Store(self.settings.home)
+        self._lock = threading.RLock()
+        self._ready: dict[str, tuple[Catalogue, Pipeline]] = {}
+
+    @functools.cached_property
+    def journal(self) -> Journal:
+        """The journal of this home."""
+        return Journal(self.settings.home, queries=self.settings.journal_queries)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.store.close()
+        if "journal" in self.__dict__:
+            self.journal.close()
+
+    def __enter__(self) -> Scout:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- the catalogue
+
+    def add(
+        self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
+    ) -> list[Changes]:
+        """Read a source and put its tools into the catalogue; adding it again reads it again.
+
+        Args:
+            source: a locator (`toolscout.sources.KINDS`), or objects: functions, LangChain tools, schemas as mappings.
+            name: the source's name, which begins the ids of its tools; by default the reader finds one.
+            kind: which reader; by default it is found out.
+
+        Returns:
+            What changed, one entry a source; bad entries are named in `problems`, a source that could not be read has
+            the state `error` and a message.
+
+        Raises:
+            SourceError: if nothing could be read.
+        """
+        if not isinstance(source, (str, Path)):
+            return self._add_objects(source, name)
+        locator = _absolute(str(source))
+        kind = kind or sources.detect(locator)
+        readings = sources.read(locator, name=name, kind=kind, settings=self.settings)
+        return list(self._take(Origin(locator, kind, name), readings))
+
+    def _add_objects(self, objects: Iterable[object], name: str | None) -> list[Changes]:
+        from toolscout.sources.schemas import from_objects
+
+        if not name:
+            raise SourceError("expected a name for tools given as objects, found none: add(objects, name='mine')")
+        reading = from_objects(sources.source_name(name), objects)
+        return list(self._take(Origin(f"objects:{reading.source}", "objects"), [reading]))
+
+    def _take(self, origin: Origin, readings: Sequence[sources.Reading]) -> Iterator[Changes]:
+        for reading in readings:
+            yield self._put(origin, reading)
+        present = {reading.source for reading in readings}
+        for source in self._brought_by(origin):
+            if source.name not in present:
+                gone = self.store.remove_source(source.name)
+                yield Changes(source=source.name, kind=source.kind, message="no longer there", gone=gone)
+
+    def _brought_by(self, origin: Origin) -> list[Source]:
+        ids = {each.id for each in self.store.origins() if (each.locator, each.name) == (origin.locator, origin.name)}
+        return [source for source in self.store.sources() if source.origin in ids]
+
+    def _put(self, origin: Origin, reading: sources.Reading) -> Changes:
+        owner = self.store.owner(reading.source)
+        problems = [(problem.entry, problem.message) for problem in reading.problems]
+        if owner is not None and (owner.locator, owner.name) != (origin.locator, origin.name):
+            message = (
+                f"expected a new source name, but {reading.source!r} is already there from {owner.locator}: "
+                "give another with --name, or remove that one"
+            )
+            return Changes(source=reading.source, kind=reading.kind, state="error", message=message)
+        return self.store.put_source(
+            origin,
+            reading.source,
+            kind=reading.kind,
+            state=reading.state,
+            message=reading.message,
+            tools=reading.tools,
+            problems=problems,
+        )
+
+    def sync(self, names: Sequence[str] = ()) -> Iterator[Changes]:
+        """Read the origins again, and yield what changed, source by source.
+
+        What is new comes in, what changed is replaced, what is gone goes; a source that cannot be read keeps its tools.
+
+        Args:
+            names: sources whose origins to read; by default all.
+
+        Raises:
+            NotFound: for a name that is no source.
+        """
+        held = {source.name: source for source in self.store.sources()}
+        for name in names:
+            if name not in held:
+                raise NotFound(f"expected the name of a source, found {name!r}; there are: {', '.join(held) or 'none'}")
+        wanted = {held[name].origin for name in names}
+        for origin in self.store.origins():
+            if origin.kind == "objects" or (names and origin.id not in wanted):
+                continue
+            yield from self._sync_origin(origin)
+
+    def _sync_origin(self, origin: Origin) -> Iterator[Changes]:
+        try:
+            readings = sources.read(origin.locator, name=origin.name, kind=origin.kind, settings=self.settings)
+        except SourceError as error:
+            for source in self._brought_by(origin):
+                yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))
+        else:
+            yield from self._take(origin, readings)
+
+    def sources(self) -> list[Source]:
+        """What the catalogue holds, source by source."""
+        return self.store.sources()
+
+    def tool(self, tool_id: str) -> Tool:
+        """One tool by its id.
+
+        Raises:
+            NotFound: if there is none.
+        """
+        return self.store.tool(tool_id)
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Forget sources (by name) and single tools (by id). Returns how many tools went.
+
+        Raises:
+            NotFound: if one of them is neither; then nothing is removed.
+        """
+        held = {source.name for source in self.store.sources()}
+        tools = [name for name in names if name not in held]
+        known = {tool.id for tool in self.store.tools(tools)}
+        for name in tools:
+            if name not in known:
+                raise NotFound(
+                    f"expected the name of a source or the id of a tool, found {name!r}: see  toolscout list"
+                )
+        gone = sum(self.store.remove_source(name) for name in names if name in held)
+        return gone + (self.store.remove_tools(tools) if tools else 0)
+
+    def enable(self, source: str, enabled: bool = True) -> None:
+        """Put a source into the search, or out of it without forgetting it."""
+        self.store.set_enabled(source, enabled)
+
+    # --- the search
+
+    def search(
+        self,
+        query: str,
+        k: int | None = None,
+        *,
+        recipe: str | None = None,
+        visible: Visible | None = None,
+        caller: str | None = None,
+    ) -> Search:
+        """The tools for one request, best first, filled in; or the reason why there are none.
+
+        Args:
+            query: the request. `select:name,name` asks for tools by name.
+            k: how many at most; by default the setting `k`.
+            recipe: see `toolscout.recipes`; by default the setting `recipe`.
+            visible: which tools this caller may discover; hashable.
+            caller: who asks, for the journal.
+        """
+        return self.search_many([query], k, recipe=recipe, visible=visible, caller=caller)[0]
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        k: int | None = None,
+        *,
+        recipe: str | None = None,
+        visible: Visible | None = None,
+        caller: str | None = None,
+    ) -> list[Search]:
+        """A batch of searches, all on the same state of the catalogue; see `search`."""
+        k = self.settings.k if k is None else k
+        if k < 1:
+            raise ValueError(f"k: expected at least 1, found {k}")
+        name = recipe or self.settings.recipe
+        batch = [Search(query=query, k=k, visible=visible, search_id=new_id()) for query in queries]
+        for attempt in range(ATTEMPTS):
+            catalogue, pipeline = self._pipeline(name)
+            with self.store.reading():
+                if self.store.generation() == catalogue.generation or attempt == ATTEMPTS - 1:
+                    found = [self._fill(search) for search in pipeline(batch)]
+                    break
+        if self.settings.journal:
+            self._write(found, name, catalogue.generation, caller)
+        return found
+
+    async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
+        """`search` in a thread, for asynchronous callers."""
+        return await asyncio.to_thread(self.search, query, k, **options)
+
+    def pipeline(self, recipe: str | None = None) -> tuple[Catalogue, Pipeline]:
+        """The present snapshot, and the recipe's pipeline over it."""
+        return self._pipeline(recipe or self.settings.recipe)
+
+    def _pipeline(self, name: str) -> tuple[Catalogue, Pipeline]:
+        held = self._ready.get(name)
+        if held is not None and held[0].generation == self.store.generation():
+            return held
+        with self._lock:
+            held = self._ready.get(name)
+            if held is None or held[0].generation != self.store.generation():
+                with self.store.reading():
+                    catalogue = self.store.catalogue()
+                    retrieve = recipes.build(name, catalogue)
+                    why = functools.partial(_why_empty, catalogue)
+                    held = catalogue, retrieve >> Names(catalogue) >> Cut() >> Decide(why)
+                self.store.keep(catalogue)
+                self._ready[name] = held
+            return held
+
+    def _fill(self, search: Search) -> Search:
+        tools = {tool.id: tool for tool in self.store.tools(search.ids)}
+        hits = tuple(Hit(hit.id, hit.score, hit.why, tools[hit.id]) for hit in search.hits if hit.id in tools)
+        return msgspec.structs.replace(search, hits=hits)
+
+    # --- the journal
+
+    def _write(self, found: Sequence[Search], recipe: str, generation: int, caller: str | None) -> None:
+        common = {"recipe": recipe, "model": None, "generation": generation}
+        self.journal.append_all(
+            (
+                "search",
+                caller or self.settings.caller,
+                {"search_id": search.search_id, "query": search.query, "shown": list(search.ids), **common},
+            )
+            for search in found
+        )
+
+    def called(
+        self,
+        tool: str,
+        *,
+        ok: bool,
+        search_id: str | None = None,
+        ms: float | None = None,
+        caller: str | None = None,
+    ) -> None:
+        """Note in the journal that a tool was called, and whether it succeeded; with the rank at which it was shown."""
+        shown: list[str] = next((event["shown"] for event in self._events(search_id) if event["event"] == "search"), [])
+        rank = shown.index(tool) + 1 if tool in shown else None
+        self.journal.append(
+            "call",
+            caller=caller or self.settings.caller,
+            search_id=search_id,
+            tool=tool,
+            ok=ok,
+            ms=ms,
+            rank=rank,
+        )
+
+    def feedback(
+        self, search_id: str, *, good: Sequence[str] = (), bad: Sequence[str] = (), caller: str | None = None
+    ) -> None:
+        """Note in the journal which tools were right and which were wrong for a search.
+
+        Raises:
+            NotFound: if the journal knows no such search.
+        """
+        if not self._events(search_id):
+            raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
+        self.journal.append(
+            "feedback",
+            caller=caller or self.settings.caller,
+            search_id=search_id,
+            good=list(good),
+            bad=list(bad),
+        )
+
+    def _events(self, search_id: str | None) -> list[dict[str, Any]]:
+        return self.journal.find(search_id) if search_id else []
+
+
+def _absolute(locator: str) -> str:
+    """Paths are kept absolute, so that `sync` finds them from anywhere; other locators as they are."""
+    path = Path(locator).expanduser()
+    return os.path.abspath(path) if path.exists() else locator
+
+
+def _why_empty(catalogue: Catalogue, search: Search) -> str:
+    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in catalogue.disabled.items())
+    also = f"; not searched: source {disabled}" if disabled else ""
+    if not len(catalogue):
+        return f"the catalogue is empty: add a source with  toolscout add{also}"
+    mask = catalogue.mask(search.visible)
+    if mask is not None and not mask.any():
+        return f"none of the catalogue's tools is visible to this caller{also}"
+    if not search.query.strip():
+        return "the query is empty"
+    count = len(catalogue) if mask is None else int(mask.sum())
+    return f"none of {count:,} tools scores above the floor for this query{also}"

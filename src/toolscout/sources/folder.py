@@ -1,0 +1,137 @@
+"""Dataset folders: every line of `corpus.jsonl` is a tool.
+
+The raw title and text stay in `meta`, where `render(tool, "raw")` finds them. ToolLens keeps everything in its text
+(`category_name:…, tool_name:…, api_name:…`); path, name, description and parameters are recovered from it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolscout.config import Settings
+from toolscout.errors import BadEntry, SourceError
+from toolscout.sources import JSON_TYPES, Reading, build_tool, collect, source_name
+from toolscout.sources.schemas import json_lines
+from toolscout.types import Tool
+
+__all__ = ["read", "read_tools"]
+
+DECODER: Final = json.JSONDecoder()
+
+
+def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
+    """The tools of a dataset folder.
+
+    Args:
+        locator: the folder.
+        name: of the source; by default the folder's name.
+        settings: not used.
+
+    Raises:
+        SourceError: when there is no corpus.jsonl, or nothing in it is a tool.
+    """
+    folder = Path(locator).expanduser()
+    return [read_tools(folder, name or source_name(folder.resolve().name))]
+
+
+def read_tools(folder: Path, source: str) -> Reading:
+    """The tools of `folder/corpus.jsonl`, in its order; ids are `<source>/<_id>`.
+
+    Raises:
+        SourceError: when there is no such file, or nothing in it is a tool.
+    """
+    corpus = folder / "corpus.jsonl"
+    entries = ((line, functools.partial(_tool, source, value)) for line, value in json_lines(corpus))
+    reading = collect(source, "folder", entries)
+    if not reading.tools:
+        first = reading.problems[0]
+        raise SourceError(f"{corpus}: expected tools, found none that can be read; {first.entry}: {first.message}")
+    return reading
+
+
+def _tool(source: str, entry: Any) -> Tool:
+    if isinstance(entry, BadEntry):
+        raise entry
+    if not isinstance(entry, Mapping) or "_id" not in entry:
+        raise BadEntry('expected an object with "_id", "title" and "text", found something else')
+    title, text, metadata = (entry.get(key) for key in ("title", "text", "metadata"))
+    title, text, metadata = title or "", text or "", metadata or {}
+    if not isinstance(title, str) or not isinstance(text, str) or not isinstance(metadata, Mapping):
+        raise BadEntry("expected text as title and text and an object as metadata, found something else")
+    path = metadata.get("path") or []
+    if not isinstance(path, list):
+        raise BadEntry("expected a list as metadata.path, found something else")
+    rest = {key: value for key, value in metadata.items() if key not in ("path", "parameters")}
+    fields = None if title.strip() else _toollens(text)
+    return build_tool(
+        source,
+        entry["_id"],
+        **(
+            fields
+            or {
+                "name": title.strip() or entry["_id"],
+                "description": text,
+                "parameters": metadata.get("parameters"),
+                "path": path,
+            }
+        ),
+        meta={**rest, "title": title, "text": text},
+    )
+
+
+# --- ToolLens ---------------------------------------------------------------------------------------------------------
+
+
+def _toollens(text: str) -> dict[str, Any] | None:
+    """The fields of a ToolLens text, or None if it is none. Commas and colons may stand in every field."""
+    for mark in re.finditer(r", required_params: (?=\[)", text):
+        try:
+            required, end = DECODER.raw_decode(text, mark.end())
+            optional, end = DECODER.raw_decode(text, _after(text, end, ", optional_params: "))
+            returns = text[_after(text, end, ", return_schema: ") :]
+        except (ValueError, RecursionError):
+            continue
+        category, first, rest = text[: mark.start()].partition(", tool_name:")
+        tool, second, rest = rest.partition(", api_name:")
+        name, third, description = rest.partition(", api_description:")
+        if not (first and second and third and category.startswith("category_name:")):
+            return None
+        return {
+            "name": name.strip() or tool,
+            "description": description,
+            "parameters": _parameters(required, optional),
+            "path": (category.removeprefix("category_name:").strip(), tool.strip()),
+            "returns": _decoded(returns) or None,
+        }
+    return None
+
+
+def _after(text: str, start: int, mark: str) -> int:
+    if not text.startswith(mark, start):
+        raise ValueError(mark)
+    return start + len(mark)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return text.strip()
+
+
+def _parameters(required: object, optional: object) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for parameter in (item for group in (required, optional) if isinstance(group, list) for item in group):
+        if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
+            raise BadEntry("expected parameters with a name, found something else")
+        kind = str(parameter.get("type", "")).lower()
+        known = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
+        rest = {key: value for key, value in parameter.items() if key not in ("name", "type") and value != ""}
+        properties[parameter["name"]] = known | rest
+    names = [parameter["name"] for parameter in required] if isinstance(required, list) else []
+    return {"type": "object", "properties": properties, "required": names}

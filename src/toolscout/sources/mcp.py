@@ -1,0 +1,156 @@
+"""Tools from MCP servers: any number at once, each on its own; a broken one is named and harms no other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from toolscout.config import Settings
+from toolscout.errors import BadEntry, SourceError, require
+from toolscout.sources import Reading, build_tool, collect, source_name
+from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
+from toolscout.sources.mcp_oauth import interactive
+from toolscout.sources.mcp_session import Connection, connect
+from toolscout.types import Hints, Tool
+
+if TYPE_CHECKING:
+    import anyio
+
+__all__ = [
+    "Connection",
+    "Server",
+    "connect",
+    "discover",
+    "load_entries",
+    "parse_server",
+    "read",
+    "server_from_locator",
+]
+
+AT_ONCE: Final = 16
+Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of the server
+
+
+def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
+    """The tools of every server behind a configuration file, a URL or a command line; one Reading a server.
+
+    Servers are read side by side, at most 16 at once, each within its own timeout, in a thread with its own
+    event loop.
+
+    Raises:
+        SourceError: if the locator names no server at all.
+        MissingExtra: without the extra `mcp`.
+    """
+    require("mcp", "mcp")
+    import anyio
+    from anyio.from_thread import start_blocking_portal
+
+    plans = _plan(locator, name)
+    outcomes: dict[str, Outcome | SourceError] = {}
+    person = interactive()
+
+    async def read_one(source: str, server: Server, turns: anyio.CapacityLimiter) -> None:
+        try:
+            async with turns, connect(server, settings=settings, person=person) as connection:
+                outcomes[source] = await connection.list_tools(settings.max_tools), connection.about
+        except SourceError as error:
+            outcomes.setdefault(source, error)  # tools that have arrived outlive a bad farewell
+
+    async def read_all() -> None:
+        turns = anyio.CapacityLimiter(AT_ONCE)
+        async with anyio.create_task_group() as group:
+            for source, server in plans.items():
+                if isinstance(server, Server):
+                    group.start_soon(read_one, source, server, turns)
+
+    with start_blocking_portal() as portal:
+        portal.call(read_all)
+    return [
+        _reading(source, server, outcomes[source]) if isinstance(server, Server) else server
+        for source, server in plans.items()
+    ]
+
+
+def _plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
+    """Source name → the server to read, or the Reading of one that need not or cannot be."""
+    path = Path(locator).expanduser()
+    if not _is_file(path):
+        server = server_from_locator(locator)
+        return {name or source_name(server.name): server}
+    entries = load_entries(path)
+    if not entries:
+        raise SourceError(f"{path}: expected at least one server, found none: add it there")
+    plans: dict[str, Server | Reading] = {}
+    owners: dict[str, str] = {}
+    for title, entry in entries.items():
+        wanted = source_name(title)
+        if name is not None:
+            wanted = name if len(entries) == 1 else f"{name}-{wanted}"
+        source = next(free for free in _numbered(wanted) if free not in plans)
+        if source != wanted:
+            other = owners[wanted]
+            message = f"{title}: expected a name of its own, found that {other!r} is called {wanted!r} too: rename one"
+            plans[source] = Reading(source=source, kind="mcp", state="error", message=message)
+            continue
+        owners[source] = title
+        try:
+            server = parse_server(title, entry, path)
+        except SourceError as error:
+            plans[source] = Reading(source=source, kind="mcp", state="error", message=f"{title}: {error}")
+            continue
+        plans[source] = server
+        if server.disabled:
+            message = f"{title} is disabled in {path}: enable it there to use its tools"
+            plans[source] = Reading(source=source, kind="mcp", state="disabled", message=message)
+    return plans
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}-{number}"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _reading(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
+    if isinstance(outcome, SourceError):
+        return Reading(source=source, kind="mcp", state="error", message=str(outcome))
+    raw, about = outcome
+    build = partial(_tool, source, server, about)
+    return collect(source, "mcp", ((_entry_name(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
+
+
+def _entry_name(tool: object, number: int) -> str:
+    name = tool.get("name") if isinstance(tool, Mapping) else None
+    return name[:200] if isinstance(name, str) and name.strip() else f"tool {number}"
+
+
+def _tool(source: str, server: Server, about: Mapping[str, Any], raw: object) -> Tool:
+    if not isinstance(raw, Mapping):
+        raise BadEntry("expected an object with a name and an inputSchema, found something else")
+    if not isinstance(raw.get("inputSchema"), Mapping):
+        raise BadEntry("expected a JSON Schema object as inputSchema, found something else")
+    notes = raw.get("annotations")
+    notes = notes if isinstance(notes, Mapping) else {}
+    hints = (notes.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"))
+    title = raw.get("title") or notes.get("title")
+    return build_tool(
+        source,
+        raw.get("name"),
+        description=raw.get("description"),
+        parameters=raw["inputSchema"],
+        path=(server.name,),
+        returns=raw["outputSchema"] if isinstance(raw.get("outputSchema"), Mapping) else None,
+        hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
+        callable=True,
+        meta={**({"title": title} if isinstance(title, str) else {}), **({"server": about} if about else {})},
+    )

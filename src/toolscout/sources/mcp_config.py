@@ -1,0 +1,330 @@
+"""How people write down MCP servers (configuration files, URLs, command lines), and what of it is never shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from toolscout.errors import SourceError
+from toolscout.sources import load_document
+
+__all__ = [
+    "Server",
+    "discover",
+    "load_entries",
+    "parse_server",
+    "redact",
+    "resolve",
+    "server_from_locator",
+    "show_url",
+]
+
+Transport = Literal["stdio", "http", "sse"]
+_TRANSPORTS: Final[Mapping[str, Transport]] = {
+    "stdio": "stdio", "http": "http", "streamablehttp": "http", "sse": "sse",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Server:
+    """One MCP server as it is written down, `${…}` and all; `resolve` gives the form that can be started.
+
+    Attributes:
+        name: its key in the file, or what `server_from_locator` makes of a URL or a command.
+        origin: the file, URL or command it was found in; fit to be shown.
+        folder: what `${workspaceFolder}` and a relative `cwd` refer to.
+        transport: stdio has `command`, `args`, `env`, `cwd`; http and sse have `url` and `headers`.
+        timeout: seconds it may take to start and to list its tools, or None for the setting `mcp_timeout`.
+        secrets: filled by `resolve`: what `redact` takes out of messages.
+    """
+
+    name: str
+    origin: str
+    folder: Path
+    transport: Transport
+    command: str = field(default="", repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str = field(default="", repr=False)
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None
+    disabled: bool = False
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+# --- files ---
+
+
+def load_entries(path: Path) -> dict[str, Any]:
+    """The servers of a configuration file, name to entry, unchecked, in the order of the file.
+
+    Raises:
+        SourceError: if it cannot be read, or has no place where servers stand.
+    """
+    entries = _entries(load_document(path))
+    if entries is None:
+        raise SourceError(f'{path}: expected servers under "mcpServers" or "servers", found no such key')
+    return entries
+
+
+def _entries(document: object) -> dict[str, Any] | None:
+    if not isinstance(document, Mapping):
+        return None
+    inner = document.get("mcp")
+    for holder, key in ((document, "mcpServers"), (document, "servers"), (inner, "servers")):
+        entries = holder.get(key) if isinstance(holder, Mapping) else None
+        if isinstance(entries, Mapping):
+            return {str(name): entry for name, entry in entries.items()}
+    return None
+
+
+def parse_server(name: str, entry: object, path: Path) -> Server:
+    """One entry of a configuration file.
+
+    Raises:
+        SourceError: saying what was expected and found; the caller adds the name.
+    """
+    if not isinstance(entry, Mapping):
+        raise SourceError('expected an object with a "command" or a "url", found something else')
+    url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
+    command = entry.get("command") or ""
+    if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
+        raise SourceError('expected text as "command" or as "url", found neither: give one of them')
+    kind = entry.get("type") or ("stdio" if command else "http")
+    transport = _TRANSPORTS.get(re.sub("[-_]", "", str(kind)).lower())
+    if transport is None or (not command if transport == "stdio" else not url):
+        found = str(kind)[:40]
+        raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {found!r}')
+    cwd = entry.get("cwd") or ""
+    if not isinstance(cwd, str):
+        raise SourceError('expected a folder as "cwd", found something else')
+    args = entry.get("args") or []
+    if not isinstance(args, list):
+        raise SourceError('expected a list of texts as "args", found something else')
+    return Server(
+        name=name,
+        origin=str(path),
+        folder=path.parent.parent if path.parent.name.startswith(".") else path.parent,
+        transport=transport,
+        command=command,
+        args=tuple(_text("args", value) for value in args),
+        env=_texts("env", entry.get("env")),
+        cwd=cwd,
+        url=url,
+        headers=_texts("headers", entry.get("headers")),
+        timeout=_seconds(entry.get("timeout")),
+        disabled=entry.get("disabled") is True or entry.get("enabled") is False,
+    )
+
+
+def _text(what: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise SourceError(f'expected text in "{what}", found something else')
+
+
+def _texts(what: str, value: object) -> dict[str, str]:
+    if value is not None and not isinstance(value, Mapping):
+        raise SourceError(f'expected an object as "{what}", found something else')
+    return {str(key): _text(what, item) for key, item in (value or {}).items()}
+
+
+def _seconds(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise SourceError(f'expected a number of seconds above 0 as "timeout", found {str(value)[:40]!r}')
+    return value / 1000 if value >= 1000 else float(value)  # several editors count in milliseconds
+
+
+def discover(*, home: Path | None = None, cwd: Path | None = None) -> list[Path]:
+    """The MCP configuration files in the usual places of editors and agents that name at least one server.
+
+    A file in such a place that cannot be read is listed too, so that reading it says why.
+
+    Args:
+        home: by default the home folder.
+        cwd: the project; by default the working directory.
+    """
+    home, cwd = home or Path.home(), cwd or Path.cwd()
+    found: list[Path] = []
+    for application in (home / "Library/Application Support", home / ".config"):
+        user = application / "Code/User"
+        found += [
+            application / "Claude/claude_desktop_config.json",
+            user / "mcp.json",
+            user / "settings.json",
+            user / "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+        ]
+    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json", cwd / ".mcp.json"]
+    for folder in (home, cwd):
+        found += [folder / ".cursor/mcp.json", folder / ".gemini/settings.json"]
+    found += [cwd / ".vscode/mcp.json", cwd / ".vscode/settings.json"]
+    return [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+
+
+def _names_servers(path: Path) -> bool:
+    try:
+        return bool(_entries(load_document(path)))
+    except SourceError:
+        return True
+
+
+# --- URLs and commands ---
+
+
+def server_from_locator(locator: str) -> Server:
+    """The server behind a URL or a command line.
+
+    Raises:
+        SourceError: if it is neither.
+    """
+    try:
+        if urlsplit(locator).scheme in ("http", "https"):
+            name, origin = _name_of_url(locator), show_url(locator)
+            return Server(name=name, origin=origin, folder=Path.cwd(), transport="http", url=locator)
+        words = shlex.split(locator)
+    except ValueError as error:
+        raise SourceError(f"expected the URL or the command of an MCP server, found a broken one: {error}") from None
+    if not words:
+        raise SourceError("expected the command or the URL of an MCP server, found nothing")
+    return Server(
+        name=_name_of_command(words),
+        origin=words[0],
+        folder=Path.cwd(),
+        transport="stdio",
+        command=words[0],
+        args=tuple(words[1:]),
+    )
+
+
+_LAUNCHERS: Final = {
+    "npx", "bunx", "pnpx", "uvx", "npm", "pnpm", "bun", "yarn", "uv", "pipx", "node", "deno", "docker",
+    "podman", "env",
+}  # fmt: skip
+_SUBCOMMANDS: Final = {"run", "exec", "dlx", "tool", "x"}
+_WITH_VALUE: Final = {
+    "-p", "--package", "--from", "--with", "--python", "--directory", "--project",
+    "-e", "--env", "-v", "--volume", "--mount", "--name", "--network",
+}  # fmt: skip
+
+
+def _name_of_command(words: list[str]) -> str:
+    program = Path(words[0]).name
+    rest = iter(words[1:])
+    if re.fullmatch(r"(python|pypy)[\d.]*", program):
+        for word in rest:
+            if word == "-m":
+                return next(rest, program)
+            if not word.startswith("-"):
+                return Path(word).stem
+    if program in _LAUNCHERS:
+        for word in rest:
+            if word in _WITH_VALUE:
+                next(rest, None)
+            elif not (word.startswith("-") or word in _SUBCOMMANDS or re.fullmatch(r"\w+=.*", word)):
+                package = re.split(r"(?<=.)@|==|:", word.rpartition("/")[2])[0]
+                return re.sub(r"\.(py|[cm]?[jt]s)$", "", package) or program
+    return program
+
+
+def _name_of_url(url: str) -> str:
+    parts = urlsplit(url)
+    segments = [part for part in parts.path.split("/") if part and not _looks_secret(part)]
+    if segments and segments[-1] in ("mcp", "sse"):
+        segments.pop()
+    return "/".join([parts.netloc.rpartition("@")[2], *segments])
+
+
+def _looks_secret(segment: str) -> bool:
+    return len(segment) >= 20 and any(char.isdigit() for char in segment)
+
+
+def show_url(url: str) -> str:
+    """`url` without user, query and fragment, and with `***` for parts of its path that look like keys."""
+    parts = urlsplit(url)
+    path = "/".join("***" if _looks_secret(part) else part for part in parts.path.split("/"))
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
+
+
+# --- expansion ---
+
+
+def resolve(server: Server, environ: Mapping[str, str]) -> Server:
+    """`server` with every `${…}` filled in, ready to be started. Keep the result no longer than the connection.
+
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`; `${workspaceFolder}` and `${userHome}`
+    are folders.
+
+    Raises:
+        SourceError: naming a variable that is not set, or what is wrong with the URL; never showing a value.
+    """
+    secrets: set[str] = set()
+
+    def value(match: re.Match[str]) -> str:
+        reference, has_default, default = match[1].partition(":-")
+        if reference == "workspaceFolder":
+            return str(server.folder)
+        if reference == "userHome":
+            return str(Path.home())
+        if reference.startswith("input:"):
+            raise SourceError(
+                f"expected a value, found {match[0]}, which only an editor can ask for: "
+                f"write ${{env:NAME}} instead and set NAME in the environment"
+            )
+        variable = reference.removeprefix("env:")
+        found = environ.get(variable)
+        if not found and has_default:
+            found = default
+        if found is None:
+            raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
+        secrets.add(found)
+        return found
+
+    def fill(text: str) -> str:
+        return re.sub(r"\$\{([^{}]+)\}", value, text)
+
+    env = {key: fill(item) for key, item in server.env.items()}
+    headers = {key: fill(item) for key, item in server.headers.items()}
+    url = fill(server.url)
+    secrets.update(env.values(), headers.values(), (item.rpartition(" ")[2] for item in headers.values()))
+    if server.transport != "stdio":
+        secrets.update(_check_url(url))
+    return dataclasses.replace(
+        server,
+        command=str(Path(fill(server.command)).expanduser()),
+        args=tuple(fill(item) for item in server.args),
+        env=env,
+        cwd=str(server.folder / Path(fill(server.cwd)).expanduser()) if server.cwd else "",
+        url=url,
+        headers=headers,
+        secrets=frozenset(secrets | {quote(secret, safe="") for secret in secrets}),
+    )
+
+
+def _check_url(url: str) -> set[str]:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or (parts.port or 1) < 1:
+            raise ValueError
+    except ValueError:
+        raise SourceError('expected an http:// or https:// address as "url", found something else') from None
+    keys = {part for part in parts.path.split("/") if _looks_secret(part)}
+    return keys | {parts.username or "", parts.password or ""} | {item for _, item in parse_qsl(parts.query)}
+
+
+def redact(text: str, secrets: frozenset[str]) -> str:
+    """`text` with `***` for every secret of at least four characters."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 4:
+            text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,418 @@
+"""One session with one MCP server: how it is opened, what it may cost, what is said when it fails.
+
+The SDK validates a list of tools as a whole, so that one odd tool would cost all of them. `_Listener` stands
+between its transport and its session: it puts the raw list aside for us and hands the SDK those tools that the
+SDK can carry.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from toolscout.config import Settings
+from toolscout.errors import SourceError, UserError, require
+from toolscout.sources.mcp_config import Server, redact, resolve, show_url
+from toolscout.sources.mcp_oauth import sign_in_hint, signing_in
+
+if TYPE_CHECKING:
+    import anyio
+    import httpx2
+    from mcp import Client
+
+__all__ = ["Connection", "connect"]
+
+MAX_PAGES: Final = 1000
+MAX_JUNK: Final = 1000
+MAX_EVENT: Final = 64 * 2**20
+INHERITED: Final = (
+    "LANG", "LC_ALL", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
+)  # fmt: skip
+_PAGE: Final = "toolscout/page"
+
+
+class Connection:
+    """An open session with one MCP server. It belongs to the task that opened it.
+
+    Attributes:
+        client: the SDK's client, for calls.
+        about: name and version as the server gives them.
+    """
+
+    def __init__(self, client: Client, watch: _Watch) -> None:
+        self.client = client
+        self._watch = watch
+        info = client.server_info
+        self.about: dict[str, str] = {"name": info.name, "version": info.version} if info else {}
+
+    async def list_tools(self, limit: int) -> list[Any]:
+        """Every tool of the server as it was sent, unchecked; `build_tool` is what checks.
+
+        It may take what opening has left of the server's timeout; later listings may take all of it.
+
+        Raises:
+            SourceError: if there are more than `limit` tools, or no answer, or one that is not MCP.
+        """
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import METHOD_NOT_FOUND
+
+        tools: list[Any] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        with self._watch.running("its list of tools"):
+            for _ in range(MAX_PAGES):
+                try:
+                    page = await self.client.list_tools(cursor=cursor)
+                except MCPError as error:
+                    if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
+                        return []
+                    raise
+                found, cursor = self._watch.pages.pop((page.meta or {}).get(_PAGE), (None, None))
+                if not isinstance(found, list):
+                    raise SourceError("expected a list of tools, found something else")
+                tools += found
+                if len(tools) > limit:
+                    raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
+                if not cursor:
+                    return tools
+                if not isinstance(cursor, str) or cursor in cursors:
+                    raise SourceError("expected a new nextCursor on each page, found an old one or no text")
+                cursors.add(cursor)
+        raise SourceError(f"expected a list of tools that ends, found more than {MAX_PAGES:,} pages")
+
+
+@asynccontextmanager
+async def connect(server: Server, *, settings: Settings, person: bool = False) -> AsyncIterator[Connection]:
+    """Start or reach `server` and open a session; leaving the block ends it, with every process it started.
+
+    Whatever goes wrong, inside the block too, comes out as one sentence without secrets. Inside the block no
+    clock runs but that of `list_tools`.
+
+    Args:
+        server: as `parse_server` or `server_from_locator` give it; its `${…}` are filled in here.
+        settings: `mcp_timeout` and `home`.
+        person: whether somebody can be asked to sign in.
+
+    Raises:
+        SourceError: naming the server, what was expected and what happened.
+    """
+    require("mcp", "mcp")
+    import anyio
+    from mcp import Client
+    from mcp_types import Implementation
+
+    _quiet()
+    try:
+        ready = resolve(server, os.environ)
+    except SourceError as error:
+        raise SourceError(f"{server.name}: {error}") from None
+    with anyio.CancelScope() as scope:
+        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout)
+        try:
+            with watch.running("an answer to its start"):
+                transport = _transport(ready, watch, settings, person)
+                client = Client(
+                    _listened(transport, watch),
+                    cache=None,
+                    client_info=Implementation(name="toolscout", version=version("toolscout")),
+                )
+                async with client:
+                    watch.version = client.protocol_version
+                    with watch.stopped():
+                        yield Connection(client, watch)
+        except Exception as error:
+            raise watch.explain(error) from None
+    if scope.cancelled_caught:
+        raise watch.late()
+
+
+class _Watch:
+    """What is known of one connection while it lasts: its clock, its last words, its raw lists of tools."""
+
+    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float) -> None:
+        self.server = server
+        self.scope = scope
+        self.seconds = seconds
+        self.left = seconds
+        self.awaited = ""
+        self.version = ""
+        self.status = 0
+        self.junk = 0
+        self.stderr = b""
+        self.pages: dict[Any, tuple[Any, Any]] = {}
+
+    @contextmanager
+    def running(self, awaited: str) -> Iterator[None]:
+        """The clock runs; `awaited` is what the server owes us."""
+        import anyio
+
+        self.awaited = awaited
+        self.scope.deadline = anyio.current_time() + self.left
+        try:
+            yield
+        finally:
+            self.scope.deadline, self.left = math.inf, self.seconds
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The clock stands still."""
+        import anyio
+
+        self.left = self.scope.deadline - anyio.current_time()
+        self.scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            self.scope.deadline = anyio.current_time() + self.left
+
+    def late(self) -> SourceError:
+        """The server has not answered in time."""
+        return self._sentence(
+            f"expected {self.awaited} within {self.seconds:g} s, found none",
+            'if it needs longer, set "timeout" (seconds) in its entry, or mcp_timeout',
+        )
+
+    def explain(self, error: BaseException) -> SourceError:
+        """One sentence for whatever the SDK, the transport or the operating system raised."""
+        from httpx2 import HTTPStatusError, RequestError
+        from mcp.client.auth import OAuthFlowError
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED
+        from pydantic import ValidationError
+
+        while inner := getattr(error, "exceptions", None):
+            error = inner[0]
+        server, words = self.server, " ".join(str(error).split())[:200]
+        if self.scope.cancel_called:
+            return self.late()
+        if isinstance(error, UserError):
+            return self._sentence(str(error))
+        if isinstance(error, HTTPStatusError):
+            self.status = error.response.status_code
+        if server.transport != "stdio" and self.status >= 400:
+            return self._sentence(*self._refused(words if isinstance(error, MCPError) else ""))
+        if isinstance(error, MCPError):
+            if self.junk > MAX_JUNK:
+                return self._sentence(f"expected {self.awaited}, found something else on its standard output")
+            if error.code == CONNECTION_CLOSED and words == "Connection closed":
+                return self._sentence(f"expected {self.awaited}, found that it ended")
+            return self._sentence(f"expected {self.awaited}, found the error {words!r}")
+        if isinstance(error, ValidationError):
+            return self._sentence(f"expected {self.awaited}, found one that MCP does not know")
+        if isinstance(error, OAuthFlowError):
+            return self._sentence(f"expected to sign in, found: {words}")
+        if isinstance(error, RequestError):
+            where = show_url(server.url)
+            return self._sentence(f"expected an MCP server at {where}, found: {words}", "is it running?")
+        if isinstance(error, (OSError, ValueError)) and server.transport == "stdio":
+            return self._sentence(f"expected a command that starts, found {server.command!r}: {words}")
+        return self._sentence(f"expected {self.awaited}, found {type(error).__name__}: {words}")
+
+    def _refused(self, words: str) -> tuple[str, str]:
+        where = show_url(self.server.url)
+        if self.status != 401:
+            found = f"HTTP status {self.status}{' and ' if words else ''}{words}"
+            return f"expected an MCP server at {where}, found {found}", "check the address"
+        if _signed(self.server):
+            return f"expected access to {where}, found that it refuses these credentials", "check its headers"
+        return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
+
+    def _sentence(self, what: str, action: str = "") -> SourceError:
+        hint = f"; {self.junk:,} lines it wrote are no MCP messages" if self.junk else ""
+        lines = self.stderr.decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        hint += f"; the last line it wrote to stderr is {last[:200]!r}" if last else ""
+        text = f"{what}{hint}{': ' if action else ''}{action}"
+        return SourceError(f"{self.server.name}: {redact(text, self.server.secrets)}")
+
+
+def _quiet() -> None:
+    """Keep the SDK's loggers from writing to stderr where nobody has configured logging."""
+    for name in ("mcp", "client"):
+        logger = logging.getLogger(name)
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+
+
+# --- transports ---
+
+
+@asynccontextmanager
+async def _transport(server: Server, watch: _Watch, settings: Settings, person: bool) -> AsyncIterator[Any]:
+    if server.transport == "stdio":
+        async with _stdio(server, watch) as streams:
+            yield streams
+        return
+    import httpx2
+    from mcp.client.sse import sse_client
+    from mcp.client.streamable_http import streamable_http_client
+
+    address = urlsplit(server.url)
+
+    async def note(response: httpx2.Response) -> None:
+        if response.request.method == "POST" and response.request.url.path == address.path:
+            watch.status = response.status_code
+
+    signing = signing_in(server, home=settings.home, person=person, unhurried=watch.stopped)
+    async with nullcontext() if _signed(server) else signing as auth:
+        client = httpx2.AsyncClient(
+            headers=dict(server.headers),
+            auth=auth,
+            timeout=httpx2.Timeout(30, read=300),
+            event_hooks={"response": [note]},
+        )
+        if server.transport == "sse":
+            async with sse_client(server.url, httpx_client_factory=lambda *_, **__: client) as streams:
+                yield streams
+        else:
+            async with (
+                client,
+                streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_EVENT) as streams,
+            ):
+                yield streams
+
+
+def _signed(server: Server) -> bool:
+    return any(header.lower() == "authorization" for header in server.headers)
+
+
+@asynccontextmanager
+async def _stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
+    from mcp import StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    parameters = StdioServerParameters(
+        command=server.command,
+        args=list(server.args),
+        env={**{key: os.environ[key] for key in INHERITED if key in os.environ}, **server.env},
+        cwd=server.cwd or None,
+        encoding_error_handler="replace",
+    )
+    reading, writing = os.pipe()
+    drain = threading.Thread(target=_drain, args=(reading, watch), daemon=True)
+    drain.start()
+    try:
+        with os.fdopen(writing, "w") as errors:
+            async with stdio_client(parameters, errlog=errors) as streams:
+                yield streams
+    finally:
+        drain.join(0.5)  # it ends with the last process that holds the other end
+
+
+def _drain(descriptor: int, watch: _Watch) -> None:
+    """Keep the end of what a server writes to stderr."""
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        while chunk := stream.read(65536):
+            watch.stderr = (watch.stderr + chunk)[-4096:]
+
+
+@asynccontextmanager
+async def _listened(transport: AbstractAsyncContextManager[Any], watch: _Watch) -> AsyncIterator[Any]:
+    async with transport as (reading, writing):
+        yield _Listener(reading, watch), writing
+
+
+class _Listener:
+    """A transport's stream of messages: raw lists of tools are put aside, unreadable replies become errors."""
+
+    def __init__(self, stream: Any, watch: _Watch) -> None:
+        self._stream = stream
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> _Listener:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> _Listener:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await self._stream.__anext__()
+        if isinstance(item, Exception):
+            return self._unreadable(item)
+        if hasattr(item.message, "result"):
+            item.message.result = self._seen(item.message.result)
+        return item
+
+    async def receive(self) -> Any:
+        """The next message."""
+        import anyio
+
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise anyio.EndOfStream from None
+
+    def _seen(self, result: Any) -> Any:
+        """What the SDK sees in place of `result`."""
+        if not isinstance(result, dict) or "tools" not in result:
+            return result
+        pages, tools = self._watch.pages, result["tools"]
+        number = len(pages)
+        pages[number] = tools, result.get("nextCursor")
+        page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {_PAGE: number}}
+        tools = tools if isinstance(tools, list) else []
+        return {**page, "tools": [tool for tool in tools if self._fits({**page, "tools": [tool]})]}
+
+    def _fits(self, page: dict[str, Any]) -> bool:
+        from mcp_types.methods import validate_server_result
+
+        with suppress(ValueError, RecursionError):
+            validate_server_result("tools/list", self._watch.version, page)
+            return True
+        return False
+
+    def _unreadable(self, error: Exception) -> Any:
+        """What the SDK sees in place of a message that it cannot read: the reply that it was meant to be, if any."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
+
+        self._watch.junk += 1
+        if self._watch.junk > MAX_JUNK:
+            raise StopAsyncIteration
+        meant = _meant(error)
+        if meant is None:
+            return error
+        number, result = meant
+        with suppress(ValueError, RecursionError):
+            return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=self._seen(result)))
+        reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
+        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
+
+
+def _meant(error: Exception) -> tuple[int | str, Any] | None:
+    """Id and result of the reply that an unreadable message was meant to be; None if it was none.
+
+    The SDK's parser is strict: it refuses lone surrogates, which servers do send, and deep nesting.
+    """
+    from pydantic import ValidationError
+
+    for detail in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
+        found = detail["input"]
+        if isinstance(found, str):
+            try:
+                found = json.loads(found)
+            except (ValueError, RecursionError):
+                number = re.search(r'"jsonrpc".{0,40}?"id"\s*:\s*(\d+)', found[:1000])
+                found = {"id": int(number[1]), "error": None} if number else None
+        if isinstance(found, dict) and ("result" in found or "error" in found):
+            identity = found.get("id")
+            if isinstance(identity, (int, str)) and not isinstance(identity, bool):
+                return identity, found.get("result")
+    return None

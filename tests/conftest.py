@@ -1,0 +1,87 @@
+"""What all tests share: nothing skipped when TOOLSCOUT_NO_SKIP=1, no sockets beyond loopback, a home of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolscout.scout import Scout
+from toolscout.store import Origin
+from toolscout.testing import toy_tools
+
+NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
+NEEDS = {"node": ("npx", "Node.js with npx")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, (program, what) in NEEDS.items():
+            if item.get_closest_marker(marker) and not shutil.which(program):
+                item.add_marker(pytest.mark.skip(reason=f"needs {what}, which is not installed"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipping is forbidden here (TOOLSCOUT_NO_SKIP=1): {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _sockets_only_where_said(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the marker `net` nothing may connect; with it, only to loopback."""
+    connect = socket.socket.connect
+    allowed = request.node.get_closest_marker("net") is not None
+
+    def guarded(self: socket.socket, address: object) -> None:
+        if self.family == socket.AF_UNIX or (allowed and str(address[0]) in ("127.0.0.1", "::1", "localhost")):  # type: ignore[index]
+            return connect(self, address)  # type: ignore[arg-type]
+        raise AssertionError(f"a test tried to connect to {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("TOOLSCOUT_") and name not in ("TOOLSCOUT_DATA", "TOOLSCOUT_NO_SKIP", "TOOLSCOUT_FUZZ"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def data() -> Path:
+    """The data root, or a skip."""
+    root = os.environ.get("TOOLSCOUT_DATA")
+    if not root:
+        pytest.skip("needs the datasets: set TOOLSCOUT_DATA to their folder")
+    return Path(root)
+
+
+@pytest.fixture
+def scout(tmp_path: Path) -> Iterator[Scout]:
+    """An empty catalogue."""
+    with Scout(tmp_path / "home") as opened:
+        yield opened
+
+
+@pytest.fixture
+def toy(scout: Scout) -> Scout:
+    """A catalogue with the ten toy tools in their five sources and more."""
+    fill(scout)
+    return scout
+
+
+def fill(scout: Scout) -> None:
+    """Put the toy tools in, source by source."""
+    tools = toy_tools()
+    for source in sorted({tool.source for tool in tools}):
+        held = [tool for tool in tools if tool.source == source]
+        scout.store.put_source(Origin(f"toy:{source}", "objects"), source, kind="objects", tools=held)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolscout.cli.main import COMMANDS, main, program
+
+
+def run(*arguments: str, input: str | bytes | None = None) -> Result:
+    """Run the program in this process and keep its output and exit code."""
+    runner = CliRunner()
+    import toolscout.cli.main as entry
+
+    class Through(entry.LazyGroup):
+        def main(self, args: list[str] | None = None, **extra: object) -> object:  # type: ignore[override]
+            entry.main(args)
+            return None
+
+    through = Through(name="toolscout", params=program.params, callback=program.callback)
+    return runner.invoke(through, list(arguments), input=input, prog_name="toolscout")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "garden.jsonl"
+    tools = [
+        {"name": "water_plants", "description": "Water the plants.", "parameters": {
+            "type": "object", "properties": {"minutes": {"type": "integer", "description": "How long."}},
+            "required": ["minutes"]}},
+        {"name": "mow", "description": "Mow the lawn. \x1b[31mred"},
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(tool) + "\n" for tool in tools))
+    return path
+
+
+def test_help_lists_every_command_and_each_has_its_own() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for name, (_, text) in COMMANDS.items():
+        assert name in result.output
+        assert text.split()[0] in result.output
+        assert run(name, "--help").exit_code == 0
+
+
+def test_add_search_show_list_remove(file: Path) -> None:
+    added = run("add", str(file))
+    assert added.exit_code == 0, added.output
+    assert "garden: 2 new" in added.output and "the catalogue holds 2 tools" in added.output
+    found = run("search", "water the garden plants", "--explain")
+    assert "garden/water_plants" in found.output and "bm25" in found.output and " ms" in found.output
+    shown = run("show", "garden/water_plants")
+    assert "minutes" in shown.output and "integer" in shown.output and "fingerprint" in shown.output
+    listed = run("list")
+    assert "garden" in listed.output and "2 tools in 1 sources" in listed.output
+    assert "garden/mow" in run("list", "garden").output
+    assert "garden/mow" in run("list", "--tools").output
+    assert "removed 1 tools" in run("remove", "garden/mow").output
+    assert "garden: 1 new" in run("sync").output
+    assert "removed 2 tools" in run("remove", "garden").output
+    assert "the catalogue is empty" in run("list").output
+
+
+def test_every_reading_command_speaks_json(file: Path) -> None:
+    added = json.loads(run("add", str(file), "--json").stdout)
+    assert added["sources"][0]["new"] == 2
+    found = json.loads(run("search", "mow", "-k", "1", "--json").stdout)
+    assert set(found) == {"query", "search_id", "need", "answer", "reason", "coverage", "hits", "ms"}
+    assert found["hits"][0]["id"] == "garden/mow" and found["answer"] == "tools"
+    assert set(found["hits"][0]) == {"id", "name", "path", "score", "description", "parameters", "callable", "why"}
+    assert found["ms"]["total"] >= found["ms"]["bm25"] > 0
+    assert json.loads(run("list", "--json").stdout)[0]["name"] == "garden"
+    assert len(json.loads(run("list", "garden", "--json").stdout)) == 2
+    assert json.loads(run("show", "garden/mow", "--json").stdout)["name"] == "mow"
+    assert json.loads(run("show", "garden", "--json").stdout)["problems"] == []
+    assert json.loads(run("doctor", "--json").stdout)["healthy"] is True
+    assert json.loads(run("journal", "stats", "--json").stdout)["events"]["search"] == 1
+    assert json.loads(run("sync", "--json").stdout)["sources"][0]["same"] == 2
+
+
+def test_escape_sequences_in_descriptions_do_not_reach_the_terminal(file: Path) -> None:
+    run("add", str(file))
+    assert "\x1b" not in run("search", "mow the lawn").output
+
+
+def test_a_mistake_gives_one_sentence_and_exit_code_one(tmp_path: Path, file: Path) -> None:
+    result = run("add", str(tmp_path / "absent.json"))
+    assert result.exit_code == 1
+    assert "no such file" in result.stderr and "Traceback" not in result.output
+    assert run("show", "nobody/nothing").exit_code == 1
+    assert run("search", "x", "--recipe", "bm52").exit_code == 1
+    assert run("remove", "nobody").exit_code == 1
+    assert run("list", "nobody").exit_code == 1
+
+
+def test_wrong_usage_gives_exit_code_two(file: Path) -> None:
+    assert run("add").exit_code == 2
+    assert run("search").exit_code == 2
+    assert run("dance").exit_code == 2
+    assert run("search", "x", "-k", "0").exit_code == 2
+    assert run("add", str(file), str(file), "--name", "x").exit_code == 2
+
+
+def test_partly_done_gives_exit_code_three_and_names_every_failure(file: Path, tmp_path: Path) -> None:
+    with file.open("a") as stream:
+        stream.write('{"description": "no name"}\n')
+    result = run("add", str(file), str(tmp_path / "absent.json"))
+    assert result.exit_code == 3
+    assert "line 3" in result.stderr and "absent.json" in result.stderr
+    shown = run("show", "garden")
+    assert "line 3" in shown.output
+    assert run("sync").exit_code == 3
+
+
+def test_a_source_is_disabled_and_enabled(file: Path) -> None:
+    run("add", str(file))
+    run("disable", "garden")
+    result = run("search", "garden/mow")
+    assert "is disabled" in result.output and "garden/mow  " not in result.output
+    assert "disabled" in run("list").output
+    assert "disabled" in run("doctor").output
+    run("enable", "garden")
+    assert "Mow the lawn" in run("search", "mow").output
+
+
+def test_the_journal_goes_out_and_comes_in(file: Path, tmp_path: Path) -> None:
+    run("add", str(file))
+    run("search", "mow")
+    out = tmp_path / "journal.jsonl"
+    assert "wrote 1 events" in run("journal", "export", str(out)).output
+    assert run("journal", "export").stdout_bytes == out.read_bytes()
+    other = ["--home", str(tmp_path / "other")]
+    assert "1 new events" in run(*other, "journal", "import", str(out)).output
+    assert "0 new events" in run(*other, "journal", "import", "-", input=out.read_bytes()).output
+    bad = run(*other, "journal", "import", "-", input="nonsense\n")
+    assert bad.exit_code == 3 and "line 1" in bad.stderr
+    assert run("journal", "import", str(tmp_path / "absent")).exit_code == 1
+    assert run("journal", "export", str(tmp_path / "no" / "folder")).exit_code == 1
+    assert "1 search" in run("journal", "stats").output
+    assert json.loads(run("journal", "import", "-", "--json", input="").stdout) == {"new": 0, "problems": []}
+
+
+def test_the_home_option_works_before_and_after_the_command(file: Path, tmp_path: Path) -> None:
+    run("--home", str(tmp_path / "h"), "add", str(file))
+    assert "garden" in run("list", "--home", str(tmp_path / "h")).output
+    assert "empty" in run("list").output
+
+
+def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
+    run("add", str(file))
+    healthy = run("doctor")
+    assert healthy.exit_code == 0 and "the store is healthy" in healthy.output and "(environment)" in healthy.output
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "home" / "catalogue.db") as connection:
+        connection.execute("UPDATE tools SET body = 'x' WHERE id = 'garden/mow'")
+    connection.close()
+    sick = run("doctor")
+    assert sick.exit_code == 1 and "garden/mow" in sick.stderr
+    repaired = run("doctor", "--repair")
+    assert repaired.exit_code == 0 and "dropped the damaged tool garden/mow" in repaired.output
+    assert "garden: 1 new" in run("sync").output
+
+
+def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import toolscout.cli.demo as demo
+
+    monkeypatch.setattr(demo, "LIBRARIES", ("numpy",))
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name.startswith("mcp") else object())
+    result = run("demo", "--home", str(tmp_path / "demo"), "compress a folder into a zip archive")
+    assert result.exit_code == 0, result.output
+    assert "tools indexed" in result.output and "stdlib/" in result.output
+    assert "pip install 'toolscout[demo]'" in result.stderr
+
+
+def test_the_module_runs_as_a_program_and_stops_at_a_closed_pipe(file: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TOOLSCOUT_HOME": str(tmp_path / "home")}
+    run("add", str(file))
+    done = subprocess.run(
+        f"{sys.executable} -m toolscout list --tools --json | head -c 1",
+        shell=True,
+        capture_output=True,
+        env=environment,
+    )
+    assert done.stdout == b"[" and b"Traceback" not in done.stderr
+
+
+def test_an_interrupt_is_one_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "main", interrupted)
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 130
+    assert capsys.readouterr().err == "toolscout: stopped\n"

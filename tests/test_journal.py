@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from toolscout.journal import Journal, redact
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "home")
+
+
+def search(journal: Journal, search_id: str = "1", query: str = "q") -> None:
+    journal.append("search", search_id=search_id, query=query, shown=["a/b"], recipe="bm25", model=None, generation=1)
+
+
+def test_events_come_back_in_order_with_every_field(journal: Journal) -> None:
+    search(journal)
+    journal.append("call", caller="bob", search_id="1", tool="a/b", ok=True, ms=3.5, rank=1)
+    journal.append("feedback", search_id="1", good=["a/b"], bad=[])
+    first, second, third = journal.read()
+    assert {"schema", "at", "event", "caller", "uid"} <= set(first)
+    assert (first["event"], first["query"], first["shown"], first["generation"]) == ("search", "q", ["a/b"], 1)
+    assert (second["caller"], second["ok"], second["rank"]) == ("bob", True, 1)
+    assert third["good"] == ["a/b"]
+    assert [event["event"] for event in journal.read(event="call")] == ["call"]
+    assert len(list(journal.read(limit=2))) == 2
+    assert [event["event"] for event in journal.find("1")] == ["search", "call", "feedback"]
+
+
+def test_reading_pages_through_more_than_a_thousand_events(journal: Journal) -> None:
+    journal.append_all(("call", "x", {"tool": f"t{number}", "ok": True}) for number in range(2500))
+    assert [event["tool"] for event in journal.read()] == [f"t{number}" for number in range(2500)]
+
+
+def test_an_export_can_be_imported_elsewhere_and_twice_is_once(journal: Journal, tmp_path: Path) -> None:
+    search(journal, query="weather in 東京")
+    for _ in range(3):
+        journal.append("call", search_id="1", tool="a/b", ok=False, extra={"kept": 1})
+    lines = list(journal.export())
+    other = Journal(tmp_path / "other")
+    assert other.import_lines(lines) == (4, [])
+    assert other.import_lines(lines) == (0, [])
+    assert list(other.read()) == list(journal.read())
+
+
+def test_equal_lines_without_an_identity_are_all_kept_and_not_taken_twice(journal: Journal) -> None:
+    line = json.dumps({"schema": 1, "at": "2026-01-01T00:00:00Z", "event": "call", "tool": "a/b", "ok": True}).encode()
+    assert journal.import_lines([line, line]) == (2, [])
+    assert journal.import_lines([line, line]) == (0, [])
+    assert journal.import_lines([line, line, line]) == (1, [])
+
+
+def test_a_bad_line_is_named_and_the_others_are_taken(journal: Journal) -> None:
+    good = b'{"schema": 1, "at": "2026-01-01T00:00:00Z", "event": "feedback", "caller": "c", "search_id": "s"}'
+    lines = [
+        b"{nonsense",
+        b"[]",
+        b'{"event": "dance", "at": "x"}',
+        b'{"event": "call", "at": "x", "tool": "t"}',
+        b'{"event": "feedback", "search_id": "s"}',
+        b'{"event": "call", "at": "x", "tool": "t", "ok": true, "search_id": 7}',
+        b'{"schema": 99, "event": "call", "at": "x"}',
+        b"\xff\xfe",
+        b"",
+        good,
+    ]
+    new, problems = journal.import_lines(lines)
+    assert new == 1
+    assert [entry for entry, _ in problems] == [f"line {number}" for number in range(1, 9)]
+    messages = [message for _, message in problems]
+    assert "expected \"event\" of search, call, feedback, found 'dance'" in messages[2]
+    assert 'expected "ok" (bool) in a call event' in messages[3]
+    assert 'expected "at"' in messages[4]
+
+
+def test_imported_text_is_kept_as_given_and_own_text_is_redacted(journal: Journal) -> None:
+    journal.import_lines(
+        [b'{"schema":1,"at":"x","event":"search","search_id":"1","query":"token: abcdef123456","shown":[]}']
+    )
+    search(journal, "2", "deploy with api_key=abcdef123456 please")
+    assert [event["query"] for event in journal.read()] == ["token: abcdef123456", "deploy with api_key=*** please"]
+
+
+@pytest.mark.parametrize(
+    ("secret", "shown"),
+    [
+        ("Authorization: Bearer abc.def.ghi", "Authorization: Bearer ***"),
+        ("use bearer abcdefghijk now", "use bearer *** now"),
+        ("postgres://bob:hunter2@db/x", "postgres://bob:***@db/x"),
+        ("key sk-proj-abcdefghijklmnop1234", "key ***"),
+        ("ghp_abcdefghijklmnopqrstuvwxyz0123", "***"),
+        ("AKIAABCDEFGHIJKLMNOP", "***"),
+        ('{"password": "correct horse"}', '{"password": "*** horse"}'),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY----- tail", "*** tail"),
+        ("what is a token?", "what is a token?"),
+        ("reset my password", "reset my password"),
+    ],
+)
+def test_what_looks_like_a_credential_is_covered(secret: str, shown: str) -> None:
+    assert redact(secret) == shown
+
+
+def test_queries_can_be_hashed_or_left_out(tmp_path: Path) -> None:
+    hashed, silent = Journal(tmp_path / "a", queries="hash"), Journal(tmp_path / "b", queries="none")
+    for journal in (hashed, silent):
+        search(journal, query="my secret plan")
+        search(journal, query="my secret plan")
+    one, two = hashed.read()
+    assert one["query"] == two["query"] and one["query"].startswith("blake2b:")
+    assert [event["query"] for event in silent.read()] == ["", ""]
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or b"secret plan" not in path.read_bytes()
+
+
+def test_stats_count_events_callers_and_searches_that_led_to_a_call(journal: Journal) -> None:
+    assert journal.stats()["first"] is None
+    search(journal, "1")
+    search(journal, "2")
+    journal.append("call", caller="bob", search_id="1", tool="a/b", ok=True)
+    journal.append("call", caller="bob", search_id="2", tool="a/b", ok=False)
+    stats = journal.stats()
+    assert stats["events"] == {"search": 2, "call": 2, "feedback": 0}
+    assert stats["callers"] == 2
+    assert stats["searches_followed_by_a_successful_call"] == 1
+
+
+def _write(home: str, number: int, count: int) -> None:
+    journal = Journal(Path(home))
+    for step in range(count):
+        journal.append("call", caller=f"p{number}", tool=f"t{step}", ok=True)
+
+
+@pytest.mark.slow
+def test_eight_processes_writing_at_once_lose_no_line(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_write, args=(str(tmp_path), number, 100)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 8
+    events = list(Journal(tmp_path).read())
+    assert {(event["caller"], event["tool"]) for event in events} == {
+        (f"p{number}", f"t{step}") for number in range(8) for step in range(100)
+    }
+    assert len(events) == 800 == len({event["uid"] for event in events})
+
+
+def test_an_exported_line_is_what_the_formats_page_promises(journal: Journal) -> None:
+    search(journal)
+    [line] = journal.export()
+    value = msgspec.json.decode(line)
+    assert value["schema"] == 1 and value["at"].endswith("Z") and line.endswith(b"\n")
+    assert {"search_id", "query", "shown", "recipe", "model", "generation", "caller", "event"} <= set(value)

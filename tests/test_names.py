@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from toolscout.names import EXACT, _Lookup, named, selected
+from toolscout.scout import Scout
+from toolscout.store import Catalogue, Origin
+from toolscout.testing import toy_tools
+from toolscout.types import Tool
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("get_forecast", ["weather/get_forecast"]),
+        ("weather/get_forecast", ["weather/get_forecast"]),
+        ("  Search  ", ["mail/search"]),
+        ("please run getAirQuality for Oslo", ["weather/getAirQuality"]),
+        ("please run GET_FORECAST, and then sha256!", ["weather/get_forecast", "files/sha256"]),
+        ("call get_forecast(city='Oslo')", ["weather/get_forecast"]),
+        ("用get_forecast查天气", ["weather/get_forecast"]),
+        ("use `copy` or “search”", ["files/copy", "mail/search"]),
+        ("use 'copy'", ["files/copy"]),
+        ("the id is files/copy.", ["files/copy"]),
+        ("search the mail and copy files", []),
+        ("don't copy that, it's mine", []),
+        ("getairquality", ["weather/getAirQuality"]),
+        ("", []),
+    ],
+)
+def test_a_query_names_a_tool_exactly_when_the_rule_says_so(query: str, expected: list[str]) -> None:
+    catalogue = Catalogue.of(toy_tools())
+    assert [catalogue.ids[position] for position in named(_Lookup(catalogue), query)] == expected
+
+
+def test_a_bare_number_is_no_name() -> None:
+    catalogue = Catalogue.of([Tool(id="s/24", name="24"), Tool(id="s/v2", name="v2")])
+    assert named(_Lookup(catalogue), "the next 24 hours") == []
+    assert len(named(_Lookup(catalogue), "call v2 now")) == 1
+
+
+def test_ids_and_names_with_spaces_are_found() -> None:
+    catalogue = Catalogue.of([Tool(id="api/Anime Quotes/get_random", name="Get random quote")])
+    lookup = _Lookup(catalogue)
+    assert named(lookup, "run api/Anime Quotes/get_random now") == [0]
+    assert named(lookup, "get random quote") == [0]
+    assert named(lookup, 'run "Get random quote" now') == [0]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("select:a,b", ["a", "b"]),
+        ("Select: `a` , b ", ["a", "b"]),
+        ("selected:a", None),
+        ("select a", None),
+        ("select:", []),
+    ],
+)
+def test_select_takes_a_list_of_names(query: str, expected: list[str] | None) -> None:
+    assert selected(query) == expected
+
+
+def test_a_named_tool_comes_first_whatever_else_the_query_says(toy: Scout) -> None:
+    query = "forecast rain snow weather city days hotel flight " * 5 + "sha256"
+    found = toy.search(query, 3)
+    assert found.ids[0] == "files/sha256"
+    assert found.hits[0].why == EXACT
+    assert len(found.hits) == 3
+
+
+def test_select_returns_those_tools_and_nothing_else_in_the_order_given(toy: Scout) -> None:
+    found = toy.search("select:search,get_forecast", 5)
+    assert found.ids == ("mail/search", "weather/get_forecast")
+    missing = toy.search("select:nothing_like_it")
+    assert (missing.ids, missing.answer) == ((), "no_tool_fits")
+    assert missing.reason == "no visible tool is called 'nothing_like_it'"
+
+
+def test_a_name_held_by_several_sources_returns_all_of_them(scout: Scout) -> None:
+    for source in ("b", "a"):
+        tools = [Tool(id=f"{source}/list_items", name="list_items", description=f"from {source}")]
+        scout.store.put_source(Origin(source, "x"), source, kind="x", tools=tools)
+    assert scout.search("list_items").ids == ("a/list_items", "b/list_items")
+    assert scout.search("a/list_items please").ids[0] == "a/list_items"
+
+
+def test_an_exact_name_never_crosses_what_the_caller_may_see(toy: Scout) -> None:
+    found = toy.search("get_forecast", visible=lambda tool: tool.source != "weather")
+    assert "weather/get_forecast" not in found.ids
+    for query in ("select:get_forecast", "select:weather/get_forecast"):
+        assert toy.search(query, visible=lambda tool: tool.source != "weather").ids == ()
+
+
+def test_a_tool_of_a_disabled_source_is_never_returned_and_that_is_said(toy: Scout) -> None:
+    toy.enable("weather", False)
+    found = toy.search("get_forecast for the weather in a city")
+    assert not any(each.startswith("weather/") for each in found.ids)
+    assert found.reason == "weather/get_forecast is not searched: source 'weather' is disabled"
+    hidden = toy.search("get_forecast", visible=lambda tool: tool.source != "weather")
+    assert "weather/get_forecast" not in (hidden.reason or "")
