@@ -81,6 +81,7 @@ def test_every_style_gives_text_and_an_unknown_one_is_refused() -> None:
         "name": "t",
         "description": "Rain.",
         "parameters": "city",
+        "parameter_descriptions": "Which.",
         "path": "Weather",
         "short": "Weather > t: Rain. (city)",
         "full": "Weather > t: Rain. (city) city: Which.",

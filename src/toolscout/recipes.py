@@ -7,8 +7,6 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-
 from toolscout.errors import ConfigError, NotFound
 from toolscout.pipeline import Retrieve, Stage
 from toolscout.store import Catalogue
@@ -37,7 +35,7 @@ def _bm25(catalogue: Catalogue, settings: Mapping[str, Any]) -> Stage:
     from toolscout.indexes import pack, unpack
     from toolscout.indexes.sparse import BM25, CODE, PLAIN
 
-    exact = msgspec.structs.replace(PLAIN if settings.get("tokenizer") == "plain" else CODE, **settings)
+    exact = (PLAIN if settings.get("tokenizer") == "plain" else CODE).changed(**settings)
 
     def built() -> bytes:
         index = BM25.build(catalogue.tools(), exact)
@@ -53,7 +51,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("bm25", "Words of the query against words of each tool, identifiers split and stemmed.", _bm25),
         Recipe(
             "bm25-plain",
-            "BM25 as most libraries ship it: no splitting, no stemming.",
+            "BM25 as most libraries ship it: plain words, no stemming, all fields alike.",
             _bm25,
             {"tokenizer": "plain"},
         ),
@@ -84,5 +82,5 @@ def build(name: str, catalogue: Catalogue, settings: Mapping[str, Any] | None = 
     chosen = recipe(name)
     try:
         return chosen.make(catalogue, {**chosen.settings, **(settings or {})})
-    except TypeError as error:
-        raise ConfigError(f"recipe {name}: expected settings that it knows, found: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"recipe {name}: {error}") from None

@@ -262,7 +262,7 @@ def digest(tag: str, value: Any) -> str:
 
 # --- the text form ----------------------------------------------------------------------------------------------------
 
-STYLES: Final = ("name", "description", "parameters", "path", "short", "full", "raw")
+STYLES: Final = ("name", "description", "parameters", "parameter_descriptions", "path", "short", "full", "raw")
 MAX_TEXT: Final = 20_000
 
 
@@ -287,9 +287,9 @@ def parameter_names(schema: Any, depth: int = 3) -> Iterator[str]:
 def render(tool: Tool, style: str = "full") -> str:
     """The text of a tool. Every text that is embedded, indexed or trained on comes from here.
 
-    Styles: `name`, `description`, `parameters` (their names), `path` give one field; `short` is path, name, description
-    and parameter names in one line; `full` adds the parameters' descriptions; `raw` is the source's own wording
-    (title and text of a dataset entry), for comparison with published figures.
+    Styles: `name`, `description`, `parameters` (their names), `parameter_descriptions`, `path` give one field; `short`
+    is path, name, description and parameter names in one line; `full` adds the parameters' descriptions; `raw` is the
+    source's own wording (title and text of a dataset entry), for comparison with published figures.
 
     Raises:
         ValueError: for a style that does not exist.
@@ -300,6 +300,8 @@ def render(tool: Tool, style: str = "full") -> str:
         text = tool.description
     elif style == "parameters":
         text = " ".join(dict.fromkeys(parameter_names(tool.parameters)))
+    elif style == "parameter_descriptions":
+        text = " ".join(_parameter_descriptions(tool).values())
     elif style == "path":
         text = " ".join(tool.path)
     elif style in ("short", "full"):
@@ -318,9 +320,16 @@ def _sentence(tool: Tool, *, with_descriptions: bool) -> str:
     if names:
         parts.append(f"({', '.join(names)})")
     if with_descriptions:
-        properties = (tool.parameters or {}).get("properties")
-        for name, schema in properties.items() if isinstance(properties, Mapping) else ():
-            text = schema.get("description") if isinstance(schema, Mapping) else None
-            if isinstance(text, str) and text:
-                parts.append(f"{name}: {text}")
+        parts += [f"{name}: {text}" for name, text in _parameter_descriptions(tool).items()]
     return " ".join(part for part in parts if part)
+
+
+def _parameter_descriptions(tool: Tool) -> dict[str, str]:
+    """Outermost parameter → its description, where it has one."""
+    properties = (tool.parameters or {}).get("properties")
+    found = {}
+    for name, schema in properties.items() if isinstance(properties, Mapping) else ():
+        text = schema.get("description") if isinstance(schema, Mapping) else None
+        if isinstance(text, str) and text:
+            found[name] = text
+    return found

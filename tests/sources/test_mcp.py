@@ -46,7 +46,8 @@ def test_a_tool_keeps_what_its_server_says_of_it(tmp_path: Path) -> None:
     assert tool.returns == {"type": "object"}
     assert (tool.hints.read_only, tool.hints.destructive, tool.hints.open_world) == (True, None, False)
     assert tool.callable
-    assert tool.meta == {"title": "Weather", "server": {"name": "raw", "version": "1.2"}}
+    assert tool.meta == {"title": "Weather"}
+    assert reading.message == "raw 1.2"
 
 
 def test_two_readings_give_the_same_fingerprints(tmp_path: Path) -> None:
@@ -60,8 +61,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
     """One good server among every kind of broken one, read once."""
     entries: dict[str, Any] = {
         fault: raw(fault)
-        for fault in ["good", "junk", "bad-schema", "surrogate", "twice", "big", "no-tools", "die-start", "die-list", "flood",
-                      "bad-handshake", "no-list", "same-cursor"]
+        for fault in ["good", "junk", "bad-schema", "surrogate", "twice", "big", "no-tools", "die-start", "die-list",
+                      "flood", "bad-handshake", "no-list", "same-cursor"]
     }  # fmt: skip
     entries |= {fault: raw(fault, timeout=4) for fault in ["hang-start", "hang-list"]}
     entries |= {

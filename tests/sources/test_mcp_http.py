@@ -57,7 +57,7 @@ def test_a_server_behind_a_url_is_read(serve: Serve, tmp_path: Path) -> None:
     reading = read(tmp_path, f"{address}/mcp")
     assert reading.source == address.removeprefix("http://")
     assert [tool.name for tool in reading.tools] == ["forecast"]
-    assert reading.tools[0].meta["server"] == {"name": "loopback", "version": "3.1"}
+    assert reading.message == "loopback 3.1"
 
 
 def test_sse_is_spoken_where_the_entry_says_so(serve: Serve, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import pytest
@@ -234,10 +234,10 @@ def test_langchain_tools_show_what_a_model_may_fill_in() -> None:
         """Search the archive."""
         return query
 
-    def fetch(url: str, token: tools.InjectedToolArg) -> str:
+    def fetch(url: str, token: str) -> str:
         return url
 
-    fetch.__annotations__ = {"url": str, "token": pytest.importorskip("typing").Annotated[str, tools.InjectedToolArg]}
+    fetch.__annotations__ = {"url": str, "token": Annotated[str, tools.InjectedToolArg]}
     structured = tools.StructuredTool.from_function(fetch, name="fetch_page", description="Fetch a page.")
     simple = tools.Tool(name="echo", description="Say it again.", func=str)
     from_dict = tools.StructuredTool(name="raw", description="Raw schema.", args_schema=CITY, func=str)

@@ -14,7 +14,7 @@ import toolscout
 from toolscout.cli.output import json_option, print_json, with_scout
 from toolscout.scout import Scout
 
-PACKAGES = {"numpy": "", "bm25s": "", "mcp": "mcp"}
+PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
 
 
 @click.command("doctor")

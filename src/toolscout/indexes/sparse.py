@@ -23,7 +23,6 @@ __all__ = ["BM25", "CODE", "PLAIN", "BM25Settings", "Explained", "tokenize"]
 
 Mask = npt.NDArray[np.bool_]
 FORMAT: Final = "bm25/1"  # to be raised whenever the same settings would give other terms or scores
-FIELDS: Final = (*STYLES, "parameter_descriptions")
 
 
 class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +31,7 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         tokenizer, stem, stopwords, fold: see `tokenize`.
         repeats: whether a word that a query repeats counts each time, or once.
-        fields: weight of each field of a tool: a style of `render` or `parameter_descriptions`. A word of a field of
+        fields: weight of each field of a tool: a style of `render`. A word of a field of
             weight 2 counts as if it stood there twice.
         k1: how slowly repeating a word in a tool stops counting.
         b: how much long tools are discounted, 0 to 1.
@@ -56,9 +55,9 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     b: float = 0.75
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.fields if name not in FIELDS]
+        unknown = [name for name in self.fields if name not in STYLES]
         if unknown or not self.fields or not all(0 < weight < math.inf for weight in self.fields.values()):
-            raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(FIELDS)}, found {self.fields!r}")
+            raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(STYLES)}, found {self.fields!r}")
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
             raise ConfigError(f"expected k1 of 0 or more and b from 0 to 1, found k1={self.k1} and b={self.b}")
 
@@ -144,7 +143,7 @@ class BM25:
         """
         settings = settings.changed(**changes)
         tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
-        text = _text if settings.tokenizer == "code" else _plain_text
+        text = render if settings.tokenizer == "code" else _plain_text
         tools = sorted(tools, key=lambda tool: tool.id)
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
@@ -281,15 +280,6 @@ class BM25:
         return cls(ids, dict(zip(vocabulary, range(len(vocabulary)), strict=True)), data, indices, indptr, settings)
 
 
-def _text(tool: Tool, field: str) -> str:
-    if field != "parameter_descriptions":
-        return render(tool, field)
-    properties = (tool.parameters or {}).get("properties")
-    schemas = properties.values() if isinstance(properties, Mapping) else ()
-    texts = (schema.get("description") for schema in schemas if isinstance(schema, Mapping))
-    return " ".join(text for text in texts if isinstance(text, str))[:MAX_TEXT]
-
-
 _BREAK: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -302,7 +292,7 @@ def _plain_text(tool: Tool, field: str) -> str:
         return _BREAK.sub(" ", render(tool, "name"))
     if field == "parameters":
         return _BREAK.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_TEXT]
-    return _text(tool, field)
+    return render(tool, field)
 
 
 def _score(

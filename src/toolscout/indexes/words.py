@@ -81,7 +81,7 @@ def tokenizer_for(tokenizer: Tokenizer, stem: bool, stopwords: bool, fold: bool)
 
     class Known(dict[str, tuple[str, ...]]):
         def __missing__(self, word: str) -> tuple[str, ...]:
-            terms = tuple(dict.fromkeys(ending(form) for form in split(word) if form not in dropped))
+            terms = tuple(ending(form) for form in split(word) if form not in dropped)
             if len(word) <= _LONGEST_CACHED:
                 if len(self) >= _MOST_CACHED:
                     self.clear()

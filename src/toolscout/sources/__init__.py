@@ -4,12 +4,13 @@ A reader is a module of this folder with one function::
 
     def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
-It returns one `Reading` for every source behind the locator (an `mcpServers` file has many). It raises `SourceError` only
-when nothing at all can be read; a bad entry becomes a `Problem` that names the entry, and the others go on.
+It returns one `Reading` for every source behind the locator (an `mcpServers` file has many). It raises `SourceError`
+only when nothing at all can be read; a bad entry becomes a `Problem` that names the entry, and the others go on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -18,7 +19,6 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,6 +36,7 @@ __all__ = [
     "load_document",
     "parse_document",
     "read",
+    "refuse_bombs",
     "source_name",
 ]
 
@@ -49,6 +50,7 @@ KINDS: Final = {
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION: Final = 1_000_000
+MAX_NODES: Final = 2_000_000
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
 
 
@@ -60,7 +62,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source held when it was read. `error`: it could not be read now; the catalogue keeps its former tools."""
+    """What one source held when it was read. State `error`: not readable now; the catalogue keeps its former tools."""
 
     source: str
     kind: str
@@ -83,8 +85,9 @@ def detect(locator: str) -> str:
     """
     if locator.startswith("py:"):
         return "python"
-    if urlsplit(locator).scheme in ("http", "https"):
-        return "openapi" if re.search(r"\.(json|ya?ml)$|openapi|swagger", urlsplit(locator).path, re.I) else "mcp"
+    if locator.lower().startswith(("http://", "https://")):
+        address = locator.partition("?")[0]
+        return "openapi" if re.search(r"\.(json|ya?ml)$|openapi|swagger", address, re.I) else "mcp"
     path = Path(locator).expanduser()
     if path.is_dir():
         if (path / "corpus.jsonl").is_file():
@@ -143,10 +146,13 @@ def parse_document(text: str, where: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         reason = str(error) or "too deeply nested"
-    if text.lstrip()[:1] in "{[" and not where.endswith((".yaml", ".yml")):
+    if not where.endswith((".yaml", ".yml")) and _without_comments(text).lstrip()[:1] in ("{", "["):
         try:
             return msgspec.json.decode(_without_comments(text))
         except (msgspec.DecodeError, RecursionError):
+            if "\n{" in text.strip():  # JSON lines under the ending of JSON
+                with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                    return msgspec.json.Decoder().decode_lines(text)
             raise SourceError(f"{where}: expected JSON, found something else: {reason}") from None
     return _parse_yaml(text, where)
 
@@ -160,6 +166,24 @@ def _parse_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError, KeyError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise SourceError(f"{where}: expected JSON or YAML, found neither: {reason}") from None
+
+
+def refuse_bombs(value: Any, where: str) -> None:
+    """YAML aliases make small files that are huge once written out; JSON has none, and is as large as it looks.
+
+    Raises:
+        SourceError: for a document of more than two million values once written out.
+    """
+    waiting, left = [value], MAX_NODES
+    while waiting:
+        node = waiting.pop()
+        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        waiting.extend(inner)
+        left -= 1
+        if left < len(waiting):
+            raise SourceError(
+                f"{where}: expected a document of at most {MAX_NODES:,} values, found more behind its aliases"
+            )
 
 
 _STRING: Final = r'("(?:\\.|[^"\\])*")'
@@ -188,11 +212,8 @@ def build_tool(
 ) -> Tool:
     """A checked Tool from untrusted values.
 
-    Args:
-        source: name of the source, as `source_name` gives it.
-        raw_id: what identifies the tool within the source; also its name unless `name` is given.
-        parameters: a JSON Schema or None; `check_schema` says what is refused.
-        The rest as in `Tool`.
+    `source` is a name as `source_name` gives it; `raw_id` identifies the tool within it, and is its name unless `name`
+    is given; `check_schema` says which `parameters` are refused. The rest is as in `Tool`.
 
     Raises:
         BadEntry: saying what was expected and found. The caller adds the entry's name.
@@ -236,7 +257,7 @@ def check_schema(schema: object) -> None:
     properties, `"properties": []`, `"required": null` or a boolean.
 
     Raises:
-        BadEntry: not an object, top level of another type, properties or required of a wrong shape, too large or too deep.
+        BadEntry: not an object, of another type, properties or required of a wrong shape, too large or too deep.
     """
     if not isinstance(schema, Mapping):
         raise BadEntry(f"expected a JSON Schema object as parameters, found {_kind(schema)}")

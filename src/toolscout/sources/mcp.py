@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError, require
 from toolscout.sources import Reading, build_tool, collect, source_name
@@ -125,8 +127,10 @@ def _reading(source: str, server: Server, outcome: Outcome | SourceError) -> Rea
     if isinstance(outcome, SourceError):
         return Reading(source=source, kind="mcp", state="error", message=str(outcome))
     raw, about = outcome
-    build = partial(_tool, source, server, about)
-    return collect(source, "mcp", ((_entry_name(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
+    build = partial(_tool, source, server)
+    found = collect(source, "mcp", ((_entry_name(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
+    who = " ".join(str(about[key]) for key in ("name", "version") if about.get(key))  # no part of a tool's identity
+    return msgspec.structs.replace(found, message=who[:200])
 
 
 def _entry_name(tool: object, number: int) -> str:
@@ -134,7 +138,7 @@ def _entry_name(tool: object, number: int) -> str:
     return name[:200] if isinstance(name, str) and name.strip() else f"tool {number}"
 
 
-def _tool(source: str, server: Server, about: Mapping[str, Any], raw: object) -> Tool:
+def _tool(source: str, server: Server, raw: object) -> Tool:
     if not isinstance(raw, Mapping):
         raise BadEntry("expected an object with a name and an inputSchema, found something else")
     if not isinstance(raw.get("inputSchema"), Mapping):
@@ -152,5 +156,5 @@ def _tool(source: str, server: Server, about: Mapping[str, Any], raw: object) ->
         returns=raw["outputSchema"] if isinstance(raw.get("outputSchema"), Mapping) else None,
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
         callable=True,
-        meta={**({"title": title} if isinstance(title, str) else {}), **({"server": about} if about else {})},
+        meta={"title": title} if isinstance(title, str) else {},
     )

@@ -1,20 +1,13 @@
-"""One session with one MCP server: how it is opened, what it may cost, what is said when it fails.
-
-The SDK validates a list of tools as a whole, so that one odd tool would cost all of them. `_Listener` stands
-between its transport and its session: it puts the raw list aside for us and hands the SDK those tools that the
-SDK can carry.
-"""
+"""One session with one MCP server: how it is opened, what it may cost, what is said when it fails."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
-import re
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -23,6 +16,7 @@ from toolscout.config import Settings
 from toolscout.errors import SourceError, UserError, require
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_oauth import sign_in_hint, signing_in
+from toolscout.sources.mcp_wire import PAGE, Wire, tapped
 
 if TYPE_CHECKING:
     import anyio
@@ -32,14 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "connect"]
 
 MAX_PAGES: Final = 1000
-MAX_JUNK: Final = 1000
 MAX_EVENT: Final = 64 * 2**20
 INHERITED: Final = (
     "LANG", "LC_ALL", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
 )  # fmt: skip
-_PAGE: Final = "toolscout/page"
 
 
 class Connection:
@@ -78,7 +70,7 @@ class Connection:
                     if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
                         return []
                     raise
-                found, cursor = self._watch.pages.pop((page.meta or {}).get(_PAGE), (None, None))
+                found, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
                 if not isinstance(found, list):
                     raise SourceError("expected a list of tools, found something else")
                 tools += found
@@ -123,12 +115,12 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
             with watch.running("an answer to its start"):
                 transport = _transport(ready, watch, settings, person)
                 client = Client(
-                    _listened(transport, watch),
+                    tapped(transport, watch.wire),
                     cache=None,
                     client_info=Implementation(name="toolscout", version=version("toolscout")),
                 )
                 async with client:
-                    watch.version = client.protocol_version
+                    watch.wire.version = client.protocol_version
                     with watch.stopped():
                         yield Connection(client, watch)
         except Exception as error:
@@ -146,11 +138,9 @@ class _Watch:
         self.seconds = seconds
         self.left = seconds
         self.awaited = ""
-        self.version = ""
         self.status = 0
-        self.junk = 0
         self.stderr = b""
-        self.pages: dict[Any, tuple[Any, Any]] = {}
+        self.wire = Wire()
 
     @contextmanager
     def running(self, awaited: str) -> Iterator[None]:
@@ -203,7 +193,7 @@ class _Watch:
         if server.transport != "stdio" and self.status >= 400:
             return self._sentence(*self._refused(words if isinstance(error, MCPError) else ""))
         if isinstance(error, MCPError):
-            if self.junk > MAX_JUNK:
+            if self.wire.gave_up:
                 return self._sentence(f"expected {self.awaited}, found something else on its standard output")
             if error.code == CONNECTION_CLOSED and words == "Connection closed":
                 return self._sentence(f"expected {self.awaited}, found that it ended")
@@ -229,7 +219,7 @@ class _Watch:
         return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
 
     def _sentence(self, what: str, action: str = "") -> SourceError:
-        hint = f"; {self.junk:,} lines it wrote are no MCP messages" if self.junk else ""
+        hint = f"; {self.wire.junk:,} lines it wrote are no MCP messages" if self.wire.junk else ""
         lines = self.stderr.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         hint += f"; the last line it wrote to stderr is {last[:200]!r}" if last else ""
@@ -315,104 +305,3 @@ def _drain(descriptor: int, watch: _Watch) -> None:
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
         while chunk := stream.read(65536):
             watch.stderr = (watch.stderr + chunk)[-4096:]
-
-
-@asynccontextmanager
-async def _listened(transport: AbstractAsyncContextManager[Any], watch: _Watch) -> AsyncIterator[Any]:
-    async with transport as (reading, writing):
-        yield _Listener(reading, watch), writing
-
-
-class _Listener:
-    """A transport's stream of messages: raw lists of tools are put aside, unreadable replies become errors."""
-
-    def __init__(self, stream: Any, watch: _Watch) -> None:
-        self._stream = stream
-        self._watch = watch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    async def __aenter__(self) -> _Listener:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stream.aclose()
-
-    def __aiter__(self) -> _Listener:
-        return self
-
-    async def __anext__(self) -> Any:
-        item = await self._stream.__anext__()
-        if isinstance(item, Exception):
-            return self._unreadable(item)
-        if hasattr(item.message, "result"):
-            item.message.result = self._seen(item.message.result)
-        return item
-
-    async def receive(self) -> Any:
-        """The next message."""
-        import anyio
-
-        try:
-            return await self.__anext__()
-        except StopAsyncIteration:
-            raise anyio.EndOfStream from None
-
-    def _seen(self, result: Any) -> Any:
-        """What the SDK sees in place of `result`."""
-        if not isinstance(result, dict) or "tools" not in result:
-            return result
-        pages, tools = self._watch.pages, result["tools"]
-        number = len(pages)
-        pages[number] = tools, result.get("nextCursor")
-        page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {_PAGE: number}}
-        tools = tools if isinstance(tools, list) else []
-        return {**page, "tools": [tool for tool in tools if self._fits({**page, "tools": [tool]})]}
-
-    def _fits(self, page: dict[str, Any]) -> bool:
-        from mcp_types.methods import validate_server_result
-
-        with suppress(ValueError, RecursionError):
-            validate_server_result("tools/list", self._watch.version, page)
-            return True
-        return False
-
-    def _unreadable(self, error: Exception) -> Any:
-        """What the SDK sees in place of a message that it cannot read: the reply that it was meant to be, if any."""
-        from mcp.shared.message import SessionMessage
-        from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
-
-        self._watch.junk += 1
-        if self._watch.junk > MAX_JUNK:
-            raise StopAsyncIteration
-        meant = _meant(error)
-        if meant is None:
-            return error
-        number, result = meant
-        with suppress(ValueError, RecursionError):
-            return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=self._seen(result)))
-        reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
-        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
-
-
-def _meant(error: Exception) -> tuple[int | str, Any] | None:
-    """Id and result of the reply that an unreadable message was meant to be; None if it was none.
-
-    The SDK's parser is strict: it refuses lone surrogates, which servers do send, and deep nesting.
-    """
-    from pydantic import ValidationError
-
-    for detail in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
-        found = detail["input"]
-        if isinstance(found, str):
-            try:
-                found = json.loads(found)
-            except (ValueError, RecursionError):
-                number = re.search(r'"jsonrpc".{0,40}?"id"\s*:\s*(\d+)', found[:1000])
-                found = {"id": int(number[1]), "error": None} if number else None
-        if isinstance(found, dict) and ("result" in found or "error" in found):
-            identity = found.get("id")
-            if isinstance(identity, (int, str)) and not isinstance(identity, bool):
-                return identity, found.get("result")
-    return None

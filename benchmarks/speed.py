@@ -1,0 +1,108 @@
+"""Times that people feel: add, sync, import, --help, and a search beside bare bm25s retrieval over the same tools.
+
+Prints JSON and writes it to benchmarks/results/speed.json. Needs TOOLSCOUT_DATA (tool_corpora/toucan and openapi/specs)
+and bm25s. Everything is measured in this one run; compare ratios, not seconds, between machines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from toolscout import Scout
+from toolscout.types import render
+
+ROOT = Path(__file__).parent
+QUERIES = 400
+
+
+def seconds(*command: str) -> float:
+    started = time.perf_counter()
+    subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def above_bare(*command: str, pairs: int = 15) -> float:
+    """Median seconds that `python command` takes above `python -c pass`, run in turn."""
+    return statistics.median(-seconds("-c", "pass") + seconds(*command) for _ in range(pairs))
+
+
+def queries(data: Path) -> list[str]:
+    """Real requests, of several sets."""
+    found = []
+    for name in ("livemcpbench", "bfcl", "metatool", "ultratool", "toolbench"):
+        lines = (data / name / "queries.jsonl").read_text().splitlines()
+        found += [json.loads(line)["text"] for line in lines[:: max(1, len(lines) // (QUERIES // 5))]]
+    return found[:QUERIES]
+
+
+def search_beside_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
+    """p50 and p95 in ms of `Scout.search` and of bare bm25s, query by query in turn, one thread."""
+    import bm25s
+
+    catalogue, _ = scout.pipeline("bm25")
+    corpus = [
+        " ".join(render(tool, field) for field in ("name", "description", "parameters", "path"))
+        for tool in catalogue.tools()
+    ]
+    bare = bm25s.BM25()
+    bare.index(bm25s.tokenize(corpus, stopwords="en", show_progress=False), show_progress=False)
+
+    def retrieve(text: str) -> None:
+        tokens = bm25s.tokenize(text, stopwords="en", show_progress=False, return_ids=False)
+        bare.retrieve(tokens, k=5, show_progress=False, n_threads=0)
+
+    def scouted(text: str) -> None:
+        scout.search(text, 5, recipe="bm25")
+
+    times: dict[str, list[float]] = {"bm25s": [], "scout": []}
+    for text in texts[:20]:
+        retrieve(text), scouted(text)
+    for text in texts:
+        for name, call in (("bm25s", retrieve), ("scout", scouted)):
+            started = time.perf_counter()
+            call(text)
+            times[name].append((time.perf_counter() - started) * 1000)
+    result = {}
+    for name, values in times.items():
+        result[f"{name}_p50_ms"] = statistics.median(values)
+        result[f"{name}_p95_ms"] = statistics.quantiles(values, n=20)[-1]
+    result["ratio_p50"] = result["scout_p50_ms"] / result["bm25s_p50_ms"]
+    return result
+
+
+def main() -> dict[str, Any]:
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
+    sources = [str(data / "tool_corpora/toucan"), *map(str, sorted((data / "openapi/specs").glob("*.json")))]
+    with tempfile.TemporaryDirectory() as home:
+        program = ("-m", "toolscout", "--home", home)
+        report: dict[str, Any] = {"add_seconds": seconds(*program, "add", *sources)}
+        report["sync_seconds"] = statistics.median(seconds(*program, "sync") for _ in range(3))
+        report["cold_search_seconds"] = statistics.median(
+            seconds(*program, "search", "rain tomorrow") for _ in range(3)
+        )
+        with Scout(home) as scout:
+            report["tools"] = sum(source.tools for source in scout.sources())
+            report["search"] = search_beside_bm25s(scout, queries(data))
+    report["import_seconds_above_bare"] = above_bare("-c", "import toolscout")
+    report["help_seconds_above_bare"] = above_bare("-m", "toolscout", "--help")
+    report["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report["machine"] = (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    return report
+
+
+if __name__ == "__main__":
+    text = json.dumps(main(), indent=2)
+    (ROOT / "results" / "speed.json").write_text(text + "\n")
+    sys.stdout.write(text + "\n")

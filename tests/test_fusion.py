@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from toolscout.fusion import WEIGHT, words_and_meaning
+from toolscout.types import Search
+
+SEARCH = Search(query="any")
+
+
+def ranked(scores: dict[str, float]) -> list[str]:
+    return sorted(scores, key=lambda tool_id: (-scores[tool_id], tool_id))
+
+
+def test_the_best_by_meaning_gains_the_weight_and_the_last_gains_nothing() -> None:
+    scores = words_and_meaning([[("a", 3.0)], [("b", 0.8), ("c", 0.6), ("d", 0.4)]], SEARCH)
+    assert scores == pytest.approx({"a": 3.0, "b": WEIGHT, "c": WEIGHT / 2, "d": 0.0})
+
+
+def test_a_tool_in_both_rankings_gets_the_sum() -> None:
+    scores = words_and_meaning([[("a", 3.0), ("b", 2.0)], [("b", 0.9), ("a", 0.1)]], SEARCH)
+    assert scores == pytest.approx({"a": 3.0, "b": 2.0 + WEIGHT})
+
+
+def test_much_evidence_in_words_outweighs_meaning_and_little_does_not() -> None:
+    meaning = [("other", 0.9), ("match", 0.2), ("last", 0.1)]
+    assert ranked(words_and_meaning([[("match", 12.0), ("other", 1.0)], meaning], SEARCH))[0] == "match"
+    assert ranked(words_and_meaning([[("match", 2.0), ("other", 1.0)], meaning], SEARCH))[0] == "other"
+
+
+def test_only_the_spacing_of_the_cosines_counts() -> None:
+    words = [("a", 1.0), ("b", 0.5)]
+    wide = words_and_meaning([words, [("b", 0.9), ("a", 0.5), ("c", 0.1)]], SEARCH)
+    narrow = words_and_meaning([words, [("b", 0.89), ("a", 0.85), ("c", 0.81)]], SEARCH)
+    assert wide == pytest.approx(narrow)
+
+
+@pytest.mark.parametrize("meaning", [[], [("b", 0.7)], [("a", 0.7), ("b", 0.7)]])
+def test_without_a_spread_of_meaning_the_words_decide(meaning: list[tuple[str, float]]) -> None:
+    assert ranked(words_and_meaning([[("a", 3.0), ("b", 2.0)], meaning], SEARCH))[:2] == ["a", "b"]
+
+
+def test_without_words_meaning_alone_decides() -> None:
+    assert ranked(words_and_meaning([[], [("b", 0.8), ("a", 0.4)]], SEARCH)) == ["b", "a"]
