@@ -67,8 +67,8 @@ def data() -> Path:
 
 @pytest.fixture
 def scout(tmp_path: Path) -> Iterator[Scout]:
-    """An empty catalogue."""
-    with Scout(tmp_path / "home") as opened:
+    """An empty catalogue, searched by words unless a test says otherwise."""
+    with Scout(tmp_path / "home", recipe="bm25") as opened:
         yield opened
 
 

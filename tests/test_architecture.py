@@ -12,10 +12,10 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors"},
-    {"config", "pipeline", "metrics", "dataset", "database"},
-    {"store"},
-    {"llm", "encoders", "sources", "indexes", "journal", "models", "policy", "names"},
-    {"training", "trust", "lint"},
+    {"config", "pipeline", "metrics", "dataset", "database", "pins"},
+    {"store", "vectors"},
+    {"llm", "encoders", "fusion", "sources", "indexes", "journal", "models", "policy", "prior", "names"},
+    {"training", "trust", "lint", "why"},
     {"methods"},
     {"recipes"},
     {"scout"},

@@ -21,6 +21,7 @@ HEAVY = (
     "sklearn",
     "numpy",
     "bm25s",
+    "matplotlib",
 )
 
 

@@ -247,3 +247,18 @@ def test_settings_reach_the_scout(tmp_path: Path) -> None:
         assert (scout.settings.k, scout.settings.recipe) == (2, "bm25-plain")
         scout.add([{"name": f"t{n}", "description": "same words"} for n in range(5)], name="s")
         assert len(scout.search("same words").ids) == 2
+
+
+def test_a_catalogue_that_is_not_english_is_advised_of_the_encoder(scout: Scout) -> None:
+    scout.add([{"name": "a", "description": "Send a message."}], name="english")
+    assert scout.advice() == []
+    scout.add([{"name": f"t{n}", "description": "查询城市天气预报"} for n in range(3)], name="chinese")
+    assert len(scout.advice()) == 1 and "--encoder" in scout.advice()[0]
+    assert scout.search("天气预报").ids[0].startswith("chinese/")
+
+
+def test_hybrid_finds_by_meaning_what_words_do_not_and_nothing_for_gibberish(toy: Scout) -> None:
+    assert toy.search("purchase a plane ticket", 1, recipe="hybrid").ids == ("travel/book_flight",)
+    for gibberish in ("qzxv wvut plonkh", "xyzzy plugh"):
+        found = toy.search(gibberish, recipe="hybrid")
+        assert (found.ids, found.answer) == ((), "no_tool_fits"), gibberish

@@ -35,7 +35,8 @@ class Settings:
     home: Path = dataclasses.field(
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
-    recipe: str = "bm25"
+    recipe: str = "hybrid"
+    encoder: str = "static"
     k: int = 5
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
@@ -43,6 +44,8 @@ class Settings:
     journal: bool = True
     journal_queries: str = "full"
     caller: str = "local"
+    trust: str = "pin"
+    trust_scan: bool = True
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +53,10 @@ class Settings:
             raise ConfigError(
                 f"journal_queries: expected full, hash or none, found {self.journal_queries!r} "
                 f"({self.origins.get('journal_queries', 'argument')})"
+            )
+        if self.trust not in ("pin", "off"):
+            raise ConfigError(
+                f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
             )
         for name in ("k", "max_tools", "mcp_timeout", "http_timeout"):
             if getattr(self, name) <= 0:

@@ -9,7 +9,9 @@
     │   ├── SourceError            a whole source cannot be read
     │   │   └── BadEntry           one entry of a source cannot be read; the others go on
     │   ├── NotFound               no such tool, source, recipe, model
-    │   └── StoreError             the store is locked, damaged or from a newer version
+    │   ├── Denied                 a credential is not valid, or its caller may not do this
+    │   ├── StoreError             the store is locked, damaged or from a newer version
+    │   └── Unavailable            a service does not answer now; a way without it is taken where there is one, and said
     └── PipelineError              stages that do not fit together, or a stage that broke its contract
 """
 
@@ -21,12 +23,14 @@ from types import ModuleType
 __all__ = [
     "BadEntry",
     "ConfigError",
+    "Denied",
     "MissingExtra",
     "NotFound",
     "PipelineError",
     "SourceError",
     "StoreError",
     "ToolscoutError",
+    "Unavailable",
     "UserError",
     "require",
 ]
@@ -63,8 +67,16 @@ class NotFound(UserError):
     """There is no tool, source, recipe or model of that name."""
 
 
+class Denied(UserError):
+    """A credential is not valid, or its caller may not do this; the message says nothing of what the policy hides."""
+
+
 class StoreError(UserError):
     """The store cannot be used: locked, damaged, or written by a newer version."""
+
+
+class Unavailable(UserError):
+    """A service does not answer now. Where there is a way without it, it is taken, and the answer says so."""
 
 
 class PipelineError(ToolscoutError):

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.pipeline import Stage
-from toolscout.store import Catalogue
-from toolscout.types import Hit, Search
+from toolscout.store import Catalogue, allows
+from toolscout.types import Hit, Search, Tool
 
-__all__ = ["EXACT", "Names", "named", "named_disabled", "selected"]
+__all__ = ["EXACT", "Names", "named", "named_disabled", "named_waiting", "selected"]
 
 EXACT: Final = "exact name"
 _QUOTED: Final = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)")
@@ -32,17 +32,17 @@ class _Lookup:
     """Casefolded names and ids of one catalogue → positions."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.ids = {each.casefold(): position for position, each in enumerate(catalogue.ids)}
+        self.ids: dict[str, list[int]] = {}
         self.names: dict[str, list[int]] = {}
+        for position, each in enumerate(catalogue.ids):
+            self.ids.setdefault(each.casefold(), []).append(position)
         for position, name in enumerate(catalogue.names):
             self.names.setdefault(name.casefold(), []).append(position)
         self.spaced = any(" " in each for each in self.ids)
 
     def find(self, text: str) -> list[int]:
         key = text.casefold()
-        if key in self.ids:
-            return [self.ids[key]]
-        return self.names.get(key, [])
+        return [*self.ids.get(key, ()), *self.names.get(key, ())]
 
 
 class Names(Stage):
@@ -60,7 +60,8 @@ class Names(Stage):
 
     def _prepend(self, search: Search) -> Search:
         asked = selected(search.query)
-        if self.catalogue.disabled and (reason := named_disabled(self.catalogue, search)):
+        reason = named_waiting(self.catalogue, search) or named_disabled(self.catalogue, search)
+        if reason:
             search = msgspec.structs.replace(search, reason=reason)
         positions = named(self.lookup, search.query) if asked is None else _select(self.lookup, asked)
         mask = self.catalogue.mask(search.visible)
@@ -138,15 +139,33 @@ def _mentions(query: str, spaced: bool) -> Iterator[tuple[str, bool]]:
 
 def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
     """One sentence if the query names a tool, visible to the caller, whose source is disabled."""
-    asked = selected(search.query)
-    mentions = (
-        [(name, False) for name in asked] if asked is not None else list(_mentions(search.query[:MAX_QUERY], False))
-    )
-    for source, (why, names) in catalogue.disabled.items():
-        for text, bare in mentions:
-            tool_id = names.get(text.casefold())
-            if tool_id is None or (bare and not _is_special(text)):
-                continue
-            if search.visible is None or any(search.visible(tool) for tool in catalogue.tools([tool_id])):
-                return f"{tool_id} is not searched: source {source!r} is {why}"
+    keys = list(_keys(search.query)) if catalogue.disabled else []
+    for source, (message, names) in catalogue.disabled.items():
+        why = message if search.visible is None else "disabled"  # a message may name files of whoever runs the service
+        for key in keys:
+            if key in names and any(_sees(search, tool) for tool in catalogue.tools([names[key]])):
+                return f"{names[key]} is not searched: source {source!r} is {why}"
     return None
+
+
+def named_waiting(catalogue: Catalogue, search: Search) -> str | None:
+    """One sentence if the query names a tool, visible to the caller, that waits for approval."""
+    for key in _keys(search.query) if catalogue.waiting else ():
+        for each in catalogue.waiting.get(key, ()):
+            if _sees(search, each.tool):
+                return f"{each.id} waits for approval: {each.why}"
+    return None
+
+
+def _sees(search: Search, tool: Tool) -> bool:
+    """Whether the search's caller may see the tool; a predicate that raises hides it."""
+    return search.visible is None or allows(search.visible, tool)
+
+
+def _keys(query: str) -> Iterator[str]:
+    """Casefolded names and ids that a query may hold."""
+    asked = selected(query)
+    mentions = _mentions(query[:MAX_QUERY], False) if asked is None else ((name, False) for name in asked)
+    for text, bare in mentions:
+        if not bare or _is_special(text):
+            yield text.casefold()

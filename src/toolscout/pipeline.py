@@ -72,8 +72,10 @@ class Stage:
             raise PipelineError(f"{self.name}: expected {len(searches)} searches back, found {len(results)}")
         share = (time.perf_counter() - started) / max(1, len(searches))
         return [
-            msgspec.structs.replace(result, trace=(*result.trace, Trace(self.name, share, self.note(result))))
-            for result in results
+            msgspec.structs.replace(
+                result, trace=(*result.trace, Trace(self.name, share - _inner(search, result), self.note(result)))
+            )
+            for search, result in zip(searches, results, strict=True)
         ]
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
@@ -82,6 +84,11 @@ class Stage:
 
     def __rshift__(self, other: Stage) -> Pipeline:
         return Pipeline((self, other))
+
+
+def _inner(before: Search, after: Search) -> float:
+    """Seconds that inner stages have already put into the trace."""
+    return sum(step.seconds for step in after.trace[len(before.trace) :])
 
 
 class Pipeline(Stage):
@@ -166,22 +173,6 @@ class Rewrite(Stage):
         ]
 
 
-class Standing(Protocol):
-    """What an index says of one tool and one query; the fields are those of `Explanation`."""
-
-    @property
-    def rank(self) -> int | None: ...
-
-    @property
-    def score(self) -> float: ...
-
-    @property
-    def terms(self) -> dict[str, float]: ...
-
-    @property
-    def missing(self) -> Sequence[str]: ...
-
-
 class Index(Protocol):
     """What Retrieve asks of an index; see `toolscout.indexes` for the whole contract."""
 
@@ -196,7 +187,7 @@ class Index(Protocol):
         """Ids and scores, best first, at most `k` each, only among what the masks allow."""
         ...
 
-    def explain(self, query: Any, tool_id: str, visible: Mask | None = None) -> Standing:
+    def explain(self, query: Any, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Where one tool stands, exact beyond any k."""
         ...
 
@@ -260,8 +251,7 @@ class Retrieve(Stage):
         text = search.rewrites[-1] if search.rewrites else search.query
         query = self.encode([text])[0] if self.encode else text
         found = self.index.explain(query, tool_id, self._mask(search))
-        missing = tuple(found.missing)
-        return Explanation(self.name, found.rank, found.score, terms=found.terms, missing=missing)
+        return msgspec.structs.replace(found, stage=self.name)
 
 
 Fusion = Callable[[Sequence[Ranking], Search], Mapping[str, float]]

@@ -12,14 +12,19 @@ from typing import Any
 
 import msgspec
 
-from toolscout import recipes, sources
+from toolscout import encoders, recipes, sources
 from toolscout.config import Settings, load_settings
-from toolscout.errors import NotFound, SourceError
+from toolscout.encoders import Encoder
+from toolscout.errors import NotFound, SourceError, Unavailable
 from toolscout.journal import Journal, new_id
 from toolscout.names import Names
-from toolscout.pipeline import Cut, Decide, Pipeline
-from toolscout.store import Catalogue, Changes, Origin, Source, Store
+from toolscout.pipeline import Cut, Decide, Pipeline, Stage
+from toolscout.prior import Prior
+from toolscout.store import Catalogue, Changes, Origin, Source, Store, Waiting
+from toolscout.trust import suspects, vet
 from toolscout.types import Hit, Search, Tool
+from toolscout.vectors import VectorStore
+from toolscout.why import Why, explain, find
 
 __all__ = ["Scout"]
 
@@ -51,20 +56,28 @@ class Scout:
             ConfigError, StoreError
         """
         self.settings: Settings = load_settings(home=home, **settings)
-        self.store = Store(self.settings.home)
+        scan = self.settings.trust_scan
+        self.store = Store(self.settings.home, pin=self.settings.trust == "pin", vet=vet if scan else None)
         self._lock = threading.RLock()
         self._ready: dict[str, tuple[Catalogue, Pipeline]] = {}
+        self._encoders: dict[str, Encoder] = {}
 
     @functools.cached_property
     def journal(self) -> Journal:
         """The journal of this home."""
         return Journal(self.settings.home, queries=self.settings.journal_queries)
 
+    @functools.cached_property
+    def vectors(self) -> VectorStore:
+        """The vectors of this home's tools."""
+        return VectorStore(self.settings.home)
+
     def close(self) -> None:
         """Close the files."""
         self.store.close()
-        if "journal" in self.__dict__:
-            self.journal.close()
+        for name in ("journal", "vectors"):
+            if name in self.__dict__:
+                self.__dict__[name].close()
 
     def __enter__(self) -> Scout:
         return self
@@ -201,7 +214,49 @@ class Scout:
         """Put a source into the search, or out of it without forgetting it."""
         self.store.set_enabled(source, enabled)
 
+    def waiting(self, names: Sequence[str] = ()) -> list[Waiting]:
+        """The definitions that wait for approval, by id.
+
+        Args:
+            names: ids of tools or names of sources; by default all.
+
+        Raises:
+            NotFound: for a name of which nothing waits.
+        """
+        held = self.store.waiting()
+        for name in names:
+            if not any(name in (each.id, each.tool.source) for each in held):
+                raise NotFound(f"expected what waits for approval, found {name!r}: see  toolscout approve")
+        return [each for each in held if not names or each.id in names or each.tool.source in names]
+
+    def approve(self, chosen: Sequence[Waiting]) -> int:
+        """Take definitions that wait into the catalogue, and pin them. Returns how many; see `Store.approve`."""
+        return self.store.approve(chosen)
+
+    def advice(self) -> list[str]:
+        """What the user may want to know of the present catalogue, one sentence each."""
+        tools = self.store.tools([id for id, _ in self.store.page(limit=-1)][:: max(1, self._size() // 500)])
+        foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
+        if self.settings.encoder == "static" and foreign * 2 > len(tools):
+            return [
+                "most tools are not described in English: the bundled encoder knows English only, so for them only "
+                "words count; a multilingual model can be set with --encoder"
+            ]
+        return []
+
+    def _size(self) -> int:
+        return sum(source.tools for source in self.store.sources())
+
     # --- the search
+
+    def embed(self, recipe: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Make whatever the recipe needs for the present catalogue: indexes, and vectors that are missing.
+
+        Args:
+            recipe: by default the setting `recipe`.
+            progress: called with (done, all) while texts are embedded.
+        """
+        self._pipeline(recipe or self.settings.recipe, embed=True, progress=progress)
 
     def search(
         self,
@@ -238,15 +293,28 @@ class Scout:
             raise ValueError(f"k: expected at least 1, found {k}")
         name = recipe or self.settings.recipe
         batch = [Search(query=query, k=k, visible=visible, search_id=new_id()) for query in queries]
-        for attempt in range(ATTEMPTS):
+        try:
+            found, generation = self._run(name, batch)
+        except Unavailable as error:
+            without = recipes.recipe(name).without
+            if without is None:
+                raise
+            notice = f"searched with {without} alone: {error}"
+            found, generation = self._run(without, [msgspec.structs.replace(each, reason=notice) for each in batch])
+        if self.settings.journal:
+            self._write(found, name, generation, caller)
+        return found
+
+    def _run(self, name: str, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """The batch through a recipe, and the generation it was answered from: one state of the catalogue for all."""
+        for _ in range(ATTEMPTS):
             catalogue, pipeline = self._pipeline(name)
             with self.store.reading():
-                if self.store.generation() == catalogue.generation or attempt == ATTEMPTS - 1:
-                    found = [self._fill(search) for search in pipeline(batch)]
-                    break
-        if self.settings.journal:
-            self._write(found, name, catalogue.generation, caller)
-        return found
+                if self.store.generation() == catalogue.generation:
+                    return [self._fill(search) for search in pipeline(batch)], catalogue.generation
+        with self._lock, self.store.reading():  # somebody writes all the time: stay on one state while it is indexed
+            catalogue, pipeline = self._pipeline(name)
+            return [self._fill(search) for search in pipeline(batch)], catalogue.generation
 
     async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
         """`search` in a thread, for asynchronous callers."""
@@ -256,7 +324,9 @@ class Scout:
         """The present snapshot, and the recipe's pipeline over it."""
         return self._pipeline(recipe or self.settings.recipe)
 
-    def _pipeline(self, name: str) -> tuple[Catalogue, Pipeline]:
+    def _pipeline(
+        self, name: str, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[Catalogue, Pipeline]:
         held = self._ready.get(name)
         if held is not None and held[0].generation == self.store.generation():
             return held
@@ -265,17 +335,64 @@ class Scout:
             if held is None or held[0].generation != self.store.generation():
                 with self.store.reading():
                     catalogue = self.store.catalogue()
-                    retrieve = recipes.build(name, catalogue)
+                    parts = recipes.Parts(
+                        catalogue, self._encoder(name), self.settings, self.vectors, embed=embed, progress=progress
+                    )
+                    retrieve = recipes.build(name, parts)
                     why = functools.partial(_why_empty, catalogue)
-                    held = catalogue, retrieve >> Names(catalogue) >> Cut() >> Decide(why)
-                self.store.keep(catalogue)
+                    prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
+                    held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> Decide(why)
+                if not self.store.connection.in_transaction:
+                    self.store.keep(catalogue)
                 self._ready[name] = held
             return held
+
+    def _encoder(self, name: str) -> str | Encoder:
+        chosen = recipes.recipe(name)
+        if not chosen.encodes:
+            return self.settings.encoder
+        wanted = chosen.encoder or self.settings.encoder
+        if wanted not in self._encoders:
+            self._encoders[wanted] = encoders.load(wanted, self.settings)
+        return self._encoders[wanted]
 
     def _fill(self, search: Search) -> Search:
         tools = {tool.id: tool for tool in self.store.tools(search.ids)}
         hits = tuple(Hit(hit.id, hit.score, hit.why, tools[hit.id]) for hit in search.hits if hit.id in tools)
         return msgspec.structs.replace(search, hits=hits)
+
+    def why(
+        self,
+        query: str,
+        tool: str,
+        k: int | None = None,
+        *,
+        recipe: str | None = None,
+        visible: Visible | None = None,
+    ) -> Why:
+        """Why a tool is not among the answers to a query, and what would lift it. Not journaled.
+
+        Args:
+            query: the request.
+            tool: an id, or a name that only one tool has.
+            k: how many answers; by default the setting `k`.
+            recipe: as in `search`.
+            visible: as in `search`.
+
+        Raises:
+            NotFound: if there is no such tool.
+        """
+        name = recipe or self.settings.recipe
+        catalogue, pipeline = self._pipeline(name)
+        search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
+
+        def rebuild(changed: Catalogue) -> Stage:
+            parts = recipes.Parts(changed, self._encoder(name), self.settings, self.vectors)
+            return recipes.build(name, parts)
+
+        with self.store.reading():
+            [found] = pipeline([search])
+            return explain(catalogue, pipeline, rebuild, search, find(catalogue, tool), self._fill(found))
 
     # --- the journal
 
@@ -334,6 +451,12 @@ class Scout:
         return self.journal.find(search_id) if search_id else []
 
 
+def _is_foreign(text: str) -> bool:
+    """Whether most letters of a text are not Latin."""
+    letters = [letter for letter in text[:2000] if letter.isalpha()]
+    return sum(letter > "\u024f" for letter in letters) * 2 > len(letters)
+
+
 def _absolute(locator: str) -> str:
     """Paths are kept absolute, so that `sync` finds them from anywhere; other locators as they are."""
     path = Path(locator).expanduser()
@@ -341,13 +464,14 @@ def _absolute(locator: str) -> str:
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:
-    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in catalogue.disabled.items())
+    everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
+    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
     also = f"; not searched: source {disabled}" if disabled else ""
-    if not len(catalogue):
-        return f"the catalogue is empty: add a source with  toolscout add{also}"
     mask = catalogue.mask(search.visible)
     if mask is not None and not mask.any():
-        return f"none of the catalogue's tools is visible to this caller{also}"
+        return "none of the catalogue's tools is visible to this caller"
+    if not len(catalogue):
+        return f"the catalogue is empty: add a source with  toolscout add{also}"
     if not search.query.strip():
         return "the query is empty"
     count = len(catalogue) if mask is None else int(mask.sum())

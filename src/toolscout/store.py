@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from toolscout import pins
 from toolscout.database import BUSY_SECONDS, Database, now
 from toolscout.errors import BadEntry, NotFound, StoreError
+from toolscout.pins import Vet, Waiting
 from toolscout.types import Tool, clean
 
-__all__ = ["Catalogue", "Changes", "Origin", "Source", "Store"]
+__all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
 
 MIGRATIONS: Final = (
     """
@@ -41,7 +43,9 @@ MIGRATIONS: Final = (
     CREATE INDEX problems_by_source ON problems (source);
     CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
     """,
+    pins.MIGRATION,
 )
+PINNED_KINDS: Final = ("mcp",)  # sources that others run; files and modules are the owner's own
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -55,7 +59,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """One source as the catalogue holds it. `state` is ok, error (former tools kept) or disabled (not searched)."""
+    """One source as the catalogue holds it. `state` is ok, error (former tools kept) or disabled (not searched).
+
+    `waiting` counts tools that wait for approval; they are not among `tools`.
+    """
 
     name: str
     origin: int
@@ -66,10 +73,11 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     read_at: str
     tools: int
     problems: int
+    waiting: int = 0
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reading of a source changed."""
+    """What one reading of a source changed. `quarantined`: definitions that wait for approval since this reading."""
 
     source: str
     kind: str = ""
@@ -79,12 +87,13 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     changed: int = 0
     gone: int = 0
     same: int = 0
+    quarantined: int = 0
     problems: tuple[tuple[str, str], ...] = ()
 
     @property
     def any(self) -> bool:
         """Whether the catalogue is different now."""
-        return bool(self.new or self.changed or self.gone)
+        return bool(self.new or self.changed or self.gone or self.quarantined)
 
 
 class Catalogue:
@@ -95,6 +104,7 @@ class Catalogue:
         ids: ids of the tools of enabled sources, ascending.
         names: their raw names, in the same order.
         disabled: source → (why it is not searched, {casefolded name or id: id} of the tools that it would bring).
+        waiting: casefolded name or id → the definitions of that name that wait for approval.
     """
 
     def __init__(
@@ -104,6 +114,7 @@ class Catalogue:
         load: Callable[[Sequence[str] | None], list[Tool]],
         *,
         disabled: dict[str, tuple[str, dict[str, str]]] | None = None,
+        waiting: Iterable[Waiting] = (),
         cache: Callable[[str], bytes | None] | None = None,
     ) -> None:
         """Take (id, name) rows, `load`: ids (or None for all of this snapshot) → tools, and where caches are read."""
@@ -112,6 +123,10 @@ class Catalogue:
         self.ids: tuple[str, ...] = tuple(row[0] for row in ordered)
         self.names: tuple[str, ...] = tuple(row[1] for row in ordered)
         self.disabled = disabled or {}
+        self.waiting: dict[str, list[Waiting]] = {}
+        for each in waiting:
+            for key in {each.tool.name.casefold(), each.id.casefold()}:
+                self.waiting.setdefault(key, []).append(each)
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
         self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
@@ -142,7 +157,7 @@ class Catalogue:
             return None
         found = self._masks.get(visible)
         if found is None:
-            found = np.fromiter((_allows(visible, tool) for tool in self.tools()), dtype=np.bool_, count=len(self.ids))
+            found = np.fromiter((allows(visible, tool) for tool in self.tools()), dtype=np.bool_, count=len(self.ids))
             if len(self._masks) >= 256:
                 self._masks.pop(next(iter(self._masks)), None)
             self._masks[visible] = found
@@ -163,7 +178,8 @@ def _by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
-def _allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
+def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
+    """What the predicate says of the tool; one that raises says no."""
     try:
         return bool(visible(tool))
     except Exception:
@@ -173,8 +189,16 @@ def _allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
 class Store(Database):
     """The catalogue file."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, pin: bool = True, vet: Vet | None = None) -> None:
+        """Open or create the file.
+
+        Args:
+            home: the folder that holds `catalogue.db`.
+            pin: whether tools of MCP servers must stay as they were approved.
+            vet: why a tool that was never approved must wait, or None; by default none must.
+        """
         super().__init__(home / "catalogue.db", MIGRATIONS)
+        self.pin, self.vet = pin, vet
 
     # --- reading
 
@@ -198,6 +222,7 @@ class Store(Database):
                 "SELECT tools.id, tools.name FROM sources JOIN tools ON tools.source = sources.name "
                 "WHERE enabled AND state != 'disabled'"
             ).fetchall()
+            waiting = pins.waiting(connection)
 
         def load(ids: Sequence[str] | None) -> list[Tool]:
             return self.tools(snapshot.ids if ids is None else ids)
@@ -208,7 +233,7 @@ class Store(Database):
                 row = connection.execute(query, (key, generation)).fetchone()
                 return row and bytes(row[0])
 
-        snapshot = Catalogue(generation, rows, load, disabled=disabled, cache=cached)
+        snapshot = Catalogue(generation, rows, load, disabled=disabled, waiting=waiting, cache=cached)
         return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
@@ -247,7 +272,8 @@ class Store(Database):
             rows = connection.execute(
                 "SELECT name, origin, kind, state, message, enabled, read_at, "
                 "(SELECT count(*) FROM tools WHERE source = sources.name), "
-                "(SELECT count(*) FROM problems WHERE source = sources.name) FROM sources ORDER BY name"
+                "(SELECT count(*) FROM problems WHERE source = sources.name), "
+                "(SELECT count(*) FROM quarantine WHERE source = sources.name) FROM sources ORDER BY name"
             )
             return [msgspec.convert(row, Source, strict=False) for row in rows]
 
@@ -255,6 +281,11 @@ class Store(Database):
         """(entry, message) of each bad entry when the source was last read."""
         with self.reading() as connection:
             return connection.execute("SELECT entry, message FROM problems WHERE source = ?", (source,)).fetchall()
+
+    def waiting(self) -> list[Waiting]:
+        """The definitions that wait for approval, by id."""
+        with self.reading() as connection:
+            return pins.waiting(connection)
 
     def page(self, source: str | None = None, after: str = "", limit: int = 100) -> list[tuple[str, str]]:
         """(id, name) of tools in ascending order of id, following `after`; of one source, or of all."""
@@ -289,7 +320,8 @@ class Store(Database):
     ) -> Changes:
         """Make the catalogue hold what a source was read to hold: one transaction, only what changed is written.
 
-        A source in state `error` keeps the tools it had; one in state `disabled` keeps them too, unsearched.
+        A source in state `error` keeps the tools it had; one in state `disabled` keeps them too, unsearched. Of a tool
+        whose definition waits for approval, no definition is kept, neither the new one nor the old.
 
         Raises:
             BadEntry: if a tool cannot be written as JSON.
@@ -309,11 +341,20 @@ class Store(Database):
             connection.execute("DELETE FROM problems WHERE source = ?", (name,))
             connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *each) for each in problems))
             changes = Changes(source=name, kind=kind, state=state, message=message, same=len(held), problems=problems)
+            held_back: Mapping[str, bool] = {}
+            before_waiting = _waiting_ids(connection, name)
             if state == "ok":
+                if self.pin and kind in PINNED_KINDS:
+                    held_back = pins.hold_back(connection, name, bodies, self.vet, now())
+                    bodies = {id: body for id, body in bodies.items() if id not in held_back}
+                else:
+                    connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
                 changed = [id for id, (_, mark) in bodies.items() if id in held and held[id] != mark]
                 new = [id for id in bodies if id not in held]
-                gone = [id for id in held if id not in bodies]
-                connection.executemany("DELETE FROM tools WHERE id = ?", ((id,) for id in gone))
+                gone = [id for id in held if id not in bodies and id not in held_back]
+                connection.executemany(
+                    "DELETE FROM tools WHERE id = ?", ((id,) for id in (*gone, *held_back) if id in held)
+                )
                 connection.executemany(
                     "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
                     (_row(name, *bodies[id]) for id in (*new, *changed)),
@@ -323,9 +364,11 @@ class Store(Database):
                     new=len(new),
                     changed=len(changed),
                     gone=len(gone),
-                    same=len(held) - len(gone) - len(changed),
+                    same=len(held) - len(gone) - len(changed) - sum(id in held_back for id in held),
+                    quarantined=sum(held_back.values()),
                 )
-            if changes.any or before is None or (before[1] == "disabled") != (state == "disabled"):
+            released = before_waiting != _waiting_ids(connection, name)
+            if changes.any or released or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
 
@@ -345,6 +388,24 @@ class Store(Database):
             connection.execute("DELETE FROM origins WHERE id NOT IN (SELECT origin FROM sources)")
             _raise_generation(connection)
             return int(count)
+
+    def approve(self, chosen: Iterable[Waiting]) -> int:
+        """Take definitions that wait into the catalogue, and pin them; one that has changed meanwhile goes on waiting.
+
+        Returns:
+            How many were taken.
+        """
+        with self.writing() as connection:
+            query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
+            taken = [each for each in chosen if connection.execute(query, (each.id, each.fingerprint)).rowcount]
+            connection.executemany(
+                "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
+                (_row(each.tool.source, each.tool, each.fingerprint) for each in taken),
+            )
+            pins.pin(connection, [(each.tool, each.fingerprint) for each in taken], now())
+            if taken:
+                _raise_generation(connection)
+            return len(taken)
 
     def remove_tools(self, ids: Sequence[str]) -> int:
         """Forget single tools. They come back at the next sync of their source if it still brings them."""
@@ -414,6 +475,12 @@ def _put_origin(connection: sqlite3.Connection, origin: Origin) -> int:
     )
     query = "SELECT id FROM origins WHERE locator = ? AND name IS ?"
     return int(connection.execute(query, (origin.locator, origin.name)).fetchone()[0])
+
+
+def _waiting_ids(connection: sqlite3.Connection, source: str) -> list[tuple[str, str]]:
+    return connection.execute(
+        "SELECT id, fingerprint FROM quarantine WHERE source = ? ORDER BY id", (source,)
+    ).fetchall()
 
 
 def _storable(tool: Tool) -> Tool:

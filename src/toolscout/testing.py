@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.errors import SourceError
 from toolscout.pipeline import Stage
 from toolscout.sources import Reading
-from toolscout.types import Search, Tool, canonical_json
+from toolscout.types import Search, Tool, canonical_json, digest
 
-__all__ = ["TOOLS", "check_index", "check_source", "check_stage", "toy_tools"]
+__all__ = ["TOOLS", "HashEncoder", "check_encoder", "check_index", "check_source", "check_stage", "toy_tools"]
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "weather/get_forecast": (
@@ -30,6 +31,29 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "zh/tianqi": ("查询城市天气预报", "chengshi"),
     "ru/perevod": ("Перевести текст на другой язык.", "text"),
 }
+
+
+class HashEncoder:
+    """An encoder without a model: words and their beginnings, hashed into `dim` places. Deterministic."""
+
+    name = "hash"
+    cheap = True
+
+    def __init__(self, dim: int = 64, *, cheap: bool = True) -> None:
+        """Make vectors of length `dim`; `cheap` says whether they are worth keeping."""
+        self.dim, self.cheap = dim, cheap
+        self.fingerprint = digest("hash/1", dim)
+        self.encoded = 0
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
+        """Texts → `(n, dim)` float32 unit rows."""
+        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in split_identifiers(text).casefold().split():
+                for piece in (word, word[:4]):
+                    row[int(digest("piece", piece)[:8], 16) % self.dim] += 1.0
+        self.encoded += len(texts)
+        return unit_rows(rows)
 
 
 def toy_tools() -> list[Tool]:
@@ -90,6 +114,27 @@ def check_index(index: Any, queries: Any) -> None:
         assert row == [tool_id for tool_id in all_ids if tool_id in allowed], "a mask must only leave out"
     hidden, _ = index.search(queries, size, [np.zeros(size, dtype=bool)] * len(queries))
     assert not any(hidden), "a mask of nothing must give nothing"
+
+
+def check_encoder(encoder: Encoder) -> None:
+    """Assert what every encoder promises: float32 unit rows in order, the same again, alone as in a batch.
+
+    Raises:
+        AssertionError: naming the promise that was broken.
+    """
+    texts = ["will it rain tomorrow?", "send a message", "rain", ""]
+    for kind in ("query", "tool"):
+        rows = encoder.encode(texts, kind)
+        assert rows.shape == (len(texts), encoder.dim), f"expected {len(texts)} rows of {encoder.dim}"
+        assert rows.dtype == np.float32, "expected float32"
+        lengths = np.linalg.norm(rows, axis=1)
+        assert all(abs(length - 1) < 1e-4 or length == 0 for length in lengths), "expected unit rows, or rows of zeros"
+        again = encoder.encode(texts, kind)
+        assert np.array_equal(rows, again), "another answer when asked again"
+        alone = np.concatenate([encoder.encode([text], kind) for text in texts])
+        assert np.allclose(rows, alone, atol=1e-5), "alone and in a batch, the rows differ"
+    assert encoder.encode([]).shape == (0, encoder.dim), "no texts must give no rows"
+    assert encoder.fingerprint and encoder.name, "expected a name and a fingerprint"
 
 
 def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
     changes_line,
     clip,
+    encoder_option,
     failures,
     json_option,
     print_json,
@@ -29,6 +31,7 @@ from toolscout.types import Tool
 @click.option("--name", help="Name of the source; the ids of its tools begin with it.")
 @click.option("--kind", help="Which reader: mcp, openapi, schemas, python or folder. By default found out.")
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
+@encoder_option
 @json_option
 @with_scout
 def add_command(
@@ -66,6 +69,7 @@ def _discovered() -> list[str]:
 
 @click.command("sync")
 @click.argument("names", nargs=-1, metavar="[SOURCE]...")
+@encoder_option
 @json_option
 @with_scout
 def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
@@ -81,13 +85,18 @@ def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
 def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> int:
     if any(change.any for change in changes):
         say("indexing")
-        scout.pipeline()
+    scout.embed(progress=lambda done, every: say(f"embedding {done:,} of {every:,}"))
     if as_json:
         print_json({"sources": changes, "generation": scout.store.generation()})
     else:
         for change in changes:
             click.echo(changes_line(change))
         click.echo(f"the catalogue holds {sum(source.tools for source in scout.sources()):,} tools")
+        for sentence in scout.advice():
+            click.echo(f"note: {sentence}")
+        for change in changes:
+            if change.any:
+                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=-1)]))
     return failures(changes)
 
 
@@ -157,7 +166,8 @@ def _asdict(source: Source) -> dict[str, Any]:
 
 def _state(source: Source) -> str:
     state = source.state if source.enabled else "disabled"
-    return state + (f", {source.problems:,} bad" if source.problems else "")
+    waiting = f", {source.waiting:,} wait for approval" if source.waiting else ""
+    return state + (f", {source.problems:,} bad" if source.problems else "") + waiting
 
 
 def _list_tools(tools: list[Tool]) -> None:
@@ -188,7 +198,11 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
         click.echo("".join(f"{source.message}\n" if source.message else ""), nl=False)
         click.echo("".join(f"  {entry}: {text}\n" for entry, text in problems), nl=False)
         return
-    tool = scout.tool(tool_id)
+    held_back = next((each for each in scout.waiting() if each.id == tool_id), None)
+    if held_back is not None and not as_json:
+        show_waiting(held_back)
+        return
+    tool = scout.tool(tool_id) if held_back is None else held_back.tool
     if as_json:
         print_json(tool)
         return
@@ -203,6 +217,7 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
         + "".join(f" · {name}: {value}" for name, value in hints.items())
     )
     click.echo(f"fingerprint: {tool.fingerprint}")
+    show_findings([tool])
 
 
 def _parameters(tool: Tool) -> list[tuple[str, str, str, str]]:

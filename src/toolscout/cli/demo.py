@@ -75,5 +75,5 @@ def _index(scout: Scout, bundled: Path) -> list[Changes]:
             for change in found:
                 click.echo(f"  {changes_line(change)}  ({time.perf_counter() - started:.1f} s)")
             changes += found
-        scout.pipeline()
+        scout.embed()
     return changes

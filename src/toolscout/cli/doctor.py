@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 import toolscout
+from toolscout.cli.access import findings as suspicious
 from toolscout.cli.output import json_option, print_json, with_scout
 from toolscout.scout import Scout
+from toolscout.trust import spelled_out
 
 PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
 
@@ -57,6 +59,8 @@ def _report(scout: Scout, findings: list[str], done: list[str]) -> dict[str, Any
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),
         },
+        "waiting": [] if findings else [{"id": each.id, "why": each.why} for each in scout.waiting()],
+        "suspicious": [] if findings else suspicious(scout.store.catalogue().tools()),
         "sources": [
             {
                 "name": source.name,
@@ -87,6 +91,11 @@ def _print(report: dict[str, Any]) -> None:
     click.echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
         click.echo(f"  source {source['name']}: {source['state']}: {source['message']}")
+    if report["waiting"]:
+        click.echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
+    for each in report["suspicious"]:
+        line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
+        click.echo(spelled_out(line))
     for line in report["repaired"]:
         click.echo(f"repaired: {line}")
     for line in report["findings"]:

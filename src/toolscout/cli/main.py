@@ -26,7 +26,14 @@ COMMANDS: Final = {
     "enable": ("catalogue", "Search a source again."),
     "disable": ("catalogue", "Keep a source but do not search it."),
     "search": ("search", "Find the tools that a request needs."),
+    "why": ("search", "Say why a tool is not in an answer, and what would lift it."),
+    "bench": ("bench", "Score recipes on datasets."),
+    "compare": ("bench", "Compare two results query by query."),
+    "report": ("bench", "Write HTML and PNG from results."),
     "journal": ("journal", "Import, export or count what was searched and called."),
+    "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
+    "key": ("access", "Make an API key for a caller of the gateway."),
+    "approve": ("access", "Show the definitions that wait because they changed, and approve them."),
     "doctor": ("doctor", "Check the installation and the store."),
 }
 

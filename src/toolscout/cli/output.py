@@ -13,7 +13,17 @@ import msgspec
 
 from toolscout.scout import Scout
 
-__all__ = ["changes_line", "clip", "failures", "json_option", "print_json", "progress", "table", "with_scout"]
+__all__ = [
+    "changes_line",
+    "clip",
+    "encoder_option",
+    "failures",
+    "json_option",
+    "print_json",
+    "progress",
+    "table",
+    "with_scout",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,10 +35,17 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, **options: Any) -> Any:
-        with Scout(home or (ctx.obj or {}).get("home")) as scout:
+        with Scout(home or (ctx.obj or {}).get("home"), encoder=options.pop("encoder", None)) as scout:
             return command(scout, **options)
 
     return run
+
+
+def encoder_option(command: F) -> F:
+    """The option `--encoder`."""
+    return click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")(
+        command
+    )
 
 
 def json_option(command: F) -> F:
@@ -95,6 +112,8 @@ def changes_line(change: Any) -> str:
     """One line on what a reading changed."""
     counts = [f"{getattr(change, each):,} {each}" for each in ("new", "changed", "gone") if getattr(change, each)]
     parts = [", ".join(counts) or f"no change ({change.same:,} tools)"] if change.state == "ok" else [change.state]
+    if change.quarantined:
+        parts.append(f"{change.quarantined:,} wait for approval: see  toolscout approve")
     if change.problems:
         parts.append(f"{len(change.problems):,} bad entries")
     return f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from toolscout.cli.output import clip, json_option, print_json, table, with_scout
+from toolscout.cli.output import clip, encoder_option, json_option, print_json, table, with_scout
 from toolscout.scout import Scout
 from toolscout.types import Search
 from toolscout.types import as_json as to_json
@@ -15,6 +15,7 @@ from toolscout.types import as_json as to_json
 @click.option("-k", type=click.IntRange(min=1), help="How many tools at most (5).")
 @click.option("--recipe", "-r", help="How to search; by default the setting `recipe`.")
 @click.option("--explain", is_flag=True, help="Show why each tool is there, and what each stage did.")
+@encoder_option
 @json_option
 @with_scout
 def search_command(scout: Scout, query: str, k: int | None, recipe: str | None, explain: bool, as_json: bool) -> None:
@@ -25,6 +26,37 @@ def search_command(scout: Scout, query: str, k: int | None, recipe: str | None, 
         print_json(to_json(found))
     else:
         show(found, explain=explain)
+
+
+@click.command("why")
+@click.argument("query")
+@click.argument("tool")
+@click.option("-k", type=click.IntRange(min=1), help="How many tools the search returns (5).")
+@click.option("--recipe", "-r", help="How to search; by default the setting `recipe`.")
+@encoder_option
+@json_option
+@with_scout
+def why_command(scout: Scout, query: str, tool: str, k: int | None, recipe: str | None, as_json: bool) -> None:
+    """Say why TOOL (an id or a name) is not among the answers to QUERY, and what would lift it."""
+    found = scout.why(query, tool, k, recipe=recipe)
+    if as_json:
+        print_json(found)
+        return
+    where = "no stage reaches it" if found.rank is None else f"rank {found.rank}"
+    click.echo(f"{found.tool}: {'returned' if found.shown else 'not returned'}, {where} (of {found.k} asked for)\n")
+    for stage in found.stages:
+        rank = "not ranked" if stage.rank is None else f"rank {stage.rank}, score {stage.score:.2f}"
+        click.echo(f"  {stage.stage}: {rank}")
+    if found.matched:
+        click.echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in found.matched.items()))
+    if found.missing:
+        click.echo("  words it lacks: " + ", ".join(found.missing))
+    for heading, sentences in (("why", found.causes), ("what would lift it", found.fixes)):
+        click.echo("".join(f"\n{heading}\n" if n == 0 else "" for n, _ in enumerate(sentences[:1])), nl=False)
+        click.echo("".join(f"  - {sentence}\n" for sentence in sentences), nl=False)
+    if found.ahead and not found.shown:
+        click.echo("\nreturned instead")
+        click.echo("".join(f"  {score:6.2f}  {tool_id}\n" for tool_id, score in found.ahead), nl=False)
 
 
 def show(found: Search, *, explain: bool = False) -> None:

@@ -8,7 +8,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.indexes import top_k
 from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
-from toolscout.types import MAX_TEXT, STYLES, Tool, digest, parameter_names, render
+from toolscout.types import MAX_TEXT, STYLES, Explanation, Tool, digest, parameter_names, render
 
-__all__ = ["BM25", "CODE", "PLAIN", "BM25Settings", "Explained", "tokenize"]
+__all__ = ["BM25", "CODE", "PLAIN", "BM25Settings", "tokenize"]
 
 Mask = npt.NDArray[np.bool_]
 FORMAT: Final = "bm25/1"  # to be raised whenever the same settings would give other terms or scores
@@ -87,19 +87,6 @@ PLAIN: Final = BM25Settings(
     fields={"name": 1.0, "description": 1.0, "parameters": 1.0},
     k1=1.5,
 )
-
-
-class Explained(NamedTuple):
-    """Where one tool stands for one query. `rank` counts from 1 among what is visible; None: no word in common.
-
-    `terms`: the part of the score that each shared term brings, greatest first; `missing`: terms of the query that the
-    tool lacks.
-    """
-
-    rank: int | None
-    score: float
-    terms: dict[str, float]
-    missing: list[str]
 
 
 class BM25:
@@ -192,7 +179,7 @@ class BM25:
                 scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
         return scores
 
-    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explained:
+    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Rank, score and reasons of one tool, exact however far down it is.
 
         Args:
@@ -216,11 +203,12 @@ class BM25:
             else:
                 missing.append(term)
         if not score:
-            return Explained(None, 0.0, {}, missing)
+            return Explanation("bm25", None, 0.0, "no word in common", missing=tuple(missing))
         rivals = scores if visible is None else scores[visible]
         before = scores[:position] if visible is None else scores[:position][visible[:position]]
         rank = 1 + int((rivals > score).sum() + (before == score).sum())
-        return Explained(rank, float(score), dict(sorted(parts.items(), key=lambda part: -part[1])), missing)
+        terms = dict(sorted(parts.items(), key=lambda part: -part[1]))
+        return Explanation("bm25", rank, float(score), terms=terms, missing=tuple(missing))
 
     def _part(self, term: str, position: int) -> float:
         """What one occurrence of a term in the query brings to the tool at a position."""

@@ -1,0 +1,211 @@
+"""bench, compare, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from toolscout.cli.output import json_option, print_json, progress, table
+from toolscout.config import load_settings
+from toolscout.errors import ConfigError, UserError
+
+SHOWN = ("recall@5", "ndcg@5", "comp@5", "mrr")
+
+data_option = click.option("--data", metavar="DIR", help="Root of the datasets. Also TOOLSCOUT_DATA.")
+out_option = click.option("--out", default="benchmarks/results", show_default=True, metavar="DIR", help="Results.")
+
+
+@click.command("bench")
+@click.argument("names", nargs=-1, metavar="DATASET...")
+@click.option("--recipe", "-r", "recipe_names", multiple=True, required=True, help="What to measure; may be repeated.")
+@click.option("--label", help="Name of the result files; by default the recipe's name.")
+@click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")
+@click.option("--no-tool", metavar="DIR", help="Queries that need no tool: measure detection too.")
+@click.option("--folds", metavar="KIND:N", help="query:5 or parent:5, where there is no train.")
+@click.option("--train-on", metavar="DATASET", help="Fit on this dataset, score on those of --test-on.")
+@click.option("--test-on", "test_on", multiple=True, metavar="DATASET", help="With --train-on; may be repeated.")
+@click.option("--split", default="test", show_default=True, help="Whose queries are scored.")
+@click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting of the recipe; may be repeated.")
+@click.option("--resume", is_flag=True, help="Keep results of the same job that are there already.")
+@click.option("--force", is_flag=True, help="Overwrite a result of the same label and other settings.")
+@data_option
+@out_option
+@json_option
+@click.pass_context
+def bench_command(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    recipe_names: tuple[str, ...],
+    label: str | None,
+    encoder: str | None,
+    no_tool: str | None,
+    folds: str | None,
+    train_on: str | None,
+    test_on: tuple[str, ...],
+    split: str,
+    seed: int,
+    pairs: tuple[str, ...],
+    resume: bool,
+    force: bool,
+    data: str | None,
+    out: str,
+    as_json: bool,
+) -> int:
+    """Score recipes on DATASETs: fitted on train, chosen on dev, scored on test, once."""
+    from toolscout.dataset import NoTool
+    from toolscout.lab.bench import Job, label_of, load_dataset, run
+
+    if bool(train_on) != bool(test_on) or bool(train_on) == bool(names):
+        raise click.UsageError("expected DATASETs, or --train-on with --test-on")
+    if label and len(recipe_names) > 1:
+        raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
+    root = _root(data)
+    suffix = f"-from-{train_on.replace('/', '-')}" if train_on else ""
+    settings = load_settings(home=(ctx.obj or {}).get("home"))
+    prompts = NoTool.load(_below(root, no_tool)) if no_tool else None
+    results: list[dict[str, Any]] = []
+    failures: list[str] = []
+    with progress("measuring") as say:
+        for name in names or test_on:
+            for recipe in recipe_names:
+                try:
+                    job = Job(
+                        load_dataset(name, root),
+                        recipe,
+                        label_of(recipe, label, seed=seed, folds=folds) + suffix,
+                        Path(out),
+                        no_tool=prompts,
+                        encoder=encoder,
+                        split=split,
+                        folds=folds,
+                        seed=seed,
+                        changes=_changes(pairs),
+                        settings=settings,
+                    )
+                    results.append(run(job, resume=resume, force=force, say=say).result)
+                except UserError as error:
+                    failures.append(f"{name}: {recipe}: {error}")
+    if as_json:
+        print_json(results)
+    elif results:
+        _show(results)
+    for failure in failures:
+        click.echo(f"toolscout: {failure}", err=True)
+    return (3 if results else 1) if failures else 0
+
+
+def _root(data: str | None) -> Path | None:
+    found = data or os.environ.get("TOOLSCOUT_DATA")
+    if found and not Path(found).is_dir():
+        raise ConfigError(f"--data: expected a folder of datasets, found none at {found}")
+    return Path(found) if found else None
+
+
+def _below(root: Path | None, name: str) -> Path:
+    return root / name if root and (root / name).is_dir() else Path(name)
+
+
+def _changes(pairs: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set: expected KEY=VALUE, found {pair!r}")
+        try:
+            found[key] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[key] = value
+    return found
+
+
+def _show(results: Sequence[Mapping[str, Any]]) -> None:
+    table(
+        [("dataset", "left"), ("label", "left"), *((name, "right") for name in SHOWN), ("p50 ms", "right")],
+        [
+            (
+                each["dataset"],
+                each["label"],
+                *(f"{100 * each['metrics'][name]:.1f}" for name in SHOWN),
+                f"{each['latency_ms']['p50']:.2f}",
+            )
+            for each in results
+        ],
+    )
+    labels = dict.fromkeys(each["label"] for each in results)
+    for label in labels if len(results) > len(labels) else ():
+        held = [each["metrics"] for each in results if each["label"] == label]
+        means = " · ".join(f"{name} {100 * sum(one[name] for one in held) / len(held):.1f}" for name in SHOWN)
+        click.echo(f"{label}: mean of {len(held)} datasets: {means}")
+
+
+@click.command("compare")
+@click.argument("label_a")
+@click.argument("label_b")
+@click.option("--dataset", "names", multiple=True, required=True, metavar="DATASET", help="May be repeated.")
+@click.option("--seed", default=0, show_default=True, help="Of the tests.")
+@data_option
+@out_option
+@json_option
+def compare_command(
+    label_a: str, label_b: str, names: tuple[str, ...], seed: int, data: str | None, out: str, as_json: bool
+) -> None:
+    """Compare two labels query by query: paired tests, wins, ties and losses, slices."""
+    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.compare import compare
+
+    root = _root(data)
+    found = [compare(Path(out), load_dataset(name, root), label_a, label_b, seed=seed) for name in names]
+    if as_json:
+        print_json(found if len(found) > 1 else found[0])
+        return
+    for each in found:
+        _show_comparison(each)
+
+
+def _show_comparison(found: Mapping[str, Any]) -> None:
+    click.echo(
+        f"{found['dataset']}, {found['split']}, {found['n_queries']:,} queries: {found['a']} against {found['b']}"
+    )
+    columns = ("measure", found["a"], found["b"], "difference", "95 %", "p", "p (Holm)", "wins/ties/losses")
+    table(
+        [(column, "left" if column == "measure" else "right") for column in columns],
+        [
+            (
+                name,
+                *(f"{100 * row[key]:.2f}" for key in ("a", "b")),
+                f"{100 * row['difference']:+.2f}",
+                f"{100 * row['ci95'][0]:+.2f} … {100 * row['ci95'][1]:+.2f}",
+                f"{row['p']:.4f}",
+                f"{row['p_holm']:.4f}",
+                f"{row['wins']}/{row['ties']}/{row['losses']}",
+            )
+            for name, row in found["tests"].items()
+        ],
+    )
+    rows = [
+        (name, value, f"{row['n']:,}", *(f"{100 * row[key]:+.2f}" for key in SHOWN))
+        for name, values in found["slices"].items()
+        for value, row in values.items()
+    ]
+    table([("slice", "left"), ("value", "left"), ("n", "right"), *((name, "right") for name in SHOWN)], rows)
+
+
+@click.command("report")
+@click.argument("folder", default="benchmarks/results", metavar="[DIR]")
+@click.option("--out", metavar="DIR", help="Where to write; by default DIR itself.")
+def report_command(folder: str, out: str | None) -> int:
+    """Write HTML and PNG from the results in DIR."""
+    from toolscout.lab.report import report
+
+    written = report(Path(folder), Path(out) if out else None)
+    for path in written:
+        click.echo(path)
+    for problem in written.problems:
+        click.echo(f"toolscout: {problem.entry}: {problem.message}", err=True)
+    return 3 if written.problems else 0

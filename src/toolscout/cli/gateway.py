@@ -1,0 +1,121 @@
+"""gateway."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolscout.cli.output import encoder_option, print_json, with_scout
+from toolscout.errors import ConfigError, SourceError
+from toolscout.scout import Scout
+
+KEY = "TOOLSCOUT_KEY"
+
+
+@click.command("gateway")
+@click.option("--config", "configs", multiple=True, type=click.Path(path_type=Path), help="An mcpServers JSON file.")
+@click.option("--discover", is_flag=True, help="Also the MCP configuration files in the usual places.")
+@click.option("--allow-python", is_flag=True, help="Let Python functions of the catalogue be called.")
+@click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
+@click.option("--port", default=8765, show_default=True, type=click.IntRange(1, 65535), help="Where to listen.")
+@click.option("--allow-host", "names", multiple=True, help="A further name under which it may be asked for.")
+@click.option("--policy", type=click.Path(path_type=Path), help="Who may see and call what (TOML).")
+@click.option("--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the three.")
+@click.option(
+    "--call-timeout", default=60.0, show_default=True, envvar="TOOLSCOUT_CALL_TIMEOUT", help="Seconds for one call."
+)
+@click.option(
+    "--budget", default=3_000, show_default=True, envvar="TOOLSCOUT_BUDGET", help="Tokens for one answer of a search."
+)
+@click.option(
+    "--print-config", type=click.Choice(["claude", "cursor", "vscode"]), help="Print what to paste there, and end."
+)
+@encoder_option
+@with_scout
+def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **options: Any) -> None:
+    """One MCP server in front of all tools: search_tools, describe_tools, call_tool."""
+    for path in configs:
+        if not path.expanduser().is_file():
+            raise SourceError(f"{path}: expected an mcpServers JSON file, found none")
+    if options["print_config"]:
+        print_json(_to_paste(scout, configs, discover, options))
+        return
+    import anyio
+
+    from toolscout.gateway import Gateway, Options
+    from toolscout.policy import Policies
+
+    if discover:
+        from toolscout.sources.mcp import discover as usual_places
+
+        configs = (*configs, *usual_places())
+    if options["call_timeout"] <= 0 or options["budget"] < 200:
+        raise ConfigError("expected a --call-timeout above 0 and a --budget of at least 200, found less")
+    gateway = Gateway(
+        scout,
+        Options(configs, options["pins"], options["allow_python"], options["call_timeout"], options["budget"]),
+        policies=Policies.load(options["policy"]),
+        credential=os.environ.get(KEY),
+        say=lambda text: click.echo(f"toolscout: {text}", err=True),
+    )
+    anyio.run(_serve, gateway, options)
+
+
+async def _serve(gateway: Any, options: dict[str, Any]) -> None:
+    import anyio
+
+    from toolscout.gateway_http import PATH, serve
+
+    if not options["http"]:
+        gateway.say(f"serving {gateway.speaker.name} over standard input and output")
+        async with anyio.create_task_group() as group:
+            async with gateway.running():
+                group.start_soon(_stop_at_signal, gateway)
+                await gateway.serve_stdio()
+            group.cancel_scope.cancel()
+        return
+    if options["policy"] is None:
+        gateway.say("no policy file: everybody on this machine may see and call everything, nobody else may come in")
+    gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
+    async with gateway.running():
+        await serve(gateway.server, gateway.policies, options["host"], options["port"], options["names"])
+
+
+async def _stop_at_signal(gateway: Any) -> None:
+    """A signal ends the servers behind the gateway, then the program: a thread of it may wait for input for ever."""
+    import anyio
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            await gateway.stop()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+def _to_paste(scout: Scout, configs: tuple[Path, ...], discover: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """The entry that another program needs to start the gateway, or to reach it."""
+    if options["http"]:
+        url = f"http://{options['host']}:{options['port']}/mcp"
+        entry: dict[str, Any] = {"type": "http", "url": url}
+        if options["policy"]:
+            entry["headers"] = {"Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY}}}"}
+    else:
+        words = ["--home", str(scout.settings.home.absolute())]
+        words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
+        words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
+        if options["policy"]:
+            words += ["--policy", str(options["policy"].expanduser().absolute())]
+        words += [word for pin in options["pins"] for word in ("--pin", pin)]
+        program = shutil.which("toolscout")
+        command = [program] if program else [sys.executable, "-m", "toolscout"]
+        entry = {"command": command[0], "args": [*command[1:], "gateway", *words]}
+        if options["print_config"] == "vscode":
+            entry = {"type": "stdio", **entry}
+    return {"servers" if options["print_config"] == "vscode" else "mcpServers": {"toolscout": entry}}

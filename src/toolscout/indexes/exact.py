@@ -1,0 +1,160 @@
+"""Exact nearest neighbours: every vector is compared with the query. Good up to about 100,000 tools."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import NotFound, StoreError
+from toolscout.indexes import top_k
+from toolscout.types import Explanation
+
+__all__ = ["Exact"]
+
+Mask = npt.NDArray[np.bool_]
+Vectors = npt.NDArray[np.float32]
+FORMAT: Final = "exact/1"
+
+
+class Exact:
+    """Vectors of tools, compared one by one; the score is the cosine.
+
+    Equal vectors have equal scores, and a query has the same answer alone and in a batch: each product is summed in
+    the same order, which matrix products do not promise.
+
+    Attributes:
+        ids: tool ids, ascending.
+        vectors: `(len(ids), dim)` float32, unit rows, in the order of `ids`.
+    """
+
+    def __init__(self, dim: int) -> None:
+        """An empty index for vectors of length `dim`."""
+        self.ids: tuple[str, ...] = ()
+        self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return int(self.vectors.shape[1])
+
+    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+        """Add tools, or give those that are there new vectors.
+
+        Args:
+            ids: without repetition, in any order.
+            vectors: `(len(ids), dim)`, finite, unit rows.
+
+        Raises:
+            ValueError: for another shape, a value that is no number, or an id given twice; nothing is changed then.
+        """
+        if len(set(ids)) != len(ids):
+            raise ValueError("expected each id once, found one of them again")
+        rows = self._checked(vectors, len(ids))
+        new = set(ids)
+        kept = [position for position, tool_id in enumerate(self.ids) if tool_id not in new]
+        every = [*(self.ids[position] for position in kept), *ids]
+        order = sorted(range(len(every)), key=every.__getitem__)
+        self.vectors = np.concatenate([self.vectors[kept], rows])[order]
+        self.ids = tuple(every[position] for position in order)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Forget tools; ids that are not there are no error."""
+        gone = set(ids)
+        kept = [position for position, tool_id in enumerate(self.ids) if tool_id not in gone]
+        self.vectors = self.vectors[kept]
+        self.ids = tuple(self.ids[position] for position in kept)
+
+    def search(
+        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Vectors]]:
+        """The nearest tools of each query: `(ids, scores)`, best first.
+
+        Args:
+            queries: `(n, dim)`, finite, unit rows; a row of zeros finds nothing.
+            k: how many tools a query at most.
+            visible: boolean mask over `ids`, for all queries or one (or None) for each.
+
+        Raises:
+            ValueError: for another shape or a value that is no number.
+        """
+        rows = self._checked(queries, len(queries))
+        if visible is None or (isinstance(visible, np.ndarray) and visible.ndim == 1):
+            visible = [visible] * len(rows)
+        ids, values = [], []
+        for row, mask in zip(rows, visible, strict=True):
+            scores = self._scores(row)
+            best = top_k(scores, k if row.any() else 0, mask)
+            ids.append([self.ids[position] for position in best])
+            values.append(scores[best])
+        return ids, values
+
+    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Rank and score of one tool, exact however far down it is.
+
+        Args:
+            query: `(dim,)`, a unit row.
+            tool_id: which tool.
+            visible: boolean mask over `ids`; the tool itself is ranked as if it were visible.
+
+        Raises:
+            NotFound: if the index has no such tool.
+        """
+        position = bisect.bisect_left(self.ids, tool_id)
+        if self.ids[position : position + 1] != (tool_id,):
+            raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+        [row] = self._checked(np.atleast_2d(query), 1)
+        if not row.any():
+            return Explanation("exact", None, None, "no word of the query is known to the encoder")
+        scores = self._scores(row)
+        score = scores[position]
+        rivals = scores if visible is None else scores[visible]
+        before = scores[:position] if visible is None else scores[:position][visible[:position]]
+        rank = 1 + int((rivals > score).sum() + (before == score).sum())
+        return Explanation("exact", rank, float(score), f"cosine {score:.3f}")
+
+    def _scores(self, row: Vectors) -> Vectors:
+        scores: Vectors = np.einsum("nd,d->n", self.vectors, row)
+        return scores
+
+    def _checked(self, vectors: npt.NDArray[Any], n: int) -> Vectors:
+        rows = np.ascontiguousarray(vectors, dtype=np.float32)
+        if rows.shape != (n, self.dim):
+            raise ValueError(f"expected vectors of shape ({n}, {self.dim}), found {rows.shape}")
+        if not np.isfinite(rows).all():
+            raise ValueError("expected finite vectors, found one with a value that is no number")
+        return rows
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What `from_arrays` needs besides the arrays; JSON values."""
+        return {"format": FORMAT, "dim": self.dim}
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The whole index as arrays; the ids are the bytes of a JSON list."""
+        return {"ids": np.frombuffer(msgspec.json.encode(self.ids), dtype=np.uint8), "vectors": self.vectors}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> Exact:
+        """The index that `arrays` and `meta` were taken from.
+
+        Raises:
+            StoreError: if they are damaged or of another format.
+        """
+        try:
+            index = cls(meta["dim"])
+            ids = msgspec.json.decode(arrays["ids"].tobytes(), type=list[str])
+            whole = meta["format"] == FORMAT and arrays["vectors"].dtype == np.float32
+            index.upsert(ids, arrays["vectors"])
+            whole = whole and list(index.ids) == ids
+        except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError):
+            whole = False
+        if not whole:
+            raise StoreError(
+                f"expected an exact index of format {FORMAT}, found a damaged or another one: build it again"
+            )
+        return index

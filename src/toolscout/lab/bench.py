@@ -1,0 +1,331 @@
+"""One recipe on one dataset, honestly: fitted on train, chosen on dev, scored on test, once.
+
+Writes `<dataset>/<label>.json` and `<label>.run.gz` as docs/formats.md says, so that any scorer can check the figures.
+Exact-name answers are off here: what is measured is the recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import toolscout
+from toolscout import encoders, metrics, recipes
+from toolscout.config import Settings
+from toolscout.dataset import Dataset, NoTool, Qrels, write_run
+from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.pipeline import Cut, Stage
+from toolscout.sources.folder import read_tools
+from toolscout.store import Catalogue
+from toolscout.types import Search, Tool
+from toolscout.vectors import VectorStore
+
+__all__ = ["Job", "Outcome", "label_of", "load_dataset", "run"]
+
+DEPTH: Final = 20
+BATCH: Final = 256
+TIMED: Final = 200
+WARM_UP: Final = 10
+PACKAGES: Final = ("numpy", "PyStemmer", "torch", "sentence-transformers", "onnxruntime")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to measure.
+
+    Attributes:
+        dataset: the dataset, loaded.
+        recipe: name of the recipe.
+        label: name of the result files.
+        out: the folder of results.
+        no_tool: queries that need no tool; the recipe must then judge the need.
+        encoder: by name; None: the recipe's own.
+        split: whose queries are scored.
+        folds: `query:5` or `parent:5`: fit on all folds but one, score on that one, pool.
+        seed: of everything random.
+        changes: settings of the recipe, over its own.
+        settings: timeouts and where vectors are kept.
+    """
+
+    dataset: Dataset
+    recipe: str
+    label: str
+    out: Path
+    no_tool: NoTool | None = None
+    encoder: str | None = None
+    split: str = "test"
+    folds: str | None = None
+    seed: int = 0
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Settings = dataclasses.field(default_factory=Settings)
+
+    @property
+    def json_path(self) -> Path:
+        """Where the figures go."""
+        return self.out / self.dataset.name / f"{self.label}.json"
+
+    @property
+    def run_path(self) -> Path:
+        """Where the rankings go."""
+        return self.out / self.dataset.name / f"{self.label}.run.gz"
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two jobs of one label the same."""
+        chosen = recipes.recipe(self.recipe)
+        return {
+            "dataset": self.dataset.name,
+            "recipe": self.recipe,
+            "label": self.label,
+            "encoder": (self.encoder or chosen.encoder or self.settings.encoder) if chosen.encodes else None,
+            "split": self.split,
+            "seed": self.seed,
+            "settings": {**chosen.settings, **self.changes, **({"folds": self.folds} if self.folds else {})},
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One finished job: its result, and whether it was there already."""
+
+    result: dict[str, Any]
+    kept: bool = False
+
+
+def label_of(recipe: str, label: str | None, *, seed: int = 0, folds: str | None = None) -> str:
+    """The name of the result files: `label` or the recipe's name, with what formats.md appends.
+
+    Raises:
+        ConfigError: for a label that cannot be a file name.
+    """
+    base = label or recipe
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", base):
+        raise ConfigError(f"label: expected letters, digits, '.', '_', '+' or '-', found {base!r}")
+    parent = "-parent" if folds and folds.startswith("parent") else ""
+    return f"{base}{parent}{f'-s{seed}' if seed else ''}"
+
+
+def load_dataset(name: str, root: Path | None) -> Dataset:
+    """A dataset by its path below the data root, or by its folder.
+
+    Raises:
+        NotFound: naming both places looked at.
+    """
+    places = [*([root / name] if root else []), Path(name)]
+    for place in places:
+        if (place / "queries.jsonl").is_file():
+            return Dataset.load(place, root=root)
+    looked = " and ".join(map(str, places))
+    hint = "" if root else ": set --data or TOOLSCOUT_DATA to the folder of the datasets"
+    raise NotFound(f"expected a dataset folder with queries.jsonl, found none at {looked}{hint}")
+
+
+def run(
+    job: Job, *, resume: bool = False, force: bool = False, say: Callable[[str], None] = lambda text: None
+) -> Outcome:
+    """Do one job and write its files.
+
+    Args:
+        job: what to measure.
+        resume: keep a result of the same job that is there already.
+        force: overwrite a result of the same label and other settings.
+        say: told what is going on.
+
+    Raises:
+        UserError: if the label is taken by another job, or something is missing.
+    """
+    held = _held(job, force)
+    if held is not None and resume and job.run_path.exists():
+        return Outcome(held, kept=True)
+    qrels = job.dataset.split(job.split)
+    tools = _tools(job.dataset, qrels)
+    _reset_peak()
+    say(f"{job.dataset.name}: {job.label}: indexing {len(tools):,} tools")
+    started = time.perf_counter()
+    stage = _build(job, tools, say)
+    fit_seconds = time.perf_counter() - started
+    if job.no_tool is not None and "need" not in stage.writes:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
+    say(f"{job.dataset.name}: {job.label}: searching {len(qrels):,} queries")
+    ranking, qps = _rank(job, stage, list(qrels))
+    latency = _latency(job, stage, list(qrels))
+    write_run(job.run_path, job.label, ranking)
+    result = {
+        **job.identity(),
+        "n_queries": len(qrels),
+        "n_tools": len(tools),
+        **figures(
+            job.dataset, job.split, {query: [tool for tool, _ in hits] for query, hits in ranking.items()}, job.seed
+        ),
+        "fit_seconds": round(fit_seconds, 3),
+        "latency_ms": latency,
+        "batch_qps": round(qps, 1),
+        "peak_rss_mb": round(_peak_mb(), 1),
+        "selected_on": "dev",
+        "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
+        "versions": _versions(),
+        "commit": _commit(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+    }
+    _write(job.json_path, result)
+    return Outcome(result)
+
+
+def figures(dataset: Dataset, split: str, ranking: Mapping[str, Sequence[str]], seed: int) -> dict[str, Any]:
+    """`metrics`, `ci95` and `slices` of one ranking, as a result file holds them."""
+    per_query = metrics.score(ranking, dataset.split(split))
+    try:
+        train = dataset.split("train")
+    except NotFound:
+        train = None
+    groups = dataset.groups(split, train=train)
+    return {
+        "metrics": per_query.means(),
+        "ci95": per_query.ci95(seed),
+        "slices": metrics.slices(per_query, groups),
+    }
+
+
+# --- the parts of a job -----------------------------------------------------------------------------------------------
+
+
+def _held(job: Job, force: bool) -> dict[str, Any] | None:
+    """The result that stands under the job's label, if it is of the same job."""
+    try:
+        held: dict[str, Any] = msgspec.json.decode(job.json_path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError:
+        if force:
+            return None
+        raise UserError(f"{job.json_path}: expected a result, found damage: use --force") from None
+    wanted = msgspec.json.decode(msgspec.json.encode(job.identity()))
+    other = {key: held.get(key) for key in wanted if held.get(key) != wanted[key]}
+    if not other:
+        return held
+    if force:
+        return None
+    shown = ", ".join(f"{key} {held.get(key)!r} (now {wanted[key]!r})" for key in other)
+    raise UserError(
+        f"{job.json_path}: expected a free label, found a result with other settings: {shown}; "
+        "choose another --label, or --force"
+    )
+
+
+def _tools(dataset: Dataset, qrels: Qrels) -> list[Tool]:
+    reading = read_tools(dataset.folder, "d")
+    present = {_bare(tool.id) for tool in reading.tools}
+    lost = sorted({tool for gold in qrels.values() for tool in gold} - present)
+    if lost:
+        raise UserError(
+            f"{dataset.name}: expected every gold tool among the tools, found {len(lost)} missing, {lost[0]!r} first: "
+            + "; ".join(f"{problem.entry}: {problem.message}" for problem in reading.problems[:3])
+        )
+    return list(reading.tools)
+
+
+def _bare(tool_id: str) -> str:
+    return tool_id.partition("/")[2]
+
+
+def _build(job: Job, tools: Sequence[Tool], say: Callable[[str], None]) -> Stage:
+    vectors = VectorStore(job.settings.home / "bench")
+    chosen = recipes.recipe(job.recipe)
+    parts = recipes.Parts(
+        Catalogue.of(tools),
+        job.encoder or chosen.encoder or job.settings.encoder,
+        job.settings,
+        vectors,
+        progress=lambda done, every: say(f"{job.dataset.name}: {job.label}: embedding {done:,} of {every:,} tools"),
+    )
+    if job.encoder and chosen.encoder:
+        parts = dataclasses.replace(parts, encoder=encoders.load(job.encoder, job.settings))
+    if job.folds:  # nothing is fitted, so every fold gives the same pipeline: only check that the folds can be made
+        job.dataset.folds(job.folds, parent_of={_bare(tool.id): tool.parent or () for tool in tools}, split=job.split)
+    return recipes.build(job.recipe, parts, job.changes) >> Cut(DEPTH)
+
+
+def _rank(job: Job, stage: Stage, queries: Sequence[str]) -> tuple[dict[str, list[tuple[str, float]]], float]:
+    texts = job.dataset.queries
+    ranking: dict[str, list[tuple[str, float]]] = {}
+    started = time.perf_counter()
+    for start in range(0, len(queries), BATCH):
+        batch = queries[start : start + BATCH]
+        for query, found in zip(batch, stage([Search(query=texts[each], k=DEPTH) for each in batch]), strict=True):
+            ranking[query] = [(_bare(hit.id), hit.score) for hit in found.hits]
+    return ranking, len(queries) / (time.perf_counter() - started)
+
+
+def _latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]:
+    """p50 and p95 of one query at a time through the whole pipeline, one thread, after a warm-up."""
+    from threadpoolctl import threadpool_limits
+
+    step = max(1, len(queries) // TIMED)
+    chosen = [job.dataset.queries[query] for query in queries[::step]][:TIMED]
+    times = []
+    with threadpool_limits(1):
+        for text in [*chosen[:WARM_UP], *chosen]:
+            started = time.perf_counter()
+            stage([Search(query=text, k=5)])
+            times.append((time.perf_counter() - started) * 1000)
+    times = times[min(WARM_UP, len(chosen)) :]
+    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
+    return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}
+
+
+def _reset_peak() -> None:
+    """Forget the highest memory so far, where the system can (Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def _peak_mb() -> float:
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+
+
+def _versions() -> dict[str, str]:
+    found = {"toolscout": toolscout.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this package runs from, marked when it has changes; None outside of one."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _write(path: Path, result: Mapping[str, Any]) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    partial.replace(path)

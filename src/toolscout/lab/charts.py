@@ -1,0 +1,197 @@
+"""Charts of the report as PNG bytes: equal input, equal bytes; matplotlib's global state stays as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from toolscout.errors import require
+
+__all__ = ["Bars", "Point", "bars", "grid", "scatter"]
+
+DPI: Final = 120
+LONGEST: Final = 36
+BLUE, ORANGE, GREY, LIGHT_GREY, INK = "#0072B2", "#E69F00", "#8C8C8C", "#CFCFCF", "#222222"  # Okabe and Ito's palette
+ROOMS: Final = tuple(
+    (x * reach, y * reach)
+    for reach in (7, 16, 28, 42, 60)
+    for x, y in ((1, 0), (0, 1), (0, -1), (-1, 0), (1, 1), (1, -1))
+)  # where a label may stand beside its point, in typographic points, nearest first
+
+
+class Bars(NamedTuple):
+    """One row of `bars`: percent of NDCG@5 and COMP@5 (None: not known) and their 95 % intervals, if there are any."""
+
+    label: str
+    values: tuple[float | None, float | None]
+    intervals: tuple[tuple[float, float] | None, tuple[float, float] | None] = (None, None)
+    published: bool = False
+
+
+class Point(NamedTuple):
+    """One point of `scatter`: milliseconds (above 0) and percent."""
+
+    label: str
+    ms: float
+    value: float
+
+
+def bars(title: str, rows: Sequence[Bars]) -> bytes:
+    """Two bars a row, the first row on top; published rows are grey and hatched.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    with _drawing(8.0, 1.3 + 0.46 * len(rows)) as (figure, write):
+        axes = figure.add_subplot()
+        handles: dict[str, Any] = {}
+        for place, row in enumerate(rows):
+            for side, (name, color) in enumerate((("NDCG@5", BLUE), ("COMP@5", ORANGE))):
+                value, interval, y = row.values[side], row.intervals[side], place - 0.2 + 0.4 * side
+                if value is None:
+                    axes.text(0.6, y, "not published", va="center", fontsize=7, color=INK)
+                    continue
+                style = {"facecolor": color}
+                if row.published:
+                    name = f"{name}, published"
+                    style = {"facecolor": (GREY, LIGHT_GREY)[side], "edgecolor": "white", "hatch": ("///", "...")[side]}
+                bar = axes.barh(y, value, 0.38, **style)
+                handles.setdefault(name, bar)
+                end = value
+                if interval:
+                    gaps = [[max(0.0, value - interval[0])], [max(0.0, interval[1] - value)]]
+                    axes.errorbar(value, y, xerr=gaps, color=INK, elinewidth=1, capsize=2)
+                    end = max(value, interval[1])
+                axes.text(end + 0.8, y, f"{value:.1f}", va="center", fontsize=7, color=INK)
+        axes.set_yticks(range(len(rows)), [_fit(row.label) for row in rows])
+        axes.set(
+            xlim=(0, 107), ylim=(len(rows) - 0.4, -0.6), xlabel="percent, with 95 % intervals where they are known"
+        )
+        axes.set_xticks(range(0, 101, 20))
+        axes.grid(axis="x", color="#E3E3E3")
+        axes.set_axisbelow(True)
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        figure.legend(
+            list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
+        return write()
+
+
+def scatter(title: str, points: Sequence[Point]) -> bytes:
+    """Quality against time on a log scale, each point with its label beside it, out of the others' way.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    with _drawing(8.0, 5.2) as (figure, write):
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        axes.scatter([point.ms for point in points], [point.value for point in points], s=34, color=BLUE, zorder=3)
+        low, high = min(point.value for point in points), max(point.value for point in points)
+        margin = max(2.0, 0.12 * (high - low))
+        axes.set(
+            xlim=(min(point.ms for point in points) / 2, max(point.ms for point in points) * 4),
+            ylim=(low - margin, high + margin),
+            xlabel="latency of one query, p50, milliseconds (log scale)",
+            ylabel="NDCG@5, percent",
+        )
+        axes.grid(color="#E3E3E3")
+        axes.set_axisbelow(True)
+        wide = max(point.ms for point in points) > 30 * min(point.ms for point in points)
+        axes.xaxis.set_major_locator(require("matplotlib.ticker", "lab").LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        _name_points(figure, axes, points)
+        return write()
+
+
+def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]]) -> bytes:
+    """A table in colours, the number (percent) in each cell; None is a cell without colour.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    with _drawing(2.9 + 0.78 * max(4, len(columns)), 1.5 + 0.32 * len(rows)) as (figure, write):
+        axes = figure.add_subplot()
+        table = [[float("nan") if value is None else value for value in row] for row in values]
+        axes.imshow(table, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+        for y, row in enumerate(values):
+            for x, value in enumerate(row):
+                text, color = ("–", INK) if value is None else (f"{value:.1f}", "white" if value < 48 else "black")
+                axes.text(x, y, text, ha="center", va="center", fontsize=8, color=color)
+        letters = 10 * max(4, len(columns)) / len(columns)  # what stands side by side above a cell
+        long = max(len(line) for column in columns for line in column.split("\n")) > letters
+        turned = {"rotation": 35, "ha": "left", "rotation_mode": "anchor"} if long else {}
+        axes.set_xticks(range(len(columns)), [_fit(column) for column in columns], fontsize=8, **turned)
+        axes.set_yticks(range(len(rows)), [_fit(row) for row in rows])
+        axes.set_xticks([x + 0.5 for x in range(len(columns) - 1)], minor=True)
+        axes.set_yticks([y + 0.5 for y in range(len(rows) - 1)], minor=True)
+        axes.grid(which="minor", color="white", linewidth=2)
+        axes.tick_params(which="minor", length=0)
+        axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+        axes.spines[:].set_visible(False)
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        return write()
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _drawing(width: float, height: float) -> Iterator[tuple[Any, Callable[[], bytes]]]:
+    """A figure of that size in inches, drawn by Agg alone, and what turns it into PNG bytes."""
+    style = require("matplotlib.style", "lab")
+    figures = require("matplotlib.figure", "lab")
+    agg = require("matplotlib.backends.backend_agg", "lab")
+    with style.context(["default", {"text.parse_math": False, "font.size": 9, "hatch.linewidth": 0.6}]):
+        figure = figures.Figure((width, height), DPI, facecolor="white", layout="constrained")
+        agg.FigureCanvasAgg(figure)
+
+        def write() -> bytes:
+            file = io.BytesIO()
+            figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+            return file.getvalue()
+
+        yield figure, write
+
+
+def _fit(text: str, longest: int = LONGEST) -> str:
+    """`text` as the chart can show it: one line, not too long, a box for each character that the font lacks."""
+    manager = require("matplotlib.font_manager", "lab")
+    font = manager.get_font(manager.findfont("DejaVu Sans"))
+    shown = "".join(
+        each if each == "\n" or (unicodedata.category(each)[0] != "C" and font.get_char_index(ord(each))) else "□"
+        for each in text
+    )
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _name_points(figure: Any, axes: Any, points: Sequence[Point]) -> None:
+    """Write each label at the nearest place where it covers no label, no point and no edge; a line leads to it."""
+    bounds = require("matplotlib.transforms", "lab").Bbox
+    renderer = figure.canvas.get_renderer()
+    frame = axes.get_window_extent(renderer)
+    marks = axes.transData.transform([(point.ms, point.value) for point in points])
+    taken = [bounds.from_bounds(x - 5, y - 5, 10, 10) for x, y in marks]
+    for point in sorted(points, key=lambda point: (-point.value, point.label)):
+        at = {"xy": (point.ms, point.value), "textcoords": "offset points"}
+        for x, y in ROOMS:
+            side = {
+                "ha": "left" if x > 0 else "right" if x < 0 else "center",
+                "va": "bottom" if y > 0 else "top" if y < 0 else "center",
+            }
+            note = axes.annotate(_fit(point.label), **at, xytext=(x, y), **side, fontsize=8, color=INK)
+            box = note.get_window_extent(renderer)
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            if (inside and not any(box.overlaps(other) for other in taken)) or (x, y) == ROOMS[-1]:
+                break
+            note.remove()
+        taken.append(box)
+        if (x, y) not in ROOMS[:4]:
+            axes.annotate("", **at, xytext=(x, y), arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6})

@@ -1,0 +1,107 @@
+"""Two labels on one dataset: paired tests query by query, corrected for their number; wins, ties, losses; slices."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from toolscout import metrics
+from toolscout.dataset import Dataset, read_run
+from toolscout.errors import NotFound, UserError
+
+__all__ = ["TESTED", "compare", "load_checked"]
+
+TESTED: Final = ("recall@5", "ndcg@5", "comp@5", "mrr")
+TOLERANCE: Final = 1e-9
+
+
+def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any], metrics.PerQuery]:
+    """A result and its per-query values, recomputed from the run file and held against what the result says.
+
+    Raises:
+        NotFound: if there is no such result.
+        UserError: if the run file is not the one that was scored.
+    """
+    folder = out / dataset.name
+    try:
+        result: dict[str, Any] = msgspec.json.decode((folder / f"{label}.json").read_bytes())
+        content = (folder / f"{label}.run.gz").read_bytes()
+    except FileNotFoundError as error:
+        there = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
+        raise NotFound(f"{error.filename}: expected a result, found none; there are: {there}") from None
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{folder / label}.json: expected a result, found a damaged file: {error}") from None
+    if result.get("run_sha256") != hashlib.sha256(content).hexdigest():
+        raise UserError(
+            f"{folder / label}.run.gz: expected the rankings that {label}.json was computed from, found others: "
+            "run the bench again with --force"
+        )
+    ranking = {query: [tool for tool, _ in hits] for query, hits in read_run(folder / f"{label}.run.gz").items()}
+    per_query = metrics.score(ranking, dataset.split(result["split"]))
+    for name, value in per_query.means().items():
+        if not math.isclose(result["metrics"].get(name, math.nan), value, abs_tol=TOLERANCE):
+            raise UserError(
+                f"{folder / label}.json: expected {name} {value:.6f} as its rankings give it, found "
+                f"{result['metrics'].get(name)}: run the bench again with --force"
+            )
+    return result, per_query
+
+
+def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: int = 0) -> dict[str, Any]:
+    """How `label_a` differs from `label_b`, measure by measure.
+
+    Returns:
+        `tests`: measure → a, b, difference (a - b), its 95 % interval, p (two-sided sign-flip), p corrected by Holm
+        over the measures, wins, ties, losses of a; `slices`: slice → value → n and the difference of each measure.
+
+    Raises:
+        NotFound, UserError: as `load_checked`; and if the two were scored on different queries.
+    """
+    result_a, a = load_checked(out, dataset, label_a)
+    result_b, b = load_checked(out, dataset, label_b)
+    if result_a["split"] != result_b["split"]:
+        raise UserError(
+            f"expected two results of one split, found {label_a} on {result_a['split']}, "
+            f"{label_b} on {result_b['split']}"
+        )
+    tests: dict[str, dict[str, Any]] = {}
+    for name in TESTED:
+        found = metrics.paired_test(a.values[name], b.values[name], seed)
+        tests[name] = {
+            "a": float(np.mean(a.values[name])),
+            "b": float(np.mean(b.values[name])),
+            "difference": found.difference,
+            "ci95": [found.low, found.high],
+            "p": found.p,
+            "wins": found.wins,
+            "ties": found.ties,
+            "losses": found.losses,
+        }
+    for name, corrected in zip(TESTED, metrics.holm([tests[name]["p"] for name in TESTED]), strict=True):
+        tests[name]["p_holm"] = corrected
+    return {
+        "dataset": dataset.name,
+        "split": result_a["split"],
+        "a": label_a,
+        "b": label_b,
+        "n_queries": len(a.ids),
+        "tests": tests,
+        "slices": _slices(result_a["slices"], result_b["slices"], TESTED),
+    }
+
+
+def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {
+        name: {
+            value: {"n": row["n"], **{key: row[key] - b[name][value][key] for key in names}}
+            for value, row in values.items()
+            if value in b.get(name, {})
+        }
+        for name, values in a.items()
+    }

@@ -1,0 +1,263 @@
+"""The page of the report: tables and figures as one HTML document that needs nothing from elsewhere.
+
+Whatever stands in a result file is escaped here.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from toolscout.lab.results import PUBLISHED, TRAINED, UNTRAINED, Result
+from toolscout.metrics import MEASURES
+from toolscout.sources import Problem
+
+__all__ = ["Image", "count", "mean", "page"]
+
+SUMMARY: Final = ("recall@5", "ndcg@5", "ndcg@10", "comp@5", "comp@10", "mrr")
+
+
+class Image(NamedTuple):
+    """A chart: its file, what it shows in words, what to say below it."""
+
+    file: str
+    alt: str
+    caption: str
+    data: bytes
+
+
+def count(number: int, what: str) -> str:
+    """`3 datasets`, `1 dataset`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of at least one value."""
+    found = list(values)
+    return math.fsum(found) / len(found)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
+    """A table of finished cells; each row: its class, the HTML of its header, its cells."""
+    head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
+    body = "\n".join(
+        f'<tr{f" class={kind}" if kind else ""}><th scope="row">{name}</th>{"".join(cells)}</tr>'
+        for kind, name, cells in rows
+    )
+    title = html.escape(caption)
+    return (
+        f'<div class="wide" role="region" aria-label="{title}" tabindex="0"><table>\n<caption>{title}</caption>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
+    )
+
+
+def _text(value: object) -> str:
+    return f"<td>{'–' if value is None else html.escape(str(value))}</td>"
+
+
+def _number(value: float | None, shown: str, interval: tuple[float, float] | None = None) -> str:
+    if value is None:
+        return "<td>–</td>"
+    between = f" <small>{100 * interval[0]:.2f} to {100 * interval[1]:.2f}</small>" if interval else ""
+    return f'<td data-value="{value!r}">{shown}{between}</td>'
+
+
+def _percent(value: float | None, interval: tuple[float, float] | None = None) -> str:
+    return _number(value, "" if value is None else f"{100 * value:.2f}", interval)
+
+
+def _plain(value: float | None) -> str:
+    return _number(value, "" if value is None else f"{value:,.3f}".rstrip("0").rstrip("."))
+
+
+def _quality_table(name: str, held: Sequence[Result]) -> str:
+    papers = PUBLISHED.get(name, ())
+    known = set().union(*(each.metrics for each in held), *(each.metrics for each in papers))
+    metrics = [*(str(each) for each in MEASURES if each in known), *sorted(known.difference(MEASURES))]
+    rows = [
+        ("", html.escape(each.label), [_percent(each.metrics.get(one), each.ci95.get(one)) for one in metrics])
+        for each in held
+    ]
+    for paper in papers:
+        cells = [_percent(paper.metrics[one] / 100 if one in paper.metrics else None) for one in metrics]
+        rows.append(("published", f"{html.escape(paper.label)} <small>published, {paper.source}</small>", cells))
+    note = (
+        " Published rows: as the papers give them; COLT's authors chose their epoch on the test queries, ours is "
+        "chosen on dev."
+    )
+    return _table(
+        f"{name}: all metrics in percent, 95 % intervals small.{note if papers else ''}", ["label", *metrics], rows
+    )
+
+
+def _cost_table(name: str, held: Sequence[Result]) -> str:
+    heads = ["label", "recipe", "encoder", "split", "chosen on", "seed", "queries", "tools", "p50 ms", "p95 ms"]
+    heads += ["queries/s", "fit s", "peak MB"]
+    rows = [
+        (
+            "",
+            html.escape(each.label),
+            [
+                *map(_text, (each.recipe, each.encoder, each.split, each.selected_on)),
+                *map(_plain, (each.seed, each.n_queries, each.n_tools)),
+                *map(_plain, (each.latency_ms.get("p50"), each.latency_ms.get("p95"))),
+                *map(_plain, (each.batch_qps, each.fit_seconds, each.peak_rss_mb)),
+            ],
+        )
+        for each in held
+    ]
+    return _table(f"{name}: what each label is and costs.", heads, rows)
+
+
+def _origin_table(name: str, held: Sequence[Result]) -> str:
+    rows = [
+        (
+            "",
+            html.escape(each.label),
+            [_text(each.commit), *(_raw(value) for value in (each.settings, each.versions, each.machine))],
+        )
+        for each in held
+    ]
+    return _table(f"{name}: how each was made.", ["label", "commit", "settings", "versions", "machine"], rows)
+
+
+def _raw(value: msgspec.Raw) -> str:
+    return _text(bytes(value).decode(errors="replace").strip('"'))
+
+
+def _summary(sets: Mapping[str, Sequence[Result]]) -> str:
+    every = TRAINED + UNTRAINED
+    if not sets.keys() >= set(every):
+        return _summary_table(f"Means over {count(len(sets), 'dataset')}", sets, list(sets))
+    others = sorted(sets.keys() - set(every))
+    title = f"Means over the {len(every)} test sets" + (f" (without {', '.join(others)})" if others else "")
+    return (
+        _summary_table(title, sets, every)
+        + _summary_table(f"The {len(TRAINED)} of them with training queries", sets, TRAINED)
+        + _summary_table(f"The {len(UNTRAINED)} of them without", sets, UNTRAINED)
+    )
+
+
+def _summary_table(title: str, sets: Mapping[str, Sequence[Result]], names: Sequence[str]) -> str:
+    labels: dict[str, list[Result]] = {}
+    for name in names:
+        for each in sets[name]:
+            labels.setdefault(each.label, []).append(each)
+    ranked = sorted(labels.items(), key=lambda item: (-len(item[1]), -mean(e.quality for e in item[1]), item[0]))
+    rows = []
+    for label, held in ranked:
+        values = [[each.metrics.get(metric) for each in held] for metric in SUMMARY]
+        times = [each.latency_ms.get("p50") for each in held]
+        cells = [_number(len(held), f"{len(held)} of {len(names)}"), *(_percent(_mean_known(row)) for row in values)]
+        kind = "" if len(held) == len(names) else "partial"
+        rows.append((kind, html.escape(label), [*cells, _plain(_mean_known(times))]))
+    caption = f"{title}, in percent; a label with fewer sets is a mean over those, and not comparable with the others."
+    return _table(caption, ["label", "sets", *SUMMARY, "p50 ms"], rows)
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if len(known) == len(values) else None
+
+
+# --- page -------------------------------------------------------------------------------------------------------------
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #d0d0d0; --soft: #f2f4f6; --faint: #5c5c5c; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --paper: #16181b; --line: #3c4046; --soft: #22262b; --faint: #a8adb3; }
+}
+body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; color: var(--ink);
+  background: var(--paper); }
+a { color: inherit; }
+figure { margin: 1.5rem 0; }
+img { max-width: 100%; height: auto; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
+figcaption, caption { color: var(--faint); text-align: left; padding: .3rem 0; }
+.wide { overflow-x: auto; margin: 1.5rem 0; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { border: 1px solid var(--line); padding: .25rem .5rem; text-align: right; vertical-align: top; }
+thead th { background: var(--soft); white-space: nowrap; }
+tbody th, td:not([data-value]) { text-align: left; }
+tbody th { font-weight: 600; position: sticky; left: 0; background: var(--paper); }
+small { display: block; color: var(--faint); font-weight: 400; white-space: nowrap; }
+.published th, .published td { background: var(--soft); font-style: italic; }
+.partial th, .partial td { color: var(--faint); }
+th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
+th[aria-sort=ascending] button::after { content: " \\25b2"; }
+th[aria-sort=descending] button::after { content: " \\25bc"; }
+"""
+
+_SCRIPT: Final = """
+for (const head of document.querySelectorAll("thead th")) {
+  const button = document.createElement("button");
+  button.textContent = head.textContent;
+  head.replaceChildren(button);
+  button.addEventListener("click", () => {
+    const body = head.closest("table").tBodies[0];
+    const sign = head.getAttribute("aria-sort") === "descending" ? 1 : -1;
+    for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
+    const key = (row) => row.cells[head.cellIndex].dataset.value ?? row.cells[head.cellIndex].textContent;
+    const compare = (a, b) => (a === "–") - (b === "–") || sign * a.localeCompare(b, "en", { numeric: true });
+    const number = (text) => text !== "" && !isNaN(text);
+    body.append(...[...body.rows].sort((one, two) => {
+      const a = key(one), b = key(two);
+      return number(a) && number(b) ? sign * (a - b) : compare(a, b);
+    }));
+  });
+}
+"""
+
+
+def _figure(image: Image) -> str:
+    data = base64.b64encode(image.data).decode()
+    return (
+        f'<figure><img src="data:image/png;base64,{data}" alt="{html.escape(image.alt)}">'
+        f"<figcaption>{html.escape(image.caption)}</figcaption></figure>\n"
+    )
+
+
+def page(
+    sets: Mapping[str, Sequence[Result]],
+    slugs: Mapping[str, str],
+    problems: Sequence[Problem],
+    overview: Sequence[Image],
+    images: Mapping[str, Sequence[Image]],
+) -> str:
+    """The whole document.
+
+    Args:
+        sets: dataset → its results, best first.
+        slugs: dataset → what its heading is called in links.
+        problems: what was left out.
+        overview: charts over several datasets.
+        images: dataset → its charts.
+    """
+    links = " · ".join(f'<a href="#{slugs[name]}">{html.escape(name)}</a>' for name in sets)
+    number = sum(map(len, sets.values()))
+    parts = [f"<h1>toolscout: results</h1>\n<p>{count(number, 'result')} on {count(len(sets), 'dataset')}.</p>\n"]
+    if problems:
+        listed = "".join(f"<li><code>{html.escape(p.entry)}</code>: {html.escape(p.message)}</li>\n" for p in problems)
+        parts.append(f"<h2>Left out</h2>\n<ul>\n{listed}</ul>\n")
+    parts += [f"<nav>{links}</nav>\n<h2>Summary</h2>\n", _summary(sets), *map(_figure, overview)]
+    for name, held in sets.items():
+        parts += [
+            f'<h2 id="{slugs[name]}">{html.escape(name)}</h2>\n',
+            *map(_figure, images[name]),
+            _quality_table(name, held),
+            _cost_table(name, held),
+            f"<details><summary>How each was made</summary>\n{_origin_table(name, held)}</details>\n",
+        ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>toolscout: results</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n{''.join(parts)}<script>{_SCRIPT}</script>\n</body>\n</html>\n"
+    )

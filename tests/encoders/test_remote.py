@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from toolscout.config import Settings
+from toolscout.encoders import load
+from toolscout.errors import ConfigError, UserError
+
+pytestmark = pytest.mark.net
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Answers each text with (its length, 1), last text first; `reply` overrides status and body."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.reply: tuple[int, Any] | None = None
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1/embeddings"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(asked)
+        self.server.keys.append(self.headers.get("Authorization"))
+        rows = [{"index": i, "embedding": [float(len(text)), 1.0]} for i, text in enumerate(asked["input"])]
+        status, body = self.server.reply or (200, {"data": rows[::-1]})
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_vectors_come_back_as_unit_rows_in_the_order_of_the_texts(endpoint: Endpoint) -> None:
+    encoder = load(f"{endpoint.address}#small", Settings())
+    texts = ["x" * (i % 7) for i in range(300)]
+    expected = np.array([[max(1, len(text)), 1.0] for text in texts])
+    assert encoder.encode(texts) == pytest.approx(expected / np.linalg.norm(expected, axis=1, keepdims=True))
+    assert [len(asked["input"]) for asked in endpoint.asked] == [1, 128, 128, 44]
+    assert {asked["model"] for asked in endpoint.asked} == {"small"}
+
+
+def test_no_texts_give_no_rows_of_the_right_length(endpoint: Endpoint) -> None:
+    assert load(f"{endpoint.address}#small", Settings()).encode([]).shape == (0, 2)
+
+
+def test_the_key_is_sent_only_if_there_is_one(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(f"{endpoint.address}#small", Settings())
+    monkeypatch.setenv("TOOLSCOUT_EMBEDDINGS_KEY", "secret")
+    load(f"{endpoint.address}#small", Settings())
+    assert endpoint.keys == [None, "Bearer secret"]
+
+
+def test_another_model_has_another_fingerprint(endpoint: Endpoint) -> None:
+    first, again, other = (load(f"{endpoint.address}#{name}", Settings()).fingerprint for name in ("a", "a", "b"))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (401, {}),
+        (200, {"data": []}),
+        (200, {"data": [{"index": 0, "embedding": []}, {"index": 1, "embedding": [1.0]}]}),
+        (200, {"data": "none"}),
+        (200, {"data": [{"index": 0, "embedding": [None, 1.0]}]}),
+        (200, []),
+    ],
+)
+def test_an_answer_of_another_shape_is_one_sentence(endpoint: Endpoint, reply: tuple[int, Any]) -> None:
+    endpoint.reply = reply
+    with pytest.raises(UserError, match="expected embeddings of the model 'small', found"):
+        load(f"{endpoint.address}#small", Settings())
+
+
+def test_an_endpoint_that_is_not_there_and_an_address_without_model_are_said() -> None:
+    with pytest.raises(UserError, match="expected embeddings of the model"):
+        load("http://127.0.0.1:9/v1/embeddings#small", Settings())
+    with pytest.raises(ConfigError, match="found no model"):
+        load("http://127.0.0.1:9/v1/embeddings", Settings())

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests_cli import run as cli
+from toolscout.dataset import Dataset, read_run
+from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.lab.bench import Job, label_of, load_dataset, run
+from toolscout.lab.compare import compare
+
+TOOLS = {
+    "weather/forecast": "Will it rain: the weather forecast of a city",
+    "weather/air": "Air quality of a city",
+    "mail/send": "Send a message by mail",
+    "mail/find": "Find a message in the mailbox",
+    "travel/hotel": "Book a hotel room",
+}
+QUERIES = {
+    "q1": ("rain in the city", ["weather/forecast"]),
+    "q2": ("send mail", ["mail/send"]),
+    "q3": ("air quality and a hotel room", ["weather/air", "travel/hotel"]),
+    "q4": ("umbrella", ["weather/forecast"]),
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("small", "group/other"):
+        folder = tmp_path / "data" / name
+        (folder / "qrels").mkdir(parents=True)
+        with (folder / "corpus.jsonl").open("w") as stream:
+            for tool, text in TOOLS.items():
+                entry = {
+                    "_id": tool,
+                    "title": tool.partition("/")[2],
+                    "text": text,
+                    "metadata": {"path": [tool.partition("/")[0]]},
+                }
+                stream.write(json.dumps(entry) + "\n")
+        with (folder / "queries.jsonl").open("w") as stream:
+            for query, (text, _) in QUERIES.items():
+                stream.write(json.dumps({"_id": query, "text": text, "metadata": {"kind": "k"}}) + "\n")
+        lines = ["query-id\tcorpus-id\tscore"]
+        lines += [f"{query}\t{tool}\t1" for query, (_, gold) in QUERIES.items() for tool in gold]
+        (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "data"
+
+
+def job(root: Path, **fields: object) -> Job:
+    defaults = {"recipe": "bm25", "label": "bm25", "out": root.parent / "out"}
+    return Job(load_dataset("small", root), **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def test_a_result_has_every_key_of_the_formats_page_and_the_right_figures(root: Path) -> None:
+    result = run(job(root)).result
+    assert set(result) >= {
+        "dataset", "recipe", "label", "encoder", "split", "seed", "n_queries", "n_tools", "metrics", "ci95",
+        "slices", "fit_seconds", "latency_ms", "batch_qps", "peak_rss_mb", "selected_on",
+        "settings", "versions", "commit", "machine",
+    }  # fmt: skip
+    assert set(result["metrics"]) == {
+        "recall@1", "recall@3", "recall@5", "recall@7", "recall@10", "recall@|N|", "ndcg@1", "ndcg@3", "ndcg@5",
+        "ndcg@10", "comp@3", "comp@5", "comp@10", "comp@|N|", "mrr",
+    } == set(result["ci95"])  # fmt: skip
+    assert (result["n_queries"], result["n_tools"], result["dataset"]) == (4, 5, "small")
+    assert result["metrics"]["comp@5"] == result["metrics"]["recall@5"] == 0.75
+    assert result["slices"]["gold"]["2"]["n"] == 1 and result["slices"]["gold"]["2"]["comp@3"] == 1.0
+    assert result["latency_ms"]["p50"] > 0 and result["batch_qps"] > 0 and result["peak_rss_mb"] > 10
+    written = json.loads((root.parent / "out" / "small" / "bm25.json").read_text())
+    assert written == json.loads(json.dumps(result))
+
+
+def test_the_run_file_is_what_was_scored_with_bare_ids(root: Path) -> None:
+    run(job(root))
+    path = root.parent / "out" / "small" / "bm25.run.gz"
+    held = read_run(path)
+    assert held["q1"][0][0] == "weather/forecast"
+    assert "q4" not in held
+    with gzip.open(path, "rt") as stream:
+        query, q0, tool, rank, score, label = stream.readline().split()
+    assert (q0, rank, label) == ("Q0", "1", "bm25") and float(score) > 0 and tool in TOOLS and query in QUERIES
+
+
+def test_scoring_twice_gives_the_same_figures(root: Path) -> None:
+    first, second = run(job(root)).result, run(job(root)).result
+    for key in ("metrics", "ci95", "slices", "run_sha256"):
+        assert first[key] == second[key]
+
+
+def test_a_label_is_not_given_to_another_job_without_force(root: Path) -> None:
+    run(job(root))
+    changed = job(root, changes={"k1": 0.5})
+    with pytest.raises(UserError, match="found a result with other settings: settings"):
+        run(changed)
+    assert run(changed, force=True).result["settings"] == {"k1": 0.5}
+
+
+def test_resume_keeps_what_is_there_and_does_what_is_not(root: Path) -> None:
+    assert not run(job(root), resume=True).kept
+    assert run(job(root), resume=True).kept
+    (root.parent / "out" / "small" / "bm25.run.gz").unlink()
+    assert not run(job(root), resume=True).kept
+
+
+def test_labels_say_seed_and_folds() -> None:
+    assert label_of("bm25", None) == "bm25"
+    assert label_of("bm25", "mine", seed=2) == "mine-s2"
+    assert label_of("bm25", None, folds="query:5") == "bm25"
+    assert label_of("bm25", None, seed=1, folds="parent:5") == "bm25-parent-s1"
+    with pytest.raises(ConfigError, match="label"):
+        label_of("bm25", "../escape")
+
+
+def test_a_dataset_that_is_not_there_is_said_with_the_places(root: Path) -> None:
+    with pytest.raises(NotFound, match="found none at .*absent"):
+        load_dataset("absent", root)
+    with pytest.raises(NotFound, match="set --data or TOOLSCOUT_DATA"):
+        load_dataset("absent", None)
+    assert load_dataset("group/other", root).name == "group/other"
+
+
+def test_a_gold_tool_that_cannot_be_read_is_an_error(root: Path) -> None:
+    corpus = root / "small" / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace('{"path": ["mail"]}', '{"path": ["mail"], "parameters": "odd"}'))
+    with pytest.raises(UserError, match="expected every gold tool among the tools, found 1 missing, 'mail/send'"):
+        run(job(root))
+
+
+def test_comparing_tests_query_by_query_and_corrects(root: Path) -> None:
+    out = root.parent / "out"
+    run(job(root))
+    run(job(root, recipe="bm25-plain", label="bm25-plain"))
+    dataset = Dataset.load(root / "small", root=root)
+    found = compare(out, dataset, "bm25", "bm25-plain")
+    row = found["tests"]["recall@5"]
+    assert row["wins"] + row["ties"] + row["losses"] == found["n_queries"] == 4
+    assert row["difference"] == pytest.approx(row["a"] - row["b"])
+    assert all(test["p_holm"] >= test["p"] for test in found["tests"].values())
+    assert found["slices"]["gold"]["1"]["n"] == 3
+    same = compare(out, dataset, "bm25", "bm25")
+    assert all(test["p"] == 1.0 and test["difference"] == 0 for test in same["tests"].values())
+
+
+def test_a_run_file_altered_by_hand_is_noticed(root: Path) -> None:
+    out = root.parent / "out"
+    run(job(root))
+    dataset = Dataset.load(root / "small", root=root)
+    path = out / "small" / "bm25.run.gz"
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    path.write_bytes(gzip.compress("\n".join(reversed(lines)).encode()))
+    with pytest.raises(UserError, match="expected the rankings that bm25.json was computed from"):
+        compare(out, dataset, "bm25", "bm25")
+    run(job(root))
+    result = json.loads((out / "small" / "bm25.json").read_text())
+    result["metrics"]["ndcg@5"] += 0.01
+    (out / "small" / "bm25.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match="expected ndcg@5"):
+        compare(out, dataset, "bm25", "bm25")
+    run(job(root))
+    with pytest.raises(NotFound, match="there are: bm25"):
+        compare(out, dataset, "bm25", "absent")
+
+
+def test_the_command_line_measures_compares_and_says_what_failed(root: Path) -> None:
+    out = ["--out", str(root.parent / "cli"), "--data", str(root)]
+    shown = cli("bench", "small", "group/other", "-r", "bm25", "-r", "bm25-plain", *out)
+    assert shown.exit_code == 0, shown.output
+    assert "group/other" in shown.output and "bm25: mean of 2 datasets" in shown.output
+    [first, _] = json.loads(cli("bench", "small", "group/other", "-r", "bm25", "--resume", "--json", *out).stdout)
+    assert first["label"] == "bm25"
+    transferred = cli("bench", "--train-on", "small", "--test-on", "group/other", "-r", "bm25", *out)
+    assert transferred.exit_code == 0
+    assert (root.parent / "cli" / "group" / "other" / "bm25-from-small.json").exists()
+    compared = cli("compare", "bm25", "bm25-plain", "--dataset", "small", *out)
+    assert "wins/ties/losses" in compared.output and "gold" in compared.output
+    assert json.loads(cli("compare", "bm25", "bm25", "--dataset", "small", "--json", *out).stdout)["n_queries"] == 4
+    partly = cli("bench", "small", "absent", "-r", "bm25", *out)
+    assert partly.exit_code == 3 and "absent" in partly.stderr
+    assert cli("bench", "small", "-r", "bm25", "--set", "oops", *out).exit_code == 1
+    assert cli("bench", "small", "-r", "bm25", "--set", "colour=red", *out).exit_code == 1
+    assert cli("bench", "small", "-r", "bm25", "-r", "bm25-plain", "--label", "x", *out).exit_code == 2
+    assert cli("bench", "-r", "bm25", *out).exit_code == 2
+    assert cli("bench", "small", "-r", "bm25", "--data", str(root / "nowhere")).exit_code == 1
+
+
+def test_detection_needs_a_recipe_that_judges_need(root: Path) -> None:
+    folder = root / "chat"
+    folder.mkdir()
+    folder.joinpath("queries.jsonl").write_text('{"_id": "c1", "text": "hello", "metadata": {"split": "test"}}\n')
+    out = ["--out", str(root.parent / "cli"), "--data", str(root)]
+    refused = cli("bench", "small", "-r", "bm25", "--no-tool", "chat", *out)
+    assert refused.exit_code == 1 and "expected a recipe that judges whether a tool is needed" in refused.stderr

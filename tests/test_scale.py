@@ -1,0 +1,79 @@
+"""The whole corpus of crawled MCP tools and every OpenAPI document: speed, completeness, and search beside bare bm25s."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from toolscout.scout import Scout
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+OPERATIONS = {
+    "ecommerce": 46,
+    "github_subset": 58,
+    "k8s_core_v1": 248,
+    "petstore3": 19,
+    "spotify_oas": 40,
+    "tmdb_oas": 54,
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scale")
+
+
+def locators(data: Path) -> list[Path]:
+    return [data / "tool_corpora" / "toucan", *sorted((data / "openapi" / "specs").glob("*.json"))]
+
+
+def test_everything_is_read_in_time_and_read_again_in_less(data: Path, home: Path) -> None:
+    with Scout(home) as scout:
+        started = time.perf_counter()
+        changes = [change for locator in locators(data) for change in scout.add(locator)]
+        scout.embed()
+        assert time.perf_counter() - started < 30
+        entries = sum(1 for _ in (data / "tool_corpora" / "toucan" / "corpus.jsonl").open("rb"))
+        assert changes[0].new + len(changes[0].problems) == entries == 13_685
+        for change, locator in zip(changes[1:], locators(data)[1:], strict=True):
+            assert change.new + len(change.problems) == OPERATIONS[locator.stem]
+        started = time.perf_counter()
+        assert not any(change.any for change in scout.sync())
+        scout.embed()
+        assert time.perf_counter() - started < 3
+        assert scout.store.check() == []
+
+
+def test_a_search_takes_at_most_five_times_bare_bm25s(data: Path, home: Path) -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+    try:
+        import speed
+    finally:
+        sys.path.pop(0)
+    with Scout(home) as scout:
+        if not scout.sources():
+            for locator in locators(data):
+                scout.add(locator)
+        best = min(speed.search_beside_bm25s(scout, speed.queries(data))["ratio_p50"] for _ in range(2))
+        assert best <= 5
+        assert len(list(scout.journal.read())) >= 800
+
+
+def test_what_is_not_served_is_not_answered(data: Path, home: Path) -> None:
+    with Scout(home) as scout:
+        found = scout.search("qzxv wvut plonkh", recipe="bm25")
+        assert (found.answer, found.hits) == ("no_tool_fits", ())
+
+
+def test_searches_from_many_threads_agree_with_searches_alone(data: Path, home: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    queries = ["weather tomorrow", "send an email", "list pods", "search movies", "create a repository issue"] * 4
+    with Scout(home) as scout, ThreadPoolExecutor(8) as pool:
+        alone = [scout.search(query, recipe="bm25").ids for query in queries]
+        assert list(pool.map(lambda query: scout.search(query, recipe="bm25").ids, queries)) == alone
+        assert statistics.mean(len(ids) for ids in alone) == 5

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from toolscout.errors import NotFound
+from toolscout.scout import Scout
+
+
+@pytest.fixture
+def shop(scout: Scout) -> Scout:
+    tools = [
+        {"name": "find_shoes", "description": "Find shoes in the shop."},
+        {"name": "find_boots", "description": "Find boots in the shop."},
+        {"name": "lookup_boots", "description": "Find boots in the shop."},
+        {"name": "umbrella", "description": "Sells parasols."},
+        {"name": "mute"},
+    ]
+    scout.add(tools, name="shop")
+    return scout
+
+
+def test_words_that_are_missing_are_named_and_the_cure_was_tried_out(shop: Scout) -> None:
+    told = shop.why("boots for rain", "shop/umbrella", 1, recipe="bm25")
+    assert not told.shown and told.rank is None
+    assert set(told.missing) == {"boots", "rain"}
+    assert any("“boots”, “rain” of the query are nowhere in its text" in cause for cause in told.causes)
+    [lift, *_] = told.fixes
+    assert lift == "with “boots” in its description it would stand at rank 1 (tried out)" or "“rain”" in lift
+    words = [word for word in ("boots", "rain") if f"“{word}”" in lift]
+    shop.add([{"name": "umbrella2", "description": f"Sells parasols. {' '.join(words)}"}], name="cured")
+    assert "cured/umbrella2" in shop.search("boots for rain", 3, recipe="bm25").ids
+
+
+def test_a_twin_that_stands_before_it_is_named(shop: Scout) -> None:
+    told = shop.why("find boots in the shop", "shop/lookup_boots", 1, recipe="bm25")
+    assert (told.rank, told.ahead[0][0]) == (2, "shop/find_boots")
+    assert any("“shop/find_boots” says almost the same" in cause for cause in told.causes)
+    assert "ask for 2: -k 2" in told.fixes
+    assert shop.search("find boots in the shop", 2, recipe="bm25").ids[1] == "shop/lookup_boots"
+
+
+def test_a_tool_that_is_returned_has_no_causes(shop: Scout) -> None:
+    told = shop.why("shoes", "find_shoes", recipe="bm25")
+    assert (told.shown, told.rank, told.causes, told.fixes) == (True, 1, (), ())
+    assert list(told.matched) == ["shoes"]
+
+
+def test_a_tool_without_a_description_is_told_so(shop: Scout) -> None:
+    told = shop.why("find something to wear", "mute", 2, recipe="bm25")
+    assert told.causes[0].startswith("it has no description")
+
+
+def test_a_filter_is_the_first_cause(shop: Scout) -> None:
+    told = shop.why("shoes", "find_shoes", recipe="bm25", visible=lambda tool: False)
+    assert told.causes == ("the caller may not see it: the policy hides it",)
+    assert told.rank is None
+
+
+def test_a_tool_that_is_not_there_is_said_and_so_is_a_name_that_several_have(shop: Scout) -> None:
+    with pytest.raises(NotFound, match="expected the id or the name of a tool"):
+        shop.why("x", "nothing")
+    shop.add([{"name": "find_shoes"}], name="other")
+    with pytest.raises(NotFound, match="found 2 called 'find_shoes'"):
+        shop.why("x", "find_shoes")
+    shop.enable("other", False)
+    assert shop.why("shoes", "find_shoes", recipe="bm25").shown
+    shop.enable("shop", False)
+    with pytest.raises(NotFound, match="source '(shop|other)' is disabled"):
+        shop.why("x", "find_shoes")
+
+
+def test_why_is_not_journaled(shop: Scout) -> None:
+    shop.why("x", "mute", recipe="bm25")
+    assert list(shop.journal.read()) == []
