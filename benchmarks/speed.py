@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -80,6 +79,30 @@ def search_beside_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
     return result
 
 
+HYBRID = """
+import json, resource, statistics, sys, time
+from threadpoolctl import threadpool_limits
+from toolscout import Scout
+texts = json.load(sys.stdin)
+with Scout(sys.argv[1], recipe="hybrid") as scout, threadpool_limits(1):
+    times = []
+    for text in [*texts[:20], *texts]:
+        started = time.perf_counter()
+        scout.search(text, 5)
+        times.append((time.perf_counter() - started) * 1000)
+print(json.dumps({"p50_ms": statistics.median(times[20:]), "p95_ms": statistics.quantiles(times[20:], n=20)[-1],
+                  "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+
+
+def hybrid_search(home: str, texts: list[str]) -> dict[str, float]:
+    """p50, p95 and peak memory of a fresh process that does nothing but search, journal on, one thread."""
+    command = [sys.executable, "-c", HYBRID, home]
+    done = subprocess.run(command, input=json.dumps(texts), check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
 def main() -> dict[str, Any]:
     data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
     sources = [str(data / "tool_corpora/toucan"), *map(str, sorted((data / "openapi/specs").glob("*.json")))]
@@ -93,9 +116,9 @@ def main() -> dict[str, Any]:
         with Scout(home) as scout:
             report["tools"] = sum(source.tools for source in scout.sources())
             report["search"] = search_beside_bm25s(scout, queries(data))
+        report["hybrid_search"] = hybrid_search(home, queries(data))
     report["import_seconds_above_bare"] = above_bare("-c", "import toolscout")
     report["help_seconds_above_bare"] = above_bare("-m", "toolscout", "--help")
-    report["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     report["machine"] = (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     )

@@ -1,4 +1,4 @@
-"""The whole corpus of crawled MCP tools and every OpenAPI document: speed, completeness, and search beside bare bm25s."""
+"""The whole corpus of crawled MCP tools and every OpenAPI document: speed, completeness, search beside bare bm25s."""
 
 from __future__ import annotations
 

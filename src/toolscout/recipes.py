@@ -1,51 +1,20 @@
-"""Named pipelines: what each is, what it can be told, how it is put together. The one table of names."""
+"""Named pipelines: what each is, what it can be told, how it is fitted and put together. The one table of names."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from toolscout import encoders
-from toolscout.config import Settings
-from toolscout.encoders import Encoder, encode_tools
-from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.fusion import DEPTH, words_and_meaning
-from toolscout.indexes import pack, unpack
-from toolscout.pipeline import Fuse, Retrieve, Stage
+from toolscout.errors import ConfigError, NotFound
+from toolscout.methods import Fitting, Parts, options, plain
+from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
-from toolscout.types import STYLES, digest
-from toolscout.vectors import VectorStore
 
-__all__ = ["RECIPES", "Parts", "Recipe", "build", "recipe"]
-
-UNASKED = 256  # so many texts a search may embed by itself; more are for add and sync, where people expect to wait
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What a recipe is built from.
-
-    Attributes:
-        catalogue: the snapshot to search.
-        encoder: the encoder to use, by name or ready-made, unless the recipe has its own.
-        settings: timeouts and the like.
-        vectors: where vectors of tools are kept; None: they are made anew.
-        embed: whether to embed whatever is missing; else a few texts at most, and a sentence when there are more.
-        progress: called with (done, all) while texts are embedded.
-    """
-
-    catalogue: Catalogue
-    encoder: str | Encoder = "static"
-    settings: Settings = dataclasses.field(default_factory=Settings)
-    vectors: VectorStore | None = None
-    embed: bool = True
-    progress: Callable[[int, int], None] | None = None
-
+__all__ = ["RECIPES", "Parts", "Recipe", "build", "recipe", "resolve"]
 
 Make = Callable[[Parts, Mapping[str, Any]], Stage]
 
@@ -57,11 +26,16 @@ class Recipe:
     Attributes:
         name: as the command line spells it.
         summary: one sentence.
-        make: (parts, settings) → the stages up to the ranked hits.
+        make: (parts, settings) → the stages up to the ranked hits. What is fitted has its settings in its model, and
+            gets none here.
         settings: what differs from the defaults of what it is made of; `--set key=value` comes on top.
         encoder: the encoder that belongs to the name; None: whichever is set.
         encodes: whether it needs an encoder.
         without: the recipe that serves while the encoder does not answer.
+        fit: learns from queries and writes a model folder; None: nothing to fit.
+        options: every setting of the fit with its default.
+        transfers: whether a model serves catalogues of which it knows no tool.
+        judges: whether it can judge if a tool is needed, and learns from queries that need none.
     """
 
     name: str
@@ -71,85 +45,25 @@ class Recipe:
     encoder: str | None = None
     encodes: bool = False
     without: str | None = None
-
-
-# --- how they are made ------------------------------------------------------------------------------------------------
-
-
-def _bm25(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    from toolscout.indexes.sparse import BM25, CODE, PLAIN
-
-    exact = (PLAIN if settings.get("tokenizer") == "plain" else CODE).changed(**settings)
-    catalogue = parts.catalogue
-
-    def built() -> bytes:
-        index = BM25.build(catalogue.tools(), exact)
-        return pack(index.arrays(), index.meta)
-
-    index = BM25.from_arrays(*unpack(catalogue.cached(f"bm25/{exact.fingerprint}", built)))
-    return Retrieve(index, label="bm25", mask=catalogue.mask, depth=DEPTH)
-
-
-class _Dense(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of `dense`: which text of a tool is embedded (`encoders.encode_tools`)."""
-
-    style: str = "named"
-
-    def __post_init__(self) -> None:
-        if self.style not in ("named", *STYLES):
-            raise ConfigError(f"style: expected named or one of {', '.join(STYLES)}, found {self.style!r}")
-
-
-def _dense(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    from toolscout.indexes.exact import Exact
-
-    chosen = _settings(settings, _Dense)
-    encoder = _encoder(parts)
-    catalogue = parts.catalogue
-
-    def built() -> bytes:
-        index = Exact(encoder.dim)
-        rows = functools.partial(_embedded, parts, encoder)
-        index.upsert(catalogue.ids, encode_tools(rows, catalogue.tools(), chosen.style))
-        return pack(index.arrays(), index.meta)
-
-    key = f"exact/{digest('dense/1', [encoder.fingerprint, chosen.style])}"
-    index = Exact.from_arrays(*unpack(catalogue.cached(key, built)))
-    encode = functools.partial(encoder.encode, kind="query")
-    return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
-
-
-def _embedded(parts: Parts, encoder: Encoder, texts: list[str]) -> encoders.Vectors:
-    encode = functools.partial(encoder.encode, kind="tool")
-    if encoder.cheap or parts.vectors is None:
-        return encode(texts)
-    missing = parts.vectors.missing(encoder.fingerprint, texts)
-    if len(missing) > UNASKED and not parts.embed:
-        held = ", ".join(f"{name} ({count:,})" for name, count in parts.vectors.encoders()) or "none"
-        raise StoreError(
-            f"expected vectors of {encoder.name} for {len(texts):,} tools, found {len(missing):,} of them missing "
-            f"(kept are vectors of: {held}): run  toolscout sync --encoder {encoder.name}"
-        )
-    return parts.vectors.rows(encoder.fingerprint, texts, encode, name=encoder.name, progress=parts.progress)
-
-
-def _hybrid(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    words = {key: value for key, value in settings.items() if key != "style"}
-    meaning = {key: value for key, value in settings.items() if key == "style"}
-    return Fuse(_bm25(parts, words), _dense(parts, meaning), by=words_and_meaning)
+    fit: Callable[[Fitting], None] | None = None
+    options: type[msgspec.Struct] | None = None
+    transfers: bool = False
+    judges: bool = False
 
 
 RECIPES: dict[str, Recipe] = {
     each.name: each
     for each in (
-        Recipe("hybrid", "BM25 and vectors of the bundled encoder, joined.", _hybrid, encodes=True, without="bm25"),
-        Recipe("bm25", "Words of the query against words of each tool, identifiers split and stemmed.", _bm25),
-        Recipe("bm25-plain", "BM25 as most libraries ship it.", _bm25, {"tokenizer": "plain"}),
-        Recipe("dense", "Vectors alone.", _dense, encodes=True),
+        Recipe(
+            "hybrid", "BM25 and vectors of the bundled encoder, joined.", plain.hybrid, encodes=True, without="bm25"
+        ),
+        Recipe("bm25", "Words of the query against words of each tool, identifiers split and stemmed.", plain.bm25),
+        Recipe("bm25-plain", "BM25 as most libraries ship it.", plain.bm25, {"tokenizer": "plain"}),
+        Recipe("dense", "Vectors alone.", plain.dense, encodes=True),
         Recipe(
             "dense-minilm",
             "all-MiniLM-L6-v2 on title and text.",
-            _dense,
+            plain.dense,
             {"style": "raw"},
             encoder="minilm",
             encodes=True,
@@ -157,16 +71,15 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "hybrid-minilm",
             "BM25 and all-MiniLM-L6-v2, joined.",
-            _hybrid,
+            plain.hybrid,
             encoder="minilm",
             encodes=True,
             without="bm25",
         ),
+        # fine-tuned encoders
+        # what learns from usage without a transformer
     )
 }
-
-
-# --- by name ----------------------------------------------------------------------------------------------------------
 
 
 def recipe(name: str) -> Recipe:
@@ -186,25 +99,38 @@ def build(name: str, parts: Parts | Catalogue, settings: Mapping[str, Any] | Non
     """The recipe's pipeline over a snapshot, up to the ranked hits.
 
     Raises:
-        NotFound: for an unknown recipe.
-        ConfigError: for a setting that the recipe does not know.
+        NotFound: for an unknown recipe, or a model that is not there.
+        ConfigError: for a setting that the recipe does not know; without a model where one is needed, or with one that
+            does not belong to the recipe, the encoder or the catalogue.
+        StoreError: for a damaged model.
     """
     chosen = recipe(name)
-    parts = Parts(parts) if isinstance(parts, Catalogue) else parts
+    parts = dataclasses.replace(Parts(parts) if isinstance(parts, Catalogue) else parts, recipe=name)
     if chosen.encoder and isinstance(parts.encoder, str):
         parts = dataclasses.replace(parts, encoder=chosen.encoder)
+    if chosen.fit and settings:
+        raise ConfigError(
+            f"recipe {name}: expected settings when it is fitted, found {', '.join(settings)} afterwards: "
+            f"run  toolscout train {name} --set …"
+        )
     try:
-        return chosen.make(parts, {**chosen.settings, **(settings or {})})
+        return chosen.make(parts, {} if chosen.fit else {**chosen.settings, **(settings or {})})
     except ConfigError as error:
         raise ConfigError(f"recipe {name}: {error}") from None
 
 
-def _settings(given: Mapping[str, Any], kind: type[_Dense]) -> _Dense:
+def resolve(name: str, changes: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Every setting of a fit, and where each came from: default, recipe or argument.
+
+    Raises:
+        ConfigError: for a recipe that is not fitted, or a setting that it does not know.
+    """
+    chosen = recipe(name)
+    if chosen.options is None:
+        raise ConfigError(f"recipe {name}: expected a recipe that is fitted, found one that is not: use it as it is")
     try:
-        return msgspec.convert(dict(given), kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"expected settings that it knows, found something else: {error}") from None
-
-
-def _encoder(parts: Parts) -> Encoder:
-    return encoders.load(parts.encoder, parts.settings) if isinstance(parts.encoder, str) else parts.encoder
+        resolved = options({**chosen.settings, **changes}, chosen.options)
+    except ConfigError as error:
+        raise ConfigError(f"recipe {name}: {error}") from None
+    given = {**dict.fromkeys(chosen.settings, "recipe"), **dict.fromkeys(changes, "argument")}
+    return resolved, {field: given.get(field, "default") for field in chosen.options.__struct_fields__}

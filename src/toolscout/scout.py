@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = ["Scout"]
 
 Visible = Callable[[Tool], bool]
 ATTEMPTS = 3
+LEFT_ALONE = 30.0  # seconds for which an encoder that does not answer is not asked again
 
 
 class Scout:
@@ -61,6 +63,7 @@ class Scout:
         self._lock = threading.RLock()
         self._ready: dict[str, tuple[Catalogue, Pipeline]] = {}
         self._encoders: dict[str, Encoder] = {}
+        self._down: dict[str, tuple[float, Unavailable | None]] = {}
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -294,7 +297,7 @@ class Scout:
         name = recipe or self.settings.recipe
         batch = [Search(query=query, k=k, visible=visible, search_id=new_id()) for query in queries]
         try:
-            found, generation = self._run(name, batch)
+            found, generation = self._run_unless_down(name, batch)
         except Unavailable as error:
             without = recipes.recipe(name).without
             if without is None:
@@ -304,6 +307,17 @@ class Scout:
         if self.settings.journal:
             self._write(found, name, generation, caller)
         return found
+
+    def _run_unless_down(self, name: str, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """`_run`; what did not answer is left alone for a while, so that every search need not wait for it."""
+        since, error = self._down.get(name, (0.0, None))
+        if error is not None and time.monotonic() - since < LEFT_ALONE:
+            raise error
+        try:
+            return self._run(name, batch)
+        except Unavailable as error:
+            self._down[name] = (time.monotonic(), error)
+            raise
 
     def _run(self, name: str, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """The batch through a recipe, and the generation it was answered from: one state of the catalogue for all."""

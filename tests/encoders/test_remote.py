@@ -107,3 +107,48 @@ def test_an_endpoint_that_is_not_there_and_an_address_without_model_are_said() -
         load("http://127.0.0.1:9/v1/embeddings#small", Settings())
     with pytest.raises(ConfigError, match="found no model"):
         load("http://127.0.0.1:9/v1/embeddings", Settings())
+
+
+def test_a_busy_endpoint_is_asked_again_and_a_wrong_request_is_not(endpoint: Endpoint) -> None:
+    encoder = load(f"{endpoint.address}#m", Settings())
+    asked = len(endpoint.asked)
+
+    def recover() -> None:
+        endpoint.reply = None
+
+    endpoint.reply = (503, {})
+    threading.Timer(0.3, recover).start()
+    assert encoder.encode(["text"], "tool").shape == (1, 2)
+    assert len(endpoint.asked) - asked >= 2
+    endpoint.reply = (400, {})
+    asked = len(endpoint.asked)
+    with pytest.raises(UserError, match="status 400"):
+        encoder.encode(["text"], "tool")
+    assert len(endpoint.asked) - asked == 1
+
+
+def test_a_query_that_comes_again_is_not_asked_again(endpoint: Endpoint) -> None:
+    encoder = load(f"{endpoint.address}#m", Settings())
+    first = encoder.encode(["the same"])
+    asked = len(endpoint.asked)
+    assert np.array_equal(encoder.encode(["the same"]), first)
+    assert len(endpoint.asked) == asked
+
+
+def test_an_outage_leaves_search_by_words_and_is_not_waited_for_twice(endpoint: Endpoint, tmp_path: Any) -> None:
+    import time
+
+    from toolscout.scout import Scout
+
+    with Scout(tmp_path, encoder=f"{endpoint.address}#m", recipe="hybrid") as scout:
+        scout.add(
+            [{"name": "rain", "description": "Will it rain?"}, {"name": "mail", "description": "Send."}], name="s"
+        )
+        assert scout.search("rain").reason is None
+        endpoint.reply = (503, {})
+        found = scout.search("will it rain tomorrow?")
+        assert found.ids == ("s/rain",)
+        assert found.reason is not None and found.reason.startswith("searched with bm25 alone:")
+        asked, started = len(endpoint.asked), time.perf_counter()
+        assert scout.search("rain or mail").reason == found.reason
+        assert len(endpoint.asked) == asked and time.perf_counter() - started < 0.5

@@ -14,8 +14,36 @@ from typing import Any
 
 COUNT = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 WORD = sys.argv[2] if len(sys.argv) > 2 else "Plain"
-VERBS = "read write list move copy send fetch count merge split rename archive publish approve".split()
-THINGS = "invoice photo customer ticket flight recipe contract sensor playlist branch parcel lecture".split()
+VERBS = [
+    "read",
+    "write",
+    "list",
+    "move",
+    "copy",
+    "send",
+    "fetch",
+    "count",
+    "merge",
+    "split",
+    "rename",
+    "archive",
+    "publish",
+    "approve",
+]
+THINGS = [
+    "invoice",
+    "photo",
+    "customer",
+    "ticket",
+    "flight",
+    "recipe",
+    "contract",
+    "sensor",
+    "playlist",
+    "branch",
+    "parcel",
+    "lecture",
+]
 state = {"version": 1, "cancelled": []}
 lock = threading.Lock()
 

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "why": ("search", "Say why a tool is not in an answer, and what would lift it."),
     "bench": ("bench", "Score recipes on datasets."),
     "compare": ("bench", "Compare two results query by query."),
+    "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
     "report": ("bench", "Write HTML and PNG from results."),
     "journal": ("journal", "Import, export or count what was searched and called."),
     "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
@@ -50,7 +51,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"toolscout.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

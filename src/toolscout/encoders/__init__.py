@@ -49,8 +49,9 @@ def load(name: str, settings: Settings) -> Encoder:
     """The encoder of that name.
 
     Args:
-        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `https://host/v1/embeddings#model` (an OpenAI-compatible
-            endpoint), or what sentence-transformers loads: a folder or a name on the Hugging Face hub.
+        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `onnx:FOLDER` (as `toolscout export-encoder` writes it),
+            `https://host/v1/embeddings#model` (an OpenAI-compatible endpoint), or what sentence-transformers loads: a
+            folder or a name on the Hugging Face hub.
         settings: timeouts.
 
     Raises:
@@ -64,6 +65,10 @@ def load(name: str, settings: Settings) -> Encoder:
         from toolscout.encoders.remote import RemoteEncoder
 
         return RemoteEncoder(name, timeout=settings.http_timeout)
+    if name.startswith("onnx:"):
+        from toolscout.encoders.onnx import OnnxEncoder
+
+        return OnnxEncoder(name.removeprefix("onnx:"))
     from toolscout.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(name)

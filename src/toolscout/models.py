@@ -1,0 +1,360 @@
+"""The shelf of fitted models: folders that explain themselves. Save, load, verify, list.
+
+::
+
+    <folder>/manifest.json         what it is: recipe, settings with their origins, fingerprints, figures, digests
+             model.safetensors     its arrays
+             tools.json            [id within the source, name] of each tool that it was fitted on
+             README.md             the card: what it was trained on, and how well it did
+             …                     what the method adds, such as the folder of a tuned encoder
+
+A folder is written aside and renamed: it is whole or not there. The digest of every file stands in the manifest, and
+the manifest's own in itself, so that what was damaged or put there by somebody else is refused. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+import toolscout
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.types import Tool, digest, render
+
+__all__ = ["Data", "Manifest", "Model", "Setting", "catalogue_mark", "keys", "list_models", "load", "places", "save"]
+
+FORMAT: Final = "toolscout-model/1"
+MANIFEST, ARRAYS, TOOLS, CARD = "manifest.json", "model.safetensors", "tools.json", "README.md"
+Key = tuple[str, str]
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class Encodes(Protocol):
+    """What a manifest says of an encoder."""
+
+    name: str
+    dim: int
+    fingerprint: str
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting of the fit: its value, and where that came from (default, recipe, argument, dev)."""
+
+    value: Any
+    origin: str
+
+
+class EncoderMark(msgspec.Struct, frozen=True):
+    """The encoder that a model was fitted on."""
+
+    name: str
+    dim: int
+    fingerprint: str
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model was fitted on.
+
+    Attributes:
+        name: of the dataset.
+        fingerprint: of the texts and gold tools, train and dev.
+        n_train: queries to train on, dev and leaks not among them.
+        n_dev: queries to choose on.
+        dropped_leaks: queries left out of train because their text is that of a test query.
+        refit: whether, after choosing on dev, the model was fitted on train and dev together.
+    """
+
+    name: str
+    fingerprint: str
+    n_train: int
+    n_dev: int
+    dropped_leaks: int = 0
+    refit: bool = False
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model folder says of itself.
+
+    Attributes:
+        recipe: which recipe it belongs to.
+        settings: every setting of the fit, with its origin.
+        seed: of everything random.
+        encoder: what the queries must be encoded with; None: the model needs no encoder, or brings its own.
+        data: what it was fitted on.
+        catalogue: fingerprint of the tools that it was fitted on.
+        n_tools: how many these were.
+        metrics: figures on dev, before any refit.
+        values: what the method wants to know again; JSON values.
+        fit_seconds: wall time of the fit.
+        version: of toolscout.
+        files: name → digest of every other file of the folder.
+        digest: of all of the above.
+    """
+
+    recipe: str
+    settings: dict[str, Setting]
+    seed: int
+    encoder: EncoderMark | None
+    data: Data
+    catalogue: str
+    n_tools: int
+    metrics: dict[str, float]
+    values: dict[str, Any]
+    fit_seconds: float
+    version: str
+    files: dict[str, str]
+    format: str = FORMAT
+    digest: str = ""
+
+    def sealed(self) -> Manifest:
+        """The same with the digest that belongs to it."""
+        return msgspec.structs.replace(self, digest=digest(FORMAT, {**msgspec.structs.asdict(self), "digest": ""}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model folder, checked.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it says of itself.
+        tools: (id within the source, name) of each tool that it was fitted on; its arrays are in this order.
+        arrays: name → array.
+    """
+
+    folder: Path
+    manifest: Manifest
+    tools: tuple[Key, ...]
+    arrays: Arrays
+
+    def places(self, tools: Sequence[Tool]) -> npt.NDArray[np.intp]:
+        """Where each of `tools` stands in the model, `(len(tools),)`; -1: it was not fitted on that one."""
+        return places(self.tools, tools)
+
+
+# --- which tool is which ----------------------------------------------------------------------------------------------
+
+
+def keys(tools: Sequence[Tool]) -> list[Key]:
+    """(id within the source, name) of each tool: what a model knows it by, whatever the source is called elsewhere."""
+    return [(tool.id.partition("/")[2], tool.name) for tool in tools]
+
+
+def places(known: Sequence[Key], tools: Sequence[Tool]) -> npt.NDArray[np.intp]:
+    """Position in `known` of each tool, `(len(tools),)`; -1 where it is none of them.
+
+    Dataset folders written from a catalogue hold whole ids, so an id fits as a whole or without its source.
+    """
+    row = {key: position for position, key in enumerate(known)}
+    return np.array(
+        [row.get((tool.id, tool.name), row.get(key, -1)) for tool, key in zip(tools, keys(tools), strict=True)],
+        dtype=np.intp,
+    )
+
+
+def catalogue_mark(tools: Sequence[Tool]) -> str:
+    """Fingerprint of a catalogue: which tools, and what they say; the names of the sources do not matter."""
+    return digest(
+        "catalogue/1", sorted([*key, render(tool, "full")] for key, tool in zip(keys(tools), tools, strict=True))
+    )
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def save(
+    folder: Path,
+    *,
+    recipe: str,
+    arrays: Arrays,
+    tools: Sequence[Tool],
+    settings: Mapping[str, Setting],
+    seed: int,
+    data: Data,
+    metrics: Mapping[str, float],
+    fit_seconds: float,
+    encoder: Encodes | None = None,
+    values: Mapping[str, Any] | None = None,
+    card: str = "",
+    files: Callable[[Path], None] | None = None,
+) -> Model:
+    """Write a model folder, whole or not at all; one that stands there is replaced.
+
+    Args:
+        folder: where; its parents are made.
+        recipe: see `Manifest`, as all that is not named here.
+        arrays: name → array.
+        tools: what the model was fitted on; rows of its arrays are in this order.
+        settings: see `Manifest`.
+        seed: see `Manifest`.
+        data: see `Manifest`.
+        metrics: see `Manifest`.
+        fit_seconds: see `Manifest`.
+        encoder: see `Manifest`.
+        values: see `Manifest`.
+        card: Markdown, below the heading of README.md.
+        files: writes whatever else belongs to the model into the folder that it is given.
+    """
+    from safetensors.numpy import save_file
+
+    aside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    if files is not None:
+        files(aside)
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside / ARRAYS)
+    (aside / TOOLS).write_bytes(msgspec.json.encode(keys(tools)))
+    (aside / CARD).write_text(f"# {recipe}\n\n{card}".rstrip() + "\n", encoding="utf-8")
+    manifest = Manifest(
+        recipe=recipe,
+        settings=dict(settings),
+        seed=seed,
+        encoder=EncoderMark(encoder.name, encoder.dim, encoder.fingerprint) if encoder else None,
+        data=data,
+        catalogue=catalogue_mark(tools),
+        n_tools=len(tools),
+        metrics=dict(metrics),
+        values=dict(values or {}),
+        fit_seconds=round(fit_seconds, 3),
+        version=toolscout.__version__,
+        files={name: _digest(aside / name) for name in _files(aside)},
+    )
+    manifest = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).sealed()
+    (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    if folder.exists():
+        shutil.rmtree(folder)
+    aside.replace(folder)
+    return load(folder)
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file below a folder but the manifest and hidden ones, as paths with slashes, sorted."""
+    found = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    return sorted(
+        path.as_posix() for path in found if path.as_posix() != MANIFEST and not any(p[0] == "." for p in path.parts)
+    )
+
+
+def _digest(file: Path) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            hashed.update(block)
+    return hashed.hexdigest()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def verify(folder: Path) -> Manifest:
+    """The manifest of a model folder, after every file was compared with its digest.
+
+    Raises:
+        NotFound: if there is no model.
+        StoreError: if it is damaged, or not one of ours; naming the file.
+    """
+    manifest = read_manifest(folder)
+    if sorted(manifest.files) != _files(folder):
+        odd = sorted(set(manifest.files) ^ set(_files(folder)))[0]
+        state = "missing" if odd in manifest.files else "one more"
+        raise StoreError(f"{folder}: expected the files that {MANIFEST} lists, found {odd} {state}: fit the model again")
+    for name, wanted in manifest.files.items():
+        found = _digest(folder / name)
+        if found != wanted:
+            raise StoreError(f"{folder / name}: expected digest {wanted}, found {found}: fit the model again")
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a model folder, without a look at the other files.
+
+    Raises:
+        NotFound: if there is none.
+        StoreError: if it is damaged or of another format.
+    """
+    try:
+        data = (folder / MANIFEST).read_bytes()
+    except OSError:
+        raise NotFound(f"{folder}: expected the folder of a fitted model, found no {MANIFEST} there") from None
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(
+            f"{folder / MANIFEST}: expected a manifest of format {FORMAT}, found something else: {error}"
+        ) from None
+    if manifest.format != FORMAT:
+        raise StoreError(f"{folder}: expected a model of format {FORMAT}, found {manifest.format!r}: fit it again")
+    if manifest.sealed().digest != manifest.digest:
+        raise StoreError(
+            f"{folder / MANIFEST}: expected digest {manifest.sealed().digest}, found {manifest.digest}: "
+            "fit the model again"
+        )
+    return manifest
+
+
+def load(
+    folder: Path,
+    *,
+    recipe: str | None = None,
+    encoder: Encodes | None = None,
+    catalogue: Sequence[Tool] | None = None,
+) -> Model:
+    """Check and read a model folder.
+
+    Args:
+        folder: where.
+        recipe: which recipe it must belong to.
+        encoder: what it must have been fitted on.
+        catalogue: the tools that it shall serve, for methods that know single tools: it must know one of them at least.
+
+    Raises:
+        NotFound: if there is no model.
+        StoreError: if it is damaged.
+        ConfigError: if it belongs to another recipe, encoder or catalogue; naming both sides.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    manifest = verify(folder)
+    if recipe is not None and manifest.recipe != recipe:
+        raise ConfigError(f"{folder}: expected a model of {recipe}, found one of {manifest.recipe}")
+    fitted_on = manifest.encoder
+    if encoder is not None and (fitted_on is None or fitted_on.fingerprint != encoder.fingerprint):
+        found = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
+        raise ConfigError(
+            f"{folder}: expected a model fitted on encoder {encoder.name} ({encoder.fingerprint}), found one fitted on "
+            f"{found}: use that encoder, or fit again"
+        )
+    try:
+        known = msgspec.json.decode((folder / TOOLS).read_bytes(), type=tuple[Key, ...])
+        arrays = load_file(folder / ARRAYS)
+    except (OSError, SafetensorError, msgspec.MsgspecError) as error:
+        raise StoreError(f"{folder}: expected a whole model, found damage: {error}: fit it again") from None
+    if catalogue is not None and (places(known, catalogue) < 0).all():
+        raise ConfigError(
+            f"{folder}: expected a model that knows tools of this catalogue ({len(catalogue):,} tools, "
+            f"{catalogue_mark(catalogue)}), found one fitted on {manifest.data.name} ({manifest.n_tools:,} tools, "
+            f"{manifest.catalogue}) that shares none with it: fit {manifest.recipe} on this catalogue"
+        )
+    return Model(folder, manifest, known, arrays)
+
+
+def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:
+    """The models in a folder, by name: each with its manifest, or with what is wrong with it."""
+    found: list[tuple[Path, Manifest | str]] = []
+    for folder in sorted(path for path in shelf.glob("*") if path.is_dir() and path.name[0] != "."):
+        with contextlib.suppress(NotFound):
+            try:
+                found.append((folder, read_manifest(folder)))
+            except StoreError as error:
+                found.append((folder, str(error)))
+    return found

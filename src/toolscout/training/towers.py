@@ -1,0 +1,170 @@
+"""Sentence encoders with gradients: texts cut into tokens once, chunks of like length, cached gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from toolscout.encoders import Kind, Vectors, split_identifiers
+
+__all__ = ["Precision", "Tokens", "Tower", "backward", "chunks", "device", "half"]
+
+Tokens: TypeAlias = list[list[int]]
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
+
+CHUNK: Final = 2_048  # tokens, padding included, that go through an encoder at once
+_PROMPTS: Final = {"query": ("query",), "tool": ("document", "passage", "corpus")}
+
+
+def device() -> torch.device:
+    """Where to train: a CUDA device if there is one, else the processor."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def half(place: torch.device, precision: Precision = "auto") -> bool:
+    """Whether products are computed in bfloat16; by itself where the device multiplies it faster than float32."""
+    if precision != "auto":
+        return precision == "bfloat16"
+    if place.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    try:
+        return "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def chunks(lengths: Sequence[int], most: int = CHUNK) -> list[npt.NDArray[np.intp]]:
+    """Places of items, longest first, in groups that hold at most `most` tokens once padded to their longest.
+
+    An item that is longer than that has a group of its own.
+    """
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    groups, start = [], 0
+    while start < len(order):
+        size = max(1, most // max(1, lengths[order[start]]))
+        groups.append(order[start : start + size])
+        start += size
+    return groups
+
+
+def backward(
+    encode: Callable[[npt.NDArray[np.intp]], Tensor],
+    groups: Sequence[npt.NDArray[np.intp]],
+    loss: Callable[[Tensor], Tensor],
+    *,
+    cached: bool,
+) -> float:
+    """Leave the gradients of `loss(all rows)`, whatever the size of the batch. Returns the loss.
+
+    With cached gradients every group is encoded without a graph, the loss gives the gradient of each row, and every
+    group is encoded again, with its graph and the same random numbers, to send that gradient on: the memory of one
+    group, for one more forward pass.
+
+    Args:
+        encode: places → (len, d) rows with a graph.
+        groups: the places 0 … n-1, each once.
+        loss: (n, d) rows, in the order of places → a scalar; what it has of its own also gets its gradients.
+        cached: False: encode once and hold the graph of all groups.
+    """
+    back = torch.from_numpy(np.argsort(np.concatenate(groups)))
+    if not cached:
+        value = loss(torch.cat([encode(group) for group in groups])[back])
+        value.backward()  # type: ignore[no-untyped-call]
+        return value.item()
+    states, found = [], []
+    for group in groups:
+        states.append(_random_state())
+        with torch.no_grad():
+            found.append(encode(group))
+    after = _random_state()
+    rows = torch.cat(found)[back].requires_grad_()
+    value = loss(rows)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert rows.grad is not None
+    for group, state in zip(groups, states, strict=True):
+        _set_random_state(state)
+        encode(group).backward(rows.grad[torch.from_numpy(group)])  # type: ignore[no-untyped-call]
+    _set_random_state(after)
+    return value.item()
+
+
+def _random_state() -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])
+
+
+class Tower:
+    """A `SentenceTransformer` in training: tokens → unit rows.
+
+    Attributes:
+        model: the `SentenceTransformer`.
+        half: whether its products are computed in bfloat16.
+    """
+
+    def __init__(self, model: Any, *, precision: Precision = "auto") -> None:
+        """Move the model to where it is trained."""
+        self.device = device()
+        self.model = model.to(self.device)
+        self.half = half(self.device, precision)
+        self._pad = int(model.tokenizer.pad_token_id or 0)
+
+    def tokens(self, texts: Sequence[str], kind: Kind, most: int) -> Tokens:
+        """The token ids of each text, at most `most`, with the prompt and the splitting that encoders apply."""
+        prompts = self.model.prompts
+        prompt = next((prompts[name] for name in _PROMPTS[kind] if prompts.get(name)), "")
+        whole = [prompt + split_identifiers(text) for text in texts]
+        found: Tokens = self.model.tokenizer(whole, truncation=True, max_length=most)["input_ids"] if whole else []
+        return found
+
+    def rows(self, tokens: Tokens) -> Tensor:
+        """(n, d) float32 unit rows, with a graph unless gradients are off."""
+        longest = max(map(len, tokens))
+        ids = torch.full((len(tokens), longest), self._pad)
+        mask = torch.zeros((len(tokens), longest), dtype=torch.long)
+        for row, each in enumerate(tokens):
+            ids[row, : len(each)] = torch.tensor(each)
+            mask[row, : len(each)] = 1
+        features = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            vectors = self.model(features)["sentence_embedding"]
+        return functional.normalize(vectors.float(), dim=1)
+
+    def backward(self, tokens: Tokens, loss: Callable[[Tensor], Tensor], hold: int) -> float:
+        """`backward` of a loss over the rows of these texts; gradients are cached beyond `hold` tokens."""
+        groups = chunks([len(each) for each in tokens])
+        padded = sum(len(group) * len(tokens[group[0]]) for group in groups)
+        return backward(
+            lambda places: self.rows([tokens[place] for place in places]), groups, loss, cached=padded > hold
+        )
+
+    def vectors(self, tokens: Tokens) -> Vectors:
+        """(n, d) float32 unit rows as an array, without dropout."""
+        groups = chunks([len(each) for each in tokens])
+        with self.still():
+            found = [self.rows([tokens[place] for place in group]).cpu().numpy() for group in groups]
+        rows: Vectors = np.concatenate(found)[np.argsort(np.concatenate(groups))]
+        return rows
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """No gradients, no dropout."""
+        before = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train(before)

@@ -1,0 +1,82 @@
+"""Arguments are checked against the schema before a call; a schema that cannot be used stops nobody."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from toolscout.gateway_calls import advice
+from toolscout.types import Tool
+
+
+def tool(**parameters: Any) -> Tool:
+    return Tool(id="a/b", name="b", parameters={"type": "object", **parameters})
+
+
+CITY = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "said"),
+    [
+        (CITY, {"city": "Oslo"}, []),
+        (CITY, {"city": "Oslo", "extra": 1}, []),
+        (CITY, {"ciy": "Oslo"}, ["expected the required 'city' (is that what 'ciy' means?), found none"]),
+        (CITY, {"city": None}, ["parameter 'city': expected string, found null"]),
+        (CITY, {"city": "x", "days": "2"}, ["parameter 'days': expected integer, found \"2\""]),
+        (
+            {**CITY, "additionalProperties": False},
+            {"city": "x", "dayz": 1},
+            ["the arguments: expected one of city, days, found 'dayz' (did you mean 'days'?)"],
+        ),
+        (
+            {"properties": {"mode": {"enum": ["fast", "slow"]}}},
+            {"mode": "fst"},
+            ['parameter \'mode\': expected one of "fast", "slow", found "fst": did you mean \'fast\'?'],
+        ),
+        (
+            {"properties": {"a": {"type": "array", "items": {"type": "object", "required": ["x"]}}}},
+            {"a": [{"x": 1}, {}]},
+            ["expected the required 'x' in 'a.1', found none"],
+        ),
+        ({"properties": {"n": {"minimum": 3}}}, {"n": 1}, ["parameter 'n': expected minimum 3, found 1"]),
+    ],
+)
+def test_advice_names_the_parameter_what_was_expected_and_what_was_found(
+    schema: dict[str, Any], given: dict[str, Any], said: list[str]
+) -> None:
+    assert advice(tool(**schema), given) == said
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {"type": "no such type"}}},
+        {"properties": {"x": {"$ref": "#/nowhere"}}},
+        {"properties": {"x": {"$ref": "http://127.0.0.1:9/schema"}}},
+        {"properties": {"x": {"$ref": "#/properties/x"}}},
+        {"properties": {"x": {"multipleOf": 0}}},
+        {"required": "x"},
+    ],
+)
+def test_a_schema_that_cannot_be_used_stops_nobody(schema: dict[str, Any]) -> None:
+    assert advice(tool(**schema), {"x": 1}) == []
+
+
+def test_an_evil_pattern_keeps_nobody_busy() -> None:
+    schema = {"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}, "patternProperties": {"^(b+)+$": {}}}
+    began = time.monotonic()
+    assert advice(tool(**schema, additionalProperties=False), {"x": "a" * 60 + "!", "b" * 60 + "!": 1}) == []
+    assert time.monotonic() - began < 2
+
+
+def test_a_long_value_is_not_repeated_in_full() -> None:
+    [said] = advice(tool(**CITY), {"city": ["x" * 10_000]})
+    assert len(said) < 200
+
+
+def test_no_more_than_five_faults_are_listed() -> None:
+    properties = {f"p{number}": {"type": "string"} for number in range(20)}
+    assert len(advice(tool(properties=properties), dict.fromkeys(properties, 1))) == 5

@@ -1,0 +1,140 @@
+"""Whatever the policy, the catalogue and the query: nobody finds, or hears of, what the policy hides."""
+
+from __future__ import annotations
+
+import tempfile
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolscout.policy import Rules
+from toolscout.scout import Scout
+from toolscout.store import Origin
+from toolscout.types import Hints, Tool
+
+SOURCES = ["mail", "ﬁles", "Ｃrm", "pay-é", "ops"]
+NAMES = [
+    "send",
+    "Send",
+    "ｓend",
+    "delete_file",
+    "delete_ﬁle",
+    "getBalance",
+    "get balance",
+    "re\u0301sume\u0301",
+    "a/b",
+    "copy",
+]
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Iterator[tuple[Scout, list[Tool]]]:
+    """Sources that are served, disabled and partly in quarantine, with names that resemble each other."""
+    everything: list[Tool] = []
+    with tempfile.TemporaryDirectory() as folder, Scout(Path(folder), recipe="bm25", journal=False) as scout:
+        for number, source in enumerate(SOURCES):
+            tools = [
+                Tool(
+                    id=f"{source}/{name}",
+                    name=name,
+                    path=("team", f"t{place % 3}"),
+                    description=f"{name} for {source}: money, letters, folders",
+                    hints=Hints(read_only=(None, True, False)[place % 3]),
+                )
+                for place, name in enumerate(NAMES)
+            ]
+            everything += tools
+            origin = Origin(source, "mcp")
+            scout.store.put_source(origin, source, kind="mcp", tools=tools)
+            if number == 1:
+                scout.store.set_enabled(source, False)
+            if number == 2:
+                scout.store.put_source(
+                    origin, source, kind="mcp", state="disabled", message=f"{source} is off in /etc/x.json"
+                )
+            if number == 3:
+                changed = [Tool(id=each.id, name=each.name, path=each.path, description="new") for each in tools]
+                scout.store.put_source(origin, source, kind="mcp", tools=changed)
+        yield scout, everything
+
+
+segments = st.sampled_from(["*", "**", "team", "t0", "t1", "send", "delete_*", "get*", "a", "b", *NAMES[:3]])
+patterns = st.one_of(
+    st.just("**"),
+    st.tuples(st.sampled_from([*SOURCES, "*"]), st.lists(segments, min_size=1, max_size=3)).map(
+        lambda parts: "/".join([parts[0], *parts[1]])
+    ),
+    st.tuples(st.sampled_from(SOURCES), st.sampled_from(NAMES)).map("/".join),
+)
+policies = st.builds(
+    Rules,
+    st.frozensets(patterns, max_size=4),
+    st.frozensets(patterns, max_size=3),
+    st.booleans(),
+)
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> str:
+    """A query that tries to reach some tool by name, in some spelling and some form."""
+    asked = []
+    for _ in range(draw(st.integers(1, 3))):
+        source, name = draw(st.sampled_from(SOURCES)), draw(st.sampled_from(NAMES))
+        text = draw(st.sampled_from([name, f"{source}/{name}", source, f"{source} {name}", f"{source}/team/t0/{name}"]))
+        text = unicodedata.normalize(draw(st.sampled_from(FORMS)), text)
+        asked.append(draw(st.sampled_from([str.upper, str.lower, str.casefold, str.swapcase, str]))(text))
+    frame = draw(st.sampled_from(["{}", "`{}`", '"{}"', "please run {} now", "select:{}", "SELECT : '{}'", "money {}"]))
+    return frame.format(draw(st.sampled_from([",", " ", " and "])).join(asked))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rules=policies, query=queries(), k=st.integers(1, 50))
+def test_nobody_finds_or_hears_of_what_the_policy_hides(
+    crowded: tuple[Scout, list[Tool]], rules: Rules, query: str, k: int
+) -> None:
+    scout, everything = crowded
+    found = scout.search(query, k, visible=rules)
+    hidden = [tool for tool in everything if not rules(tool)]
+    assert all(rules(tool) for tool in scout.store.tools(found.ids))
+    assert {hit.tool.id for hit in found.hits if hit.tool} == set(found.ids)
+    said = f"{found.reason} {[step.note for step in found.trace]}".replace(query, "")
+    echoed = query.casefold()
+    for tool in hidden:
+        assert tool.id not in said or (tool.id.casefold() in echoed and "is called" in said)
+    for source in SOURCES:
+        if all(tool in hidden for tool in everything if tool.source == source):
+            assert source not in said or (source.casefold() in echoed and "is called" in said)
+    assert "/etc/x.json" not in said
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rules=policies, query=queries())
+def test_what_one_may_not_see_changes_nothing_that_is_said(
+    crowded: tuple[Scout, list[Tool]], rules: Rules, query: str
+) -> None:
+    """Asking for a hidden tool and for one that does not exist gives the same answer, but for the echoed name."""
+    scout, everything = crowded
+    target = next((tool for tool in everything if not rules(tool)), None)
+    if target is None or any(rules(tool) for tool in everything if tool.name.casefold() == target.name.casefold()):
+        return
+    there = scout.search(f"select:{target.id}", visible=rules)
+    absent = scout.search("select:nobody/nothing", visible=rules)
+    assert there.ids == absent.ids == ()
+    assert (there.reason or "").replace(target.id, "X") == (absent.reason or "").replace("nobody/nothing", "X")
+
+
+def test_a_policy_that_lets_something_through_lets_the_search_find_it(crowded: tuple[Scout, list[Tool]]) -> None:
+    scout, _ = crowded
+    rules = Rules(frozenset({"mail/*"}), frozenset({"mail/delete_file"}))
+    found = scout.search("money", 50, visible=rules)
+    assert "mail/send" in found.ids and {"mail/delete_file", "mail/delete_ﬁle"}.isdisjoint(found.ids)
+    assert scout.search("ops/send", visible=Rules(frozenset({"ops/**"}))).ids[:2] == ("ops/Send", "ops/send")
+    waits = scout.search("pay-é/copy", visible=Rules(frozenset({"pay-é/copy"})))
+    assert waits.reason == "pay-é/copy waits for approval: its definition changed"
+    off = scout.search("Ｃrm/copy", visible=Rules(frozenset({"Ｃrm/copy"})))
+    assert off.reason == "Ｃrm/copy is not searched: source 'Ｃrm' is disabled"
