@@ -128,7 +128,8 @@ class Gateway:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+                    end = functools.partial(self._threads.shutdown, cancel_futures=True)
+                    await anyio.to_thread.run_sync(end)  # until then nobody may close the store under them
 
     async def stop(self) -> None:
         """End every server behind the gateway, with the processes that it started."""

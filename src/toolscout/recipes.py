@@ -65,7 +65,7 @@ RECIPES: dict[str, Recipe] = {
             "all-MiniLM-L6-v2 on title and text.",
             plain.dense,
             {"style": "raw"},
-            encoder="minilm",
+            encoder="minilm-plain",
             encodes=True,
         ),
         Recipe(

@@ -20,9 +20,8 @@ from toolscout.testing import check_encoder
 
 pytest.importorskip("sentence_transformers", reason="needs the extra train")
 
-WORDS = tuple(
-    "a the tool weather rain tomorrow will it in mail send message to user by id get find ##s ##ing ? ! :".split()
-)
+SPEECH = "a the tool weather rain tomorrow will it in mail send message to user by id get find ##s ##ing ? ! :"
+WORDS = SPEECH.split()
 PROMPTS = {"query": "find a tool: ", "document": "the tool: "}
 LENGTH = 24
 TEXTS = [

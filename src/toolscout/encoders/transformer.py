@@ -36,7 +36,8 @@ class TransformerEncoder:
         """Load a model.
 
         Args:
-            name: `minilm`, a folder, or a name on the Hugging Face hub.
+            name: `minilm`, a folder, or a name on the Hugging Face hub; with `-plain` behind `minilm`, identifiers in
+                texts are left whole, as published baselines have them.
 
         Raises:
             MissingExtra: without sentence-transformers.
@@ -44,7 +45,8 @@ class TransformerEncoder:
         """
         self.name = name
         library: Any = require("sentence_transformers", "train")
-        place = _minilm() if name == "minilm" else name
+        place = _minilm() if name in ("minilm", "minilm-plain") else name
+        self._prepare = split_identifiers if name != "minilm-plain" else str
         try:
             self.model = library.SentenceTransformer(place, model_kwargs={"use_safetensors": True})
         except (OSError, ValueError, KeyError) as error:
@@ -55,14 +57,15 @@ class TransformerEncoder:
             ) from None
         self.model.eval()
         self.dim: int = int(self.model.encode(["dimension"], show_progress_bar=False).shape[1])
-        self.fingerprint = digest(FORMAT, [_weights(self.model), self.model.prompts, self.model.max_seq_length])
+        parts = [_weights(self.model), self.model.prompts, self.model.max_seq_length]
+        self.fingerprint = digest(FORMAT, [*parts, "plain"] if name == "minilm-plain" else parts)
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Texts → `(n, dim)` float32 unit rows; queries and tools get the prompts that the model was trained with."""
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
         encode = self.model.encode_query if kind == "query" else self.model.encode_document
-        return unit_rows(encode([split_identifiers(text) for text in texts], show_progress_bar=False))
+        return unit_rows(encode([self._prepare(text) for text in texts], show_progress_bar=False))
 
 
 def _minilm() -> str:

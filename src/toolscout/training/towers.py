@@ -34,7 +34,7 @@ def half(place: torch.device, precision: Precision = "auto") -> bool:
     if precision != "auto":
         return precision == "bfloat16"
     if place.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     try:
         return "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

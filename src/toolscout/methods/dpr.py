@@ -1,0 +1,191 @@
+"""A fine-tuned bi-encoder: queries and tools are texts of one encoder, which learns to bring them together.
+
+`dpr` sets all gold tools of a query against the whole catalogue; `dpr-inbatch` is the recipe of the papers, one positive
+against the other tools of its batch. Tools that training never saw are found by the same encoder.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.dataset import Qrels
+from toolscout.encoders import Kind, Vectors, split_identifiers
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.errors import ConfigError
+from toolscout.indexes import top_k
+from toolscout.indexes.sparse import BM25
+from toolscout.methods import Fitting, Parts, plain
+from toolscout.models import Model
+from toolscout.pipeline import Stage
+from toolscout.types import Tool, digest, render
+
+__all__ = ["FittedEncoder", "Options", "encoder_of", "fit", "make"]
+
+STYLE: Final = "short"
+FOLDER: Final = "encoder"
+DEPTH: Final = 10
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit.
+
+    Attributes:
+        negatives: `catalogue`: all gold tools of a query against the catalogue; `batch`: one against its batch.
+        whole: a catalogue of more tools than this is sampled at each step.
+        sampled: tools drawn at random for a step, of such a catalogue.
+        hard: hard negatives of a query at a step, of such a catalogue.
+        epochs: at most; the best on dev is kept.
+        batch: queries a step; of `negatives=batch`, pairs.
+        rate: highest learning rate.
+        decay: weight decay.
+        warmup: share of the steps in which the rate rises.
+        schedule: how it falls.
+        patience: epochs without a better dev before it stops.
+        temperature: cosines are divided by it.
+        tool_length: tokens after which the text of a tool is cut, in training and later.
+        precision: `auto`: bfloat16 where the processor or the device has it.
+        hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
+        threads: of the processor; 0: as many as torch takes by itself.
+    """
+
+    negatives: Literal["catalogue", "batch"] = "catalogue"
+    whole: Count = 1_000
+    sampled: Count = 512
+    hard: Annotated[int, msgspec.Meta(ge=0)] = 2
+    epochs: Count = 4
+    batch: Annotated[int, msgspec.Meta(ge=2)] = 384
+    rate: Positive = 2e-4
+    decay: Annotated[float, msgspec.Meta(ge=0)] = 0.01
+    warmup: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    patience: Count = 2
+    temperature: Positive = 0.05
+    tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    hold: Annotated[int, msgspec.Meta(ge=0)] = 32_768
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class FittedEncoder(TransformerEncoder):
+    """The encoder of a fitted model; texts of tools are cut where they were cut in training."""
+
+    def __init__(self, folder: Path, tool_length: int) -> None:
+        """Load the folder of the encoder; `tool_length` is in tokens."""
+        super().__init__(str(folder))
+        self._most = tool_length
+        self.fingerprint = digest("fitted/1", [self.fingerprint, tool_length])
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
+        """Texts → `(n, dim)` float32 unit rows."""
+        return super().encode(self._cut(texts) if kind == "tool" else texts, kind)
+
+    def _cut(self, texts: Sequence[str]) -> list[str]:
+        whole = [split_identifiers(text) for text in texts]
+        if not whole:
+            return whole
+        found = self.model.tokenizer(whole, truncation=True, max_length=self._most, return_offsets_mapping=True)
+        return [
+            text[: max(end for _, end in spans)] for text, spans in zip(whole, found["offset_mapping"], strict=True)
+        ]
+
+
+def fit(job: Fitting) -> None:
+    """Tune the job's encoder on its queries, and keep the epoch that is best on dev by ndcg@5.
+
+    Raises:
+        MissingExtra: without torch or sentence-transformers.
+        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+    """
+    from toolscout.training import Plan, train
+    from toolscout.training.biencoders import InBatch, Lists
+    from toolscout.training.towers import Tower
+
+    options: Options = job.options
+    encoder = job.loaded()
+    if not isinstance(encoder, TransformerEncoder):
+        raise ConfigError(
+            f"expected an encoder that can be tuned (minilm, a folder, or a name on the Hugging Face hub), found "
+            f"{encoder.name}: give another --encoder"
+        )
+    tower = Tower(copy.deepcopy(encoder.model), precision=options.precision)
+    longest = int(encoder.model.max_seq_length or 512)
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()]
+    shared: dict[str, Any] = {
+        "tower": tower,
+        "queries": tower.tokens([job.texts[query] for query in job.train], "query", longest),
+        "tools": tower.tokens([render(tool, STYLE) for tool in job.tools], "tool", options.tool_length),
+        "temperature": options.temperature,
+        "hold": options.hold,
+        "identity": digest("dpr/1", [encoder.fingerprint, job.data.fingerprint, options]),
+        "dev": tower.tokens([job.texts[query] for query in job.dev], "query", longest),
+        "judge": lambda cosines: job.judge(_nearest(cosines, job.dev, job.tools)),
+    }
+    task: Lists | InBatch
+    if options.negatives == "batch":
+        task = InBatch(**shared).among(gold)
+    elif len(job.tools) <= options.whole:
+        task = Lists(**shared).among(gold)
+    else:
+        task = Lists(**shared).among(
+            gold, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(job, place)
+        )
+    plan = Plan(
+        epochs=options.epochs,
+        batch=options.batch,
+        rate=options.rate,
+        decay=options.decay,
+        warmup=options.warmup,
+        schedule=options.schedule,
+        patience=options.patience,
+        seed=job.seed,
+        threads=options.threads,
+    )
+    job.say(f"training on {task.size:,} examples with {'bfloat16' if tower.half else 'float32'} on {tower.device}")
+    done = train(task, plan, checkpoint=job.work / "checkpoint.safetensors", resume=job.resume, say=job.say)
+    job.save(
+        {},
+        metrics=done.figures,
+        values={
+            "best_epoch": done.best,
+            "history": done.history,
+            "examples_per_second": round(done.rate, 2),
+            "peak_mb": round(done.peak_mb, 1),
+        },
+        seconds=done.seconds,
+        files=lambda folder: tower.model.save(str(folder / FOLDER), create_model_card=False),
+    )
+
+
+def _nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
+    """Query id → the ids of its nearest tools; rows in the order of the queries."""
+    return {
+        query: [tools[number].id for number in top_k(row, DEPTH)] for query, row in zip(queries, cosines, strict=True)
+    }
+
+
+def _by_words(job: Fitting, place: Mapping[str, int]) -> list[npt.NDArray[np.intp]]:
+    depth = 30 + max(map(len, job.train.values()))
+    ids, _ = BM25.build(job.tools).search([job.texts[query] for query in job.train], depth)
+    return [np.array([place[tool] for tool in found], dtype=np.intp) for found in ids]
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The nearest tools by the fitted encoder."""
+    encoder = encoder_of(parts.load(bound=False))
+    return plain.dense(dataclasses.replace(parts, encoder=encoder), {"style": STYLE})
+
+
+def encoder_of(model: Model) -> FittedEncoder:
+    """The encoder that a model brings, for methods that go on from it."""
+    return FittedEncoder(model.folder / FOLDER, model.manifest.settings["tool_length"].value)

@@ -1,0 +1,155 @@
+"""Tasks that tune a sentence encoder so that queries lie near their gold tools."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from toolscout.encoders import Vectors
+from toolscout.training import Task
+from toolscout.training.losses import info_nce, list_softmax
+from toolscout.training.towers import Tokens, Tower
+
+__all__ = ["BiEncoder", "InBatch", "Lists", "Texts"]
+
+Places = npt.NDArray[np.intp]
+POOL: Final = 30  # the nearest wrong tools of a query, from which its hard negatives are drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """What a bi-encoder learns from, in tokens.
+
+    Attributes:
+        tower: the encoder.
+        queries: the training queries.
+        tools: the whole catalogue.
+        gold: of each training query, the places of its gold tools.
+        dev: the queries to choose on; none: the last epoch is kept.
+        judge: cosines (dev queries, tools) → figures.
+        identity: see `Task`.
+        temperature: cosines are divided by it.
+        hold: so many tokens of a batch are held with their graph; of a larger batch the gradients are cached.
+    """
+
+    tower: Tower
+    queries: Tokens
+    tools: Tokens
+    gold: Sequence[Places]
+    dev: Tokens
+    judge: Callable[[Vectors], dict[str, float]]
+    identity: str
+    temperature: float = 0.05
+    hold: int = 32_768
+
+
+class BiEncoder(Task):
+    """What both tasks share: each text of a batch is encoded once; dev is the nearest tools of each dev query."""
+
+    def __init__(self, texts: Texts, size: int) -> None:
+        """Take the texts and the number of examples."""
+        self.texts, self.size = texts, size
+        self.module, self.identity = texts.tower.model, texts.identity
+
+    def figures(self) -> dict[str, float]:
+        """What the judge says of the cosines on dev."""
+        texts = self.texts
+        if not texts.dev:
+            return {}
+        return texts.judge(texts.tower.vectors(texts.dev) @ texts.tower.vectors(texts.tools).T)
+
+    def descend(self, queries: Places, tools: Places, loss: Callable[[Tensor], Tensor]) -> float:
+        """Gradients of a loss of the scores `(len(queries), len(tools))`, each text encoded once."""
+        texts = self.texts
+        tokens = [texts.queries[place] for place in queries] + [texts.tools[place] for place in tools]
+
+        def of_rows(rows: Tensor) -> Tensor:
+            return loss(rows[: len(queries)] @ rows[len(queries) :].T / texts.temperature)
+
+        return texts.tower.backward(tokens, of_rows, texts.hold)
+
+
+class Lists(BiEncoder):
+    """All gold tools of a query against a list of tools that the whole batch shares (`losses.list_softmax`).
+
+    The list is the whole catalogue, or, of a large one, the gold tools of the batch, hard negatives of each query, and
+    tools drawn at random. Hard negatives come from the `POOL` nearest wrong tools: by words in the first epoch, by the
+    encoder itself afterwards.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        *,
+        sampled: int | None = None,
+        hard: int = 0,
+        by_words: Callable[[], Sequence[Places]] = tuple,
+    ) -> None:
+        """Describe the task.
+
+        Args:
+            texts: what to learn from.
+            sampled: how many tools a step are drawn at random; None: the list is the whole catalogue.
+            hard: how many hard negatives a query.
+            by_words: gives, for each training query, the nearest tools by words, best first.
+        """
+        super().__init__(texts, len(texts.queries))
+        self.sampled, self.hard, self.by_words = sampled, hard, by_words
+
+    def begin(self, epoch: int, random: np.random.Generator) -> None:
+        """Mine the hard negatives of this epoch."""
+        if self.sampled is None:
+            return
+        nearest = self.by_words() if epoch == 0 else self._by_itself()
+        self._mined = [
+            found[~np.isin(found, gold)][:POOL] for found, gold in zip(nearest, self.texts.gold, strict=True)
+        ]
+
+    def backward(self, rows: Places, random: np.random.Generator) -> float:
+        """One step on some queries."""
+        columns = self._columns(rows, random)
+        gold = np.stack([np.isin(columns, self.texts.gold[row]) for row in rows])
+        table = torch.from_numpy(gold).to(self.texts.tower.device)
+        return self.descend(rows, columns, lambda scores: list_softmax(scores, table))
+
+    def _columns(self, rows: Places, random: np.random.Generator) -> Places:
+        if self.sampled is None:
+            return np.arange(len(self.texts.tools))
+        hard = [random.permutation(self._mined[row])[: self.hard] for row in rows]
+        drawn = random.integers(0, len(self.texts.tools), self.sampled)
+        return np.unique(np.concatenate([*(self.texts.gold[row] for row in rows), *hard, drawn]))
+
+    def _by_itself(self) -> list[Places]:
+        tools, depth = self.texts.tower.vectors(self.texts.tools), POOL + max(map(len, self.texts.gold))
+        found: list[Places] = []
+        for start in range(0, len(self.texts.queries), 1024):
+            cosines = self.texts.tower.vectors(self.texts.queries[start : start + 1024]) @ tools.T
+            found.extend(np.argsort(-cosines, axis=1, kind="stable")[:, :depth])
+        return found
+
+
+class InBatch(BiEncoder):
+    """Pairs of a query and one of its tools; the other pairs' tools are the negatives (`losses.info_nce`).
+
+    The published recipe, with one courtesy: a tool that several pairs of a batch share is one column, so that a query's
+    own positive is not also its negative. Its other gold tools in the batch are negatives, as published.
+    """
+
+    def __init__(self, texts: Texts) -> None:
+        """Describe the task: a pair for each gold tool of each query."""
+        pairs = [(query, tool) for query, tools in enumerate(texts.gold) for tool in tools]
+        super().__init__(texts, len(pairs))
+        self.pairs = np.array(pairs, dtype=np.intp).reshape(-1, 2)
+
+    def backward(self, rows: Places, random: np.random.Generator) -> float:
+        """One step on some pairs."""
+        queries, of_query = np.unique(self.pairs[rows, 0], return_inverse=True)
+        tools, of_tool = np.unique(self.pairs[rows, 1], return_inverse=True)
+        asked, wanted = (torch.from_numpy(each).to(self.texts.tower.device) for each in (of_query, of_tool))
+        return self.descend(queries, tools, lambda scores: info_nce(scores[asked], wanted))
