@@ -12,7 +12,7 @@ def test_arguments_come_before_the_environment_before_the_file_before_defaults(t
     file = tmp_path / "toolscout.toml"
     file.write_text('k = 7\ncaller = "file"\nmcp_timeout = 5\n')
     found = load_settings(file=file, environ={"TOOLSCOUT_K": "8", "TOOLSCOUT_CALLER": "env"}, k=9)
-    assert (found.k, found.caller, found.mcp_timeout, found.recipe) == (9, "env", 5.0, "bm25")
+    assert (found.k, found.caller, found.mcp_timeout, found.recipe) == (9, "env", 5.0, "hybrid")
     origins = {name: origin for name, _, origin in found.items()}
     assert origins["k"] == "argument"
     assert origins["caller"] == "environment"

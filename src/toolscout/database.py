@@ -34,7 +34,7 @@ class Database:
         """
         self.path = path
         self._local = threading.local()
-        self._all: list[sqlite3.Connection] = []
+        self._all: list[tuple[sqlite3.Connection, threading.RLock]] = []
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,9 +63,9 @@ class Database:
             found = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             found.execute("PRAGMA foreign_keys = ON")
             found.execute("PRAGMA synchronous = NORMAL")
-            self._local.connection = found
+            self._local.connection, self._local.busy = found, threading.RLock()
             with self._lock:
-                self._all.append(found)
+                self._all.append((found, self._local.busy))
         return found
 
     def _migrate(self, migrations: Sequence[str]) -> None:
@@ -96,8 +96,8 @@ class Database:
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A write transaction: all or nothing."""
-        with self.errors():
-            connection = self.connection
+        connection = self.connection
+        with self.errors(), self._local.busy:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -109,8 +109,8 @@ class Database:
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A read transaction: one consistent state, whatever others write meanwhile. May be nested."""
-        with self.errors():
-            connection = self.connection
+        connection = self.connection
+        with self.errors(), self._local.busy:
             if connection.in_transaction:
                 yield connection
                 return
@@ -131,9 +131,10 @@ class Database:
         return found + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Close the connections of all threads, each when its thread has finished what it is reading or writing."""
         with self._lock:
-            for connection in self._all:
-                connection.close()
+            for connection, busy in self._all:
+                with busy:
+                    connection.close()
             self._all.clear()
         self._local = threading.local()

@@ -266,7 +266,9 @@ def verify(folder: Path) -> Manifest:
     if sorted(manifest.files) != _files(folder):
         odd = sorted(set(manifest.files) ^ set(_files(folder)))[0]
         state = "missing" if odd in manifest.files else "one more"
-        raise StoreError(f"{folder}: expected the files that {MANIFEST} lists, found {odd} {state}: fit the model again")
+        raise StoreError(
+            f"{folder}: expected the files that {MANIFEST} lists, found {odd} {state}: fit the model again"
+        )
     for name, wanted in manifest.files.items():
         found = _digest(folder / name)
         if found != wanted:

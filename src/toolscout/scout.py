@@ -124,18 +124,20 @@ class Scout:
 
     def _take(self, origin: Origin, readings: Sequence[sources.Reading]) -> Iterator[Changes]:
         for reading in readings:
-            yield self._put(origin, reading)
+            yield self.put(origin, reading)
         present = {reading.source for reading in readings}
-        for source in self._brought_by(origin):
+        for source in self.brought_by(origin):
             if source.name not in present:
                 gone = self.store.remove_source(source.name)
                 yield Changes(source=source.name, kind=source.kind, message="no longer there", gone=gone)
 
-    def _brought_by(self, origin: Origin) -> list[Source]:
+    def brought_by(self, origin: Origin) -> list[Source]:
+        """The sources that an origin has brought into the catalogue."""
         ids = {each.id for each in self.store.origins() if (each.locator, each.name) == (origin.locator, origin.name)}
         return [source for source in self.store.sources() if source.origin in ids]
 
-    def _put(self, origin: Origin, reading: sources.Reading) -> Changes:
+    def put(self, origin: Origin, reading: sources.Reading) -> Changes:
+        """Make the catalogue hold what a source was read to hold; a name that another origin has is an error."""
         owner = self.store.owner(reading.source)
         problems = [(problem.entry, problem.message) for problem in reading.problems]
         if owner is not None and (owner.locator, owner.name) != (origin.locator, origin.name):
@@ -179,7 +181,7 @@ class Scout:
         try:
             readings = sources.read(origin.locator, name=origin.name, kind=origin.kind, settings=self.settings)
         except SourceError as error:
-            for source in self._brought_by(origin):
+            for source in self.brought_by(origin):
                 yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))
         else:
             yield from self._take(origin, readings)

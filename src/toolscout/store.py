@@ -204,8 +204,8 @@ class Store(Database):
 
     def generation(self) -> int:
         """The number that every change raises."""
-        with self.errors():
-            return int(self.connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+        with self.reading() as connection:
+            return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
 
     def catalogue(self) -> Catalogue:
         """A snapshot of the present generation. Its tools load from the store on demand."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolscout.gateway_calls import advice
+from toolscout.gateway.calls import advice
 from toolscout.types import Tool
 
 

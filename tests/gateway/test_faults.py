@@ -171,7 +171,7 @@ def test_a_server_that_cries_change_is_read_once_a_second(start: Start) -> None:
 
 def test_a_megabyte_of_description_costs_an_agent_no_more_than_its_budget(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        from toolscout.gateway_text import tokens
+        from toolscout.gateway.text import tokens
 
         for detail in ("compact", "full"):
             answer = await agent.use("search_tools", queries=["huge"], limit=20, detail=detail)

@@ -10,7 +10,7 @@ from mcp import Client, StdioServerParameters
 
 from gateway.conftest import Agent, Start, busy
 from gateway.test_gateway import run
-from toolscout.gateway_text import tokens
+from toolscout.gateway.text import tokens
 
 pytestmark = pytest.mark.net
 EACH = 50

@@ -15,7 +15,7 @@ import pytest
 from gateway.conftest import Agent, Start
 from gateway.test_gateway import run
 from toolscout.errors import UserError
-from toolscout.gateway_openapi import MAX_RESPONSE, request
+from toolscout.gateway.openapi import MAX_RESPONSE, request
 from toolscout.scout import Scout
 from toolscout.types import Tool
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from toolscout import gateway_text as show
+from toolscout.gateway import text as show
 from toolscout.types import Tool
 
 

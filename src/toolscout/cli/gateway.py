@@ -71,7 +71,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     import anyio
 
-    from toolscout.gateway_http import PATH, serve
+    from toolscout.gateway.http import PATH, serve
 
     if not options["http"]:
         gateway.say(f"serving {gateway.speaker.name} over standard input and output")

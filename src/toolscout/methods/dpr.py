@@ -1,7 +1,7 @@
 """A fine-tuned bi-encoder: queries and tools are texts of one encoder, which learns to bring them together.
 
-`dpr` sets all gold tools of a query against the whole catalogue; `dpr-inbatch` is the recipe of the papers, one positive
-against the other tools of its batch. Tools that training never saw are found by the same encoder.
+`dpr` sets all gold tools of a query against the whole catalogue; `dpr-inbatch` is the recipe of the papers, one
+positive against the other tools of its batch. Tools that training never saw are found by the same encoder.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         schedule: how it falls.
         patience: epochs without a better dev before it stops.
         temperature: cosines are divided by it.
+        dropout: in training, in place of the encoder's own; none is a third faster on a processor.
         tool_length: tokens after which the text of a tool is cut, in training and later.
         precision: `auto`: bfloat16 where the processor or the device has it.
         hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
@@ -70,6 +71,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     patience: Count = 2
     temperature: Positive = 0.05
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     hold: Annotated[int, msgspec.Meta(ge=0)] = 32_768
@@ -94,9 +96,8 @@ class FittedEncoder(TransformerEncoder):
         if not whole:
             return whole
         found = self.model.tokenizer(whole, truncation=True, max_length=self._most, return_offsets_mapping=True)
-        return [
-            text[: max(end for _, end in spans)] for text, spans in zip(whole, found["offset_mapping"], strict=True)
-        ]
+        ends = [max(end for _, end in spans) for spans in found["offset_mapping"]]
+        return [text[:end] for text, end in zip(whole, ends, strict=True)]
 
 
 def fit(job: Fitting) -> None:
@@ -107,7 +108,7 @@ def fit(job: Fitting) -> None:
         ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
     """
     from toolscout.training import Plan, train
-    from toolscout.training.biencoders import InBatch, Lists
+    from toolscout.training.biencoders import InBatch, Lists, Texts
     from toolscout.training.towers import Tower
 
     options: Options = job.options
@@ -117,29 +118,27 @@ def fit(job: Fitting) -> None:
             f"expected an encoder that can be tuned (minilm, a folder, or a name on the Hugging Face hub), found "
             f"{encoder.name}: give another --encoder"
         )
-    tower = Tower(copy.deepcopy(encoder.model), precision=options.precision)
+    tower = Tower(copy.deepcopy(encoder.model), dropout=options.dropout, precision=options.precision)
     longest = int(encoder.model.max_seq_length or 512)
     place = {tool.id: number for number, tool in enumerate(job.tools)}
-    gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()]
-    shared: dict[str, Any] = {
-        "tower": tower,
-        "queries": tower.tokens([job.texts[query] for query in job.train], "query", longest),
-        "tools": tower.tokens([render(tool, STYLE) for tool in job.tools], "tool", options.tool_length),
-        "temperature": options.temperature,
-        "hold": options.hold,
-        "identity": digest("dpr/1", [encoder.fingerprint, job.data.fingerprint, options]),
-        "dev": tower.tokens([job.texts[query] for query in job.dev], "query", longest),
-        "judge": lambda cosines: job.judge(_nearest(cosines, job.dev, job.tools)),
-    }
+    texts = Texts(
+        tower=tower,
+        queries=tower.tokens([job.texts[query] for query in job.train], "query", longest),
+        tools=tower.tokens([render(tool, STYLE) for tool in job.tools], "tool", options.tool_length),
+        gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()],
+        dev=tower.tokens([job.texts[query] for query in job.dev], "query", longest),
+        judge=lambda cosines: job.judge(_nearest(cosines, job.dev, job.tools)),
+        identity=digest("dpr/1", [encoder.fingerprint, job.data.fingerprint, options]),
+        temperature=options.temperature,
+        hold=options.hold,
+    )
     task: Lists | InBatch
     if options.negatives == "batch":
-        task = InBatch(**shared).among(gold)
+        task = InBatch(texts)
     elif len(job.tools) <= options.whole:
-        task = Lists(**shared).among(gold)
+        task = Lists(texts)
     else:
-        task = Lists(**shared).among(
-            gold, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(job, place)
-        )
+        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(job, place))
     plan = Plan(
         epochs=options.epochs,
         batch=options.batch,

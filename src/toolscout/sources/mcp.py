@@ -50,7 +50,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     import anyio
     from anyio.from_thread import start_blocking_portal
 
-    plans = _plan(locator, name)
+    plans = plan(locator, name)
     outcomes: dict[str, Outcome | SourceError] = {}
     person = interactive()
 
@@ -71,12 +71,12 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     with start_blocking_portal() as portal:
         portal.call(read_all)
     return [
-        _reading(source, server, outcomes[source]) if isinstance(server, Server) else server
+        reading_of(source, server, outcomes[source]) if isinstance(server, Server) else server
         for source, server in plans.items()
     ]
 
 
-def _plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
+def plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
     """Source name → the server to read, or the Reading of one that need not or cannot be."""
     path = Path(locator).expanduser()
     if not _is_file(path):
@@ -123,7 +123,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _reading(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
+def reading_of(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
     if isinstance(outcome, SourceError):
         return Reading(source=source, kind="mcp", state="error", message=str(outcome))
     raw, about = outcome

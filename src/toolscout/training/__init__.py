@@ -269,9 +269,8 @@ class _Loop:
             self.best = {name: value.detach().clone() for name, value in self.task.module.state_dict().items()}
         self.at.epoch, self.at.step, self.at.loss = self.at.epoch + 1, 0, 0.0
         told = ", ".join(f"{name} {value:.4f}" for name, value in self.at.history[-1].items())
-        self.say(
-            f"epoch {self.at.epoch}/{self.plan.epochs} done: {told}{', best so far' if self.at.best == self.at.epoch - 1 else ''}"
-        )
+        best = ", best so far" if self.at.best == self.at.epoch - 1 else ""
+        self.say(f"epoch {self.at.epoch}/{self.plan.epochs} done: {told}{best}")
 
     def _save(self) -> None:
         now = time.monotonic()

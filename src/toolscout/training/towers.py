@@ -114,10 +114,13 @@ class Tower:
         half: whether its products are computed in bfloat16.
     """
 
-    def __init__(self, model: Any, *, precision: Precision = "auto") -> None:
-        """Move the model to where it is trained."""
+    def __init__(self, model: Any, *, dropout: float, precision: Precision = "auto") -> None:
+        """Move the model to where it is trained, and set its dropout."""
         self.device = device()
         self.model = model.to(self.device)
+        for part in model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = dropout
         self.half = half(self.device, precision)
         self._pad = int(model.tokenizer.pad_token_id or 0)
 

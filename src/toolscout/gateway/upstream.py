@@ -139,7 +139,7 @@ class Upstream:
 
     async def _list(self, connection: Connection) -> None:
         raw = await connection.list_tools(self._pool.scout.settings.max_tools)
-        reading = mcp._reading(self.name, self.server, (raw, connection.about))
+        reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
         changes = await self._pool.put(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
@@ -238,7 +238,7 @@ class Upstreams:
 
     async def put(self, origin: Origin, reading: Reading) -> Changes:
         """Bring one reading into the catalogue."""
-        return await self.thread(self.scout._put, origin, reading)
+        return await self.thread(self.scout.put, origin, reading)
 
     async def run(self, origins: list[Origin]) -> None:
         """Serve every server of these origins until cancelled; one that cannot be read is named."""
@@ -248,7 +248,7 @@ class Upstreams:
         async with anyio.create_task_group() as group:
             for origin in origins:
                 try:
-                    plan = await self.thread(mcp._plan, origin.locator, origin.name)
+                    plan = await self.thread(mcp.plan, origin.locator, origin.name)
                 except SourceError as error:
                     self.say(str(error))
                     continue
@@ -273,7 +273,7 @@ class Upstreams:
 
     async def _forget(self, origin: Origin, plan: Mapping[str, object]) -> None:
         """Sources that the file no longer names."""
-        for source in await self.thread(self.scout._brought_by, origin):
+        for source in await self.thread(self.scout.brought_by, origin):
             if source.name not in plan:
                 await self.thread(self.scout.store.remove_source, source.name)
                 self.say(f"{source.name}: no longer there")

@@ -18,11 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolscout import gateway_text as show
 from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
-from toolscout.gateway_calls import Calls, advice
-from toolscout.gateway_http import CALLER
-from toolscout.gateway_upstream import NAME, Upstreams
+from toolscout.gateway import text as show
+from toolscout.gateway.calls import Calls, advice
+from toolscout.gateway.http import CALLER
+from toolscout.gateway.upstream import NAME, Upstreams
 from toolscout.policy import LOCAL, Caller, Policies
 from toolscout.scout import Scout
 from toolscout.store import Catalogue, Origin

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout import gateway_openapi
 from toolscout.errors import BadEntry, Unavailable, UserError
-from toolscout.gateway_text import clip, plain, quoted
-from toolscout.gateway_upstream import Upstreams
+from toolscout.gateway import openapi
+from toolscout.gateway.text import clip, plain, quoted
+from toolscout.gateway.upstream import Upstreams
 from toolscout.types import Tool, clean
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Calls:
         try:
             with anyio.fail_after(seconds):
                 if "method" in tool.meta:
-                    return await gateway_openapi.call(self._http(), tool, arguments)
+                    return await openapi.call(self._http(), tool, arguments)
                 if upstream is not None:
                     return await upstream.call(tool.name, arguments, progress)
                 return await self._call_python(tool, arguments)
