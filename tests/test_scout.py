@@ -236,9 +236,13 @@ def test_recipes_refuse_unknown_names_and_settings() -> None:
         build("bm52", catalogue)
     with pytest.raises(ConfigError, match="recipe bm25"):
         build("bm25", catalogue, {"colour": "red"})
-    for name in RECIPES:
-        assert RECIPES[name].summary
-        assert build(name, catalogue).writes >= {"hits"}
+    for name, recipe in RECIPES.items():
+        assert recipe.summary
+        if recipe.fit:
+            with pytest.raises(ConfigError, match="expected a fitted model"):
+                build(name, catalogue)
+        elif recipe.encoder is None:
+            assert build(name, catalogue).writes >= {"hits"}
 
 
 def test_settings_reach_the_scout(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ else:
 __all__ = ["Settings", "load_settings"]
 
 FILE_NAME: Final = "toolscout.toml"
+MIN_BUDGET: Final = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Settings:
     caller: str = "local"
     trust: str = "pin"
     trust_scan: bool = True
+    call_timeout: float = 60.0
+    gateway_budget: int = 3_000
+    pins: tuple[str, ...] = ()
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -58,10 +62,15 @@ class Settings:
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
             )
-        for name in ("k", "max_tools", "mcp_timeout", "http_timeout"):
-            if getattr(self, name) <= 0:
+        for name in ("k", "max_tools", "mcp_timeout", "http_timeout", "call_timeout"):
+            if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
+        if self.gateway_budget < MIN_BUDGET:
+            origin = self.origins.get("gateway_budget", "argument")
+            raise ConfigError(
+                f"gateway_budget: expected at least {MIN_BUDGET} tokens, found {self.gateway_budget} ({origin})"
+            )
 
     def items(self) -> list[tuple[str, Any, str]]:
         """(name, value, origin) of every setting."""
@@ -138,11 +147,27 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
             }[str(value).lower()]
         if isinstance(value, bool):
             raise ValueError
+        if kind is tuple:
+            return _names(value)
         if kind is Path:
             return Path(value).expanduser()
         if kind is str and not isinstance(value, str):
             raise ValueError
         return kind(value)
     except (KeyError, TypeError, ValueError):
-        wanted = {bool: "true or false", int: "a whole number", float: "a number", Path: "a folder"}.get(kind, "text")
+        wanted = {
+            bool: "true or false",
+            int: "a whole number",
+            float: "a number",
+            Path: "a folder",
+            tuple: "a list of names",
+        }.get(kind, "text")
         raise ConfigError(f"{name} ({origin}): expected {wanted}, found {value!r}") from None
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Names in a list, or in one text with commas between them."""
+    names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError
+    return tuple(filter(None, names))

@@ -30,7 +30,20 @@ import toolscout
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.types import Tool, digest, render
 
-__all__ = ["Data", "Manifest", "Model", "Setting", "catalogue_mark", "keys", "list_models", "load", "places", "save"]
+__all__ = [
+    "Data",
+    "Manifest",
+    "Model",
+    "Setting",
+    "catalogue_mark",
+    "keys",
+    "list_models",
+    "load",
+    "places",
+    "read_manifest",
+    "save",
+    "verify",
+]
 
 FORMAT: Final = "toolscout-model/1"
 MANIFEST, ARRAYS, TOOLS, CARD = "manifest.json", "model.safetensors", "tools.json", "README.md"
@@ -86,6 +99,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         recipe: which recipe it belongs to.
+        job: identity of the fit: equal jobs give equal models.
         settings: every setting of the fit, with its origin.
         seed: of everything random.
         encoder: what the queries must be encoded with; None: the model needs no encoder, or brings its own.
@@ -101,6 +115,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     recipe: str
+    job: str
     settings: dict[str, Setting]
     seed: int
     encoder: EncoderMark | None
@@ -175,6 +190,7 @@ def save(
     folder: Path,
     *,
     recipe: str,
+    job: str,
     arrays: Arrays,
     tools: Sequence[Tool],
     settings: Mapping[str, Setting],
@@ -192,6 +208,7 @@ def save(
     Args:
         folder: where; its parents are made.
         recipe: see `Manifest`, as all that is not named here.
+        job: see `Manifest`.
         arrays: name → array.
         tools: what the model was fitted on; rows of its arrays are in this order.
         settings: see `Manifest`.
@@ -216,6 +233,7 @@ def save(
     (aside / CARD).write_text(f"# {recipe}\n\n{card}".rstrip() + "\n", encoding="utf-8")
     manifest = Manifest(
         recipe=recipe,
+        job=job,
         settings=dict(settings),
         seed=seed,
         encoder=EncoderMark(encoder.name, encoder.dim, encoder.fingerprint) if encoder else None,

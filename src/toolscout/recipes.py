@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from toolscout.errors import ConfigError, NotFound
-from toolscout.methods import Fitting, Parts, options, plain
+from toolscout.methods import Fitting, Parts, dpr, mlc_light, neighbours, options, plain, tool2vec
 from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
 
@@ -77,7 +77,52 @@ RECIPES: dict[str, Recipe] = {
             without="bm25",
         ),
         # fine-tuned encoders
+        Recipe(
+            "dpr",
+            "An encoder tuned so that queries lie near all their gold tools, against the whole catalogue.",
+            dpr.make,
+            encoder="minilm",
+            encodes=True,
+            fit=dpr.fit,
+            options=dpr.Options,
+            transfers=True,
+        ),
+        Recipe(
+            "dpr-inbatch",
+            "An encoder tuned as published: one gold tool of a query against the other tools of the batch.",
+            dpr.make,
+            {"negatives": "batch", "epochs": 3, "batch": 64, "rate": 2e-5},
+            encoder="minilm",
+            encodes=True,
+            fit=dpr.fit,
+            options=dpr.Options,
+            transfers=True,
+        ),
         # what learns from usage without a transformer
+        Recipe(
+            "tool2vec",
+            "The mean of the queries that used a tool as its vector.",
+            tool2vec.make,
+            encodes=True,
+            fit=tool2vec.fit,
+            options=tool2vec.Options,
+        ),
+        Recipe(
+            "neighbours",
+            "The nearest logged queries vote for the tools that they used.",
+            neighbours.make,
+            encodes=True,
+            fit=neighbours.fit,
+            options=neighbours.Options,
+        ),
+        Recipe(
+            "mlc-light",
+            "A linear classifier of tools and of sets of tools; no transformer.",
+            mlc_light.make,
+            encodes=True,
+            fit=mlc_light.fit,
+            options=mlc_light.Options,
+        ),
     )
 }
 

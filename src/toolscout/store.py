@@ -215,7 +215,7 @@ class Store(Database):
             for source, state, message, enabled in connection.execute(
                 "SELECT name, state, message, enabled FROM sources WHERE NOT enabled OR state = 'disabled'"
             ):
-                why = message if state == "disabled" and message else "disabled"
+                why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
                 names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
                 disabled[source] = (why if enabled else "disabled", _by_name(names))
             rows = connection.execute(

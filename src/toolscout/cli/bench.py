@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from toolscout.cli.data import below, changes, data_option, root_of, set_option
 from toolscout.cli.output import json_option, print_json, progress, table
 from toolscout.config import load_settings
-from toolscout.errors import ConfigError, UserError
+from toolscout.errors import UserError
 
 SHOWN = ("recall@5", "ndcg@5", "comp@5", "mrr")
 
-data_option = click.option("--data", metavar="DIR", help="Root of the datasets. Also TOOLSCOUT_DATA.")
 out_option = click.option("--out", default="benchmarks/results", show_default=True, metavar="DIR", help="Results.")
 
 
@@ -31,7 +29,7 @@ out_option = click.option("--out", default="benchmarks/results", show_default=Tr
 @click.option("--test-on", "test_on", multiple=True, metavar="DATASET", help="With --train-on; may be repeated.")
 @click.option("--split", default="test", show_default=True, help="Whose queries are scored.")
 @click.option("--seed", default=0, show_default=True, help="Of everything random.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting of the recipe; may be repeated.")
+@set_option
 @click.option("--resume", is_flag=True, help="Keep results of the same job that are there already.")
 @click.option("--force", is_flag=True, help="Overwrite a result of the same label and other settings.")
 @data_option
@@ -65,10 +63,11 @@ def bench_command(
         raise click.UsageError("expected DATASETs, or --train-on with --test-on")
     if label and len(recipe_names) > 1:
         raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
-    root = _root(data)
+    root = root_of(data)
+    source = load_dataset(train_on, root) if train_on else None
     suffix = f"-from-{train_on.replace('/', '-')}" if train_on else ""
     settings = load_settings(home=(ctx.obj or {}).get("home"))
-    prompts = NoTool.load(_below(root, no_tool)) if no_tool else None
+    prompts = NoTool.load(below(root, no_tool)) if no_tool else None
     results: list[dict[str, Any]] = []
     failures: list[str] = []
     with progress("measuring") as say:
@@ -84,8 +83,9 @@ def bench_command(
                         encoder=encoder,
                         split=split,
                         folds=folds,
+                        train_on=source,
                         seed=seed,
-                        changes=_changes(pairs),
+                        changes=changes(pairs),
                         settings=settings,
                     )
                     results.append(run(job, resume=resume, force=force, say=say).result)
@@ -98,30 +98,6 @@ def bench_command(
     for failure in failures:
         click.echo(f"toolscout: {failure}", err=True)
     return (3 if results else 1) if failures else 0
-
-
-def _root(data: str | None) -> Path | None:
-    found = data or os.environ.get("TOOLSCOUT_DATA")
-    if found and not Path(found).is_dir():
-        raise ConfigError(f"--data: expected a folder of datasets, found none at {found}")
-    return Path(found) if found else None
-
-
-def _below(root: Path | None, name: str) -> Path:
-    return root / name if root and (root / name).is_dir() else Path(name)
-
-
-def _changes(pairs: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set: expected KEY=VALUE, found {pair!r}")
-        try:
-            found[key] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            found[key] = value
-    return found
 
 
 def _show(results: Sequence[Mapping[str, Any]]) -> None:
@@ -159,7 +135,7 @@ def compare_command(
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.compare import compare
 
-    root = _root(data)
+    root = root_of(data)
     found = [compare(Path(out), load_dataset(name, root), label_a, label_b, seed=seed) for name in names]
     if as_json:
         print_json(found if len(found) > 1 else found[0])

@@ -12,10 +12,12 @@ from typing import Any
 import click
 
 from toolscout.cli.output import encoder_option, print_json, with_scout
-from toolscout.errors import ConfigError, SourceError
+from toolscout.config import MIN_BUDGET
+from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
 KEY = "TOOLSCOUT_KEY"
+POLICY = "policy.toml"  # in the home
 
 
 @click.command("gateway")
@@ -26,14 +28,14 @@ KEY = "TOOLSCOUT_KEY"
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(1, 65535), help="Where to listen.")
 @click.option("--allow-host", "names", multiple=True, help="A further name under which it may be asked for.")
-@click.option("--policy", type=click.Path(path_type=Path), help="Who may see and call what (TOML).")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="Who may see and call what; by default policy.toml in the home, if it is there.",
+)
 @click.option("--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the three.")
-@click.option(
-    "--call-timeout", default=60.0, show_default=True, envvar="TOOLSCOUT_CALL_TIMEOUT", help="Seconds for one call."
-)
-@click.option(
-    "--budget", default=3_000, show_default=True, envvar="TOOLSCOUT_BUDGET", help="Tokens for one answer of a search."
-)
+@click.option("--call-timeout", type=click.FloatRange(0, min_open=True), help="Seconds for one call.  [default: 60]")
+@click.option("--budget", type=click.IntRange(MIN_BUDGET), help="Tokens for one answer of a search.  [default: 3000]")
 @click.option(
     "--print-config", type=click.Choice(["claude", "cursor", "vscode"]), help="Print what to paste there, and end."
 )
@@ -44,6 +46,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"{path}: expected an mcpServers JSON file, found none")
+    policy = options["policy"] or scout.settings.home / POLICY
+    options["policy"] = policy if options["policy"] or policy.exists() else None
     if options["print_config"]:
         print_json(_to_paste(scout, configs, discover, options))
         return
@@ -56,15 +60,22 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         from toolscout.sources.mcp import discover as usual_places
 
         configs = (*configs, *usual_places())
-    if options["call_timeout"] <= 0 or options["budget"] < 200:
-        raise ConfigError("expected a --call-timeout above 0 and a --budget of at least 200, found less")
+    settings = scout.settings
     gateway = Gateway(
         scout,
-        Options(configs, options["pins"], options["allow_python"], options["call_timeout"], options["budget"]),
+        Options(
+            configs,
+            options["pins"] or settings.pins,
+            options["allow_python"],
+            options["call_timeout"] or settings.call_timeout,
+            options["budget"] or settings.gateway_budget,
+        ),
         policies=Policies.load(options["policy"]),
         credential=os.environ.get(KEY),
         say=lambda text: click.echo(f"toolscout: {text}", err=True),
     )
+    if options["policy"]:
+        gateway.say(f"who may see and call what stands in {options['policy']}")
     anyio.run(_serve, gateway, options)
 
 

@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "disable": ("catalogue", "Keep a source but do not search it."),
     "search": ("search", "Find the tools that a request needs."),
     "why": ("search", "Say why a tool is not in an answer, and what would lift it."),
+    "train": ("train", "Fit a recipe on a dataset and write the model."),
     "bench": ("bench", "Score recipes on datasets."),
     "compare": ("bench", "Compare two results query by query."),
     "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),

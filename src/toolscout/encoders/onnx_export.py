@@ -1,18 +1,7 @@
-"""Writes a sentence-transformers model as a folder that `toolscout.encoders.onnx` runs.
-
-`int8` makes the matrix products and the word table whole numbers, in three steps of standard ONNX operators:
-
-* *Evening.* A few channels of the activations are far larger than the rest and would take the whole range of 8 bits.
-  Each channel is divided by a factor, and its row of the weights multiplied by it; the factor is the root of the
-  channel's peak, over some texts, by the peak of its weights.
-* *Weights* are rounded once, with one scale a column; the word table with one a word.
-* *Activations* are rounded as they come, with one scale a piece of the text. So, other than with one scale a tensor, a
-  text's vector does not depend on its neighbours in the batch.
-"""
+"""Writes a sentence-transformers model as a folder that `toolscout.encoders.onnx` runs."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import importlib.metadata
 import logging
@@ -25,9 +14,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout.encoders.onnx import FORMAT, GRAPH, TOKENIZER, Manifest, OnnxEncoder, Prompts, file_hash, fingerprint
+from toolscout.encoders.onnx_int8 import to_int8
 from toolscout.encoders.transformer import MINILM, TransformerEncoder
 from toolscout.errors import ConfigError, require
 
@@ -36,9 +25,6 @@ __all__ = ["export"]
 OPSET: Final = 18
 MOST_PARAMETERS: Final = 450_000_000  # a graph in one file holds less than 2 GB
 AGREEMENT: Final = 0.9999
-TOP: Final = 127.0  # greatest 8-bit whole number of either sign
-ZERO: Final = 128  # what stands for 0 among the activations, which are written unsigned
-SMALLEST: Final = 1e-6
 PROBES: Final = (
     "",
     "?!",
@@ -81,8 +67,7 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
                 f"found a cosine of {agreement:.4f}: this kind of model cannot be exported, use it as it is"
             )
         if int8:
-            _even_out(graph, made, texts)
-            _quantise(graph)
+            to_int8(graph, made, texts)
             made = _write(source, graph, Path(held) / "int8", "int8")
             agreement = _agreement(source, made, texts)
         manifest = msgspec.structs.replace(made.manifest, agreement=agreement)
@@ -168,140 +153,6 @@ def _quietly() -> Iterator[None]:
         logging.disable(before)
 
 
-# --- whole numbers ----------------------------------------------------------------------------------------------------
-
-
-def _matrices(graph: Any) -> dict[str, Any]:
-    """Name → weights with two axes."""
-    from onnx import TensorProto
-
-    held = graph.graph.initializer
-    return {each.name: each for each in held if len(each.dims) == 2 and each.data_type == TensorProto.FLOAT}
-
-
-def _products(graph: Any) -> dict[str, list[Any]]:
-    """Name of an activation → the nodes that multiply it by a weight matrix."""
-    matrices = _matrices(graph)
-    found: dict[str, list[Any]] = {}
-    for node in graph.graph.node:
-        if node.op_type == "MatMul" and node.input[1] in matrices:
-            found.setdefault(node.input[0], []).append(node)
-    return found
-
-
-def _peaks(graph: Any, made: OnnxEncoder, texts: Sequence[str], names: list[str]) -> dict[str, npt.NDArray[Any]]:
-    """Greatest magnitude of each channel of the activations, `(channels,)`, over some texts."""
-    import onnx
-
-    onnxruntime: Any = require("onnxruntime", "onnx")
-    watched = onnx.ModelProto()
-    watched.CopyFrom(graph)
-    watched.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names
-    )
-    session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
-    peaks: dict[str, npt.NDArray[Any]] = {}
-    for pieces in made.pieces(texts, "tool"):
-        for name, values in zip(names, session.run(names, made.inputs([pieces])), strict=True):
-            top = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
-            peaks[name] = np.maximum(peaks.get(name, top), top)
-    return peaks
-
-
-def _even_out(graph: Any, made: OnnxEncoder, texts: Sequence[str]) -> None:
-    """Bring the channels of what flows into the products nearer to each other; the products stay the same."""
-    from onnx import helper
-    from onnx.numpy_helper import from_array, to_array
-
-    weights = _matrices(graph)
-    uses = collections.Counter(name for node in graph.graph.node for name in node.input)
-    products = {
-        name: users for name, users in _products(graph).items() if all(uses[node.input[1]] == 1 for node in users)
-    }
-    peaks = _peaks(graph, made, texts, list(products))
-    evened = {}
-    for name, users in products.items():
-        matrices = {node.input[1]: to_array(weights[node.input[1]]) for node in users}
-        largest = np.max([np.abs(matrix).max(axis=1) for matrix in matrices.values()], axis=0)
-        factors = np.sqrt(np.maximum(peaks[name], SMALLEST) / np.maximum(largest, SMALLEST)).astype(np.float32)
-        for key, matrix in matrices.items():
-            weights[key].CopyFrom(from_array(matrix * factors[:, None], key))
-        graph.graph.initializer.append(from_array(1 / factors, f"{name}.even_by"))
-        evened[name] = helper.make_node("Mul", [name, f"{name}.even_by"], [f"{name}.even"])
-        for node in users:
-            node.input[0] = f"{name}.even"
-    _replace(graph, {users[0].output[0]: [evened[name], users[0]] for name, users in products.items()})
-
-
-def _quantise(graph: Any) -> None:
-    """Whole numbers for the weights of the products, what they multiply, and the word table."""
-    from onnx import TensorProto, helper
-    from onnx.numpy_helper import from_array, to_array
-
-    weights = _matrices(graph)
-    added = {
-        "last": np.array([-1]),
-        "top": np.float32(TOP),
-        "smallest": np.float32(SMALLEST),
-        "half_up": np.float32(ZERO + 0.5),
-        "zero": np.uint8(ZERO),
-    }
-    changed: dict[str, list[Any]] = {}
-
-    def rounded(name: str, axis: int) -> None:
-        values = to_array(weights[name])
-        scales = np.maximum(np.abs(values).max(axis=axis, keepdims=True), SMALLEST) / TOP
-        added[f"{name}.int8"] = np.rint(values / scales).astype(np.int8)
-        added[f"{name}.scales"] = scales.astype(np.float32)
-
-    def step(kind: str, inputs: list[str], output: str, **settings: Any) -> Any:
-        return helper.make_node(kind, inputs, [output], **settings)
-
-    for name, users in _products(graph).items():
-        for node in users:
-            key, out = node.input[1], node.output[0]
-            rounded(key, axis=0)
-            changed[out] = [
-                step("MatMulInteger", [f"{name}.uint8", f"{key}.int8", "zero"], f"{out}.whole"),
-                step("Cast", [f"{out}.whole"], f"{out}.float", to=TensorProto.FLOAT),
-                step("Mul", [f"{out}.float", f"{key}.scales"], f"{out}.scaled"),
-                step("Mul", [f"{out}.scaled", f"{name}.scales"], out),
-            ]
-        changed[users[0].output[0]][:0] = [
-            step("Abs", [name], f"{name}.abs"),
-            step("ReduceMax", [f"{name}.abs", "last"], f"{name}.peak"),
-            step("Max", [f"{name}.peak", "smallest"], f"{name}.most"),
-            step("Div", [f"{name}.most", "top"], f"{name}.scales"),
-            step("Div", [name, f"{name}.scales"], f"{name}.ranged"),
-            step("Add", [f"{name}.ranged", "half_up"], f"{name}.shifted"),
-            step("Cast", [f"{name}.shifted"], f"{name}.uint8", to=TensorProto.UINT8),
-        ]
-    for node in graph.graph.node:
-        if node.op_type != "Gather" or node.input[0] not in weights or any(each.i for each in node.attribute):
-            continue
-        key, ids, out = node.input[0], node.input[1], node.output[0]
-        rounded(key, axis=1)
-        changed[out] = [
-            step("Gather", [f"{key}.int8", ids], f"{out}.int8"),
-            step("Cast", [f"{out}.int8"], f"{out}.float", to=TensorProto.FLOAT),
-            step("Gather", [f"{key}.scales", ids], f"{out}.scales"),
-            step("Mul", [f"{out}.float", f"{out}.scales"], out),
-        ]
-    _replace(graph, changed)
-    used = {name for node in graph.graph.node for name in node.input}
-    kept = [each for each in graph.graph.initializer if each.name in used]
-    kept += [from_array(np.asarray(values), name) for name, values in added.items()]
-    del graph.graph.initializer[:], graph.graph.value_info[:]
-    graph.graph.initializer.extend(kept)
-
-
-def _replace(graph: Any, changed: dict[str, list[Any]]) -> None:
-    """Put other nodes where the nodes with these outputs stand."""
-    nodes = [new for node in graph.graph.node for new in changed.get(node.output[0], [node])]
-    del graph.graph.node[:]
-    graph.graph.node.extend(nodes)
-
-
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
@@ -315,11 +166,7 @@ def _write(
     limit, pad = int(model.max_seq_length), int(model.tokenizer.pad_token_id)
     manifest = Manifest(
         format=FORMAT,
-        source=MINILM
-        if source.name == "minilm"
-        else Path(source.name).name
-        if Path(source.name).is_dir()
-        else source.name,
+        source=_title(source.name),
         source_fingerprint=source.fingerprint,
         licence=_licence(str(model.tokenizer.name_or_path)),
         dim=graph.graph.output[0].type.tensor_type.shape.dim[1].dim_value,

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
     from mcp_types import CallToolResult
 
+    from toolscout.sources.mcp import Connection
+
 __all__ = ["Calls", "advice"]
 
 MAX_ADVICE: Final = 5
 MOST_CHECKERS: Final = 1024
 PYTHON_AT_ONCE: Final = 8
+MOST_STEPS: Final = 20_000  # of one check: a schema may say a thing in a line that takes years to look at
 
 
 class Calls:
@@ -60,8 +63,15 @@ class Calls:
             return "its document names no server with an absolute address"
         return "only its schema is known, not how to call it"
 
-    async def call(self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None) -> CallToolResult:
-        """Call a tool with checked arguments, within its time.
+    def seconds(self, tool: Tool) -> float:
+        """How long a call of the tool may take."""
+        upstream = self.upstreams.servers.get(tool.source)
+        return upstream.server.timeout if upstream is not None and upstream.server.timeout else self.timeout
+
+    async def call(
+        self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
+    ) -> CallToolResult:
+        """Call a tool with checked arguments, within its time; one of a server in the session that was looked at.
 
         Raises:
             UserError: one sentence on why there is no result.
@@ -69,16 +79,13 @@ class Calls:
         """
         import anyio
 
-        seconds = self.timeout
-        upstream = self.upstreams.servers.get(tool.source)
-        if upstream is not None and upstream.server.timeout:
-            seconds = upstream.server.timeout
+        seconds, upstream = self.seconds(tool), self.upstreams.servers.get(tool.source)
         try:
             with anyio.fail_after(seconds):
                 if "method" in tool.meta:
                     return await openapi.call(self._http(), tool, arguments)
-                if upstream is not None:
-                    return await upstream.call(tool.name, arguments, progress)
+                if upstream is not None and session is not None:
+                    return await upstream.call(session, tool.name, arguments, progress)
                 return await self._call_python(tool, arguments)
         except TimeoutError:
             whose = f"server {tool.source!r}" if upstream else repr(tool.id)
@@ -178,6 +185,7 @@ def _bound(function: Any, arguments: Mapping[str, Any]) -> tuple[list[Any], dict
 
 _checkers: OrderedDict[str, Any] = OrderedDict()
 _lock: Final = threading.Lock()
+_work: Final = threading.local()
 
 
 def advice(tool: Tool, arguments: Mapping[str, Any]) -> list[str]:
@@ -189,6 +197,7 @@ def advice(tool: Tool, arguments: Mapping[str, Any]) -> list[str]:
     checker = _checker(tool)
     if checker is None:
         return []
+    _work.left = MOST_STEPS
     try:
         errors = [error for _, error in zip(range(MAX_ADVICE), checker.iter_errors(dict(arguments)), strict=False)]
     except Exception:  # whatever an untrusted schema provokes: it does not block
@@ -229,9 +238,22 @@ def _compiled(schema: dict[str, Any] | None) -> Any:
         changed = {"pattern": skipped, "patternProperties": skipped}
         if b'"patternProperties"' in msgspec.json.encode(schema):
             changed["additionalProperties"] = changed["unevaluatedProperties"] = skipped
-        return extend(kind, changed)(schema, registry=Registry())
+        counted = {name: _counted(check) for name, check in {**kind.VALIDATORS, **changed}.items()}
+        return extend(kind, counted)(schema, registry=Registry())
     except Exception:  # as above
         return None
+
+
+def _counted(check: Any) -> Any:
+    """A keyword of JSON Schema whose every use counts as a step."""
+
+    def step(*given: Any) -> Any:
+        _work.left -= 1
+        if _work.left < 0:
+            raise ValueError("too many steps")
+        return check(*given)
+
+    return step
 
 
 def _sentence(error: Any, known: list[str], arguments: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.errors import ConfigError, Denied
+from toolscout.gateway.openapi import MARK
 from toolscout.policy import LOCAL, Policies
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ class _Door:
             await self.inner(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if MARK in headers:
+            refusal = JSONResponse({"error": "expected an agent, found a gateway: it never calls itself"}, 403)
+            await refusal(scope, receive, send)
+            return
         kind, _, token = headers.get("authorization", "").partition(" ")
         credential = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
         try:

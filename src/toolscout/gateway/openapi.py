@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     import httpx
     from mcp_types import CallToolResult
 
-__all__ = ["CREDENTIAL", "call", "credential", "request"]
+__all__ = ["CREDENTIAL", "MARK", "call", "credential", "request"]
 
 CREDENTIAL: Final = "TOOLSCOUT_CREDENTIAL_"
+MARK: Final = "x-toolscout-gateway"  # in every request of a gateway, so that none calls itself
 MAX_RESPONSE: Final = 4_000_000
 MAX_REDIRECTS: Final = 5
 JSON: Final = "application/json"
@@ -32,10 +33,11 @@ _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 
 
 def credential(source: str, scheme: str) -> str | None:
-    """The credential for a security scheme: `TOOLSCOUT_CREDENTIAL_<SOURCE>_<SCHEME>`, else without the source."""
-    names = (f"{source}_{scheme}", scheme)
-    variables = (CREDENTIAL + re.sub(r"\W", "_", name).upper() for name in names)
-    return next((value for variable in variables if (value := os.environ.get(variable))), None)
+    """The credential for a security scheme of a source: `TOOLSCOUT_CREDENTIAL_<SOURCE>_<SCHEME>`.
+
+    The name of the source is the user's choice, that of the scheme the document's: no document gets another's.
+    """
+    return os.environ.get(CREDENTIAL + re.sub(r"\W", "_", f"{source}_{scheme}").upper()) or None
 
 
 def request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,6 +176,7 @@ async def call(client: httpx.AsyncClient, tool: Tool, arguments: Mapping[str, An
     sent = request(tool, arguments)
     headers = {**sent.pop("headers", {})}
     cookies = sent.pop("cookies", {})
+    headers = {name: value for name, value in headers.items() if name.lower() != MARK} | {MARK: "1"}
     if cookies:
         headers["cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
     method, url = sent.pop("method"), sent.pop("url")

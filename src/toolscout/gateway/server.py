@@ -23,10 +23,11 @@ from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, advice
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.upstream import NAME, Upstreams
+from toolscout.journal import redact
 from toolscout.policy import LOCAL, Caller, Policies
 from toolscout.scout import Scout
 from toolscout.store import Catalogue, Origin
-from toolscout.types import Tool
+from toolscout.types import Search, Tool
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -226,6 +227,11 @@ class Gateway:
             if any(caller.sees(tool) for tool in catalogue.tools([near])):
                 return f"{what}: did you mean {near!r}?"
         states = [note for note in self._notes(caller) if repr(source) in note]
+        why, names = catalogue.disabled.get(source, ("", {}))
+        if caller.rules is None and why:
+            states.append(f"source {source!r} is {why}")
+        elif any(caller.sees(tool) for tool in catalogue.tools([names.get(id.casefold(), "")])):
+            states.append(f"source {source!r} is disabled")
         return ": ".join([what, *states, "take an id from search_tools, unchanged"])
 
     def _notes(self, caller: Caller) -> list[str]:
@@ -297,6 +303,11 @@ class Gateway:
         searches = await self.upstreams.thread(
             self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
         )
+        answer, text = await self.upstreams.thread(self._found, caller, searches, detail)
+        return _result(answer, text)
+
+    def _found(self, caller: Caller, searches: Sequence[Search], detail: str) -> tuple[dict[str, Any], str]:
+        """What searches have found, as the agent gets it."""
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
@@ -321,18 +332,21 @@ class Gateway:
                     "tools": tools,
                 }
             )
-        answer, text = show.found(results, self._notes(caller), self.options.budget)
-        return _result(answer, text)
+        return show.found(results, self._notes(caller), self.options.budget)
 
     def _why_not(self, caller: Caller, tool: Tool) -> str:
         return self.calls.why_not(tool) if caller.may_call(tool) else "you may see it, but not call it"
 
     async def _describe(self, caller: Caller, ids: list[str]) -> CallToolResult:
-        found, missing = await self.upstreams.thread(self._find, caller, ids)
+        answer, text = await self.upstreams.thread(self._described, caller, ids)
+        return _result(answer, text, is_error=not answer["tools"])
+
+    def _described(self, caller: Caller, ids: list[str]) -> tuple[dict[str, Any], str]:
+        found, missing = self._find(caller, ids)
         share = self.options.budget // max(1, len(found))
         tools = [show.describe(tool, self._why_not(caller, tool), max(100, share)) for tool in found.values()]
         answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
-        return _result(answer, show.described(answer), is_error=not found)
+        return answer, show.described(answer)
 
     async def _call(
         self,
@@ -369,16 +383,22 @@ class Gateway:
         tool = await self._allowed(caller, id)
         if why_not := self._why_not(caller, tool):
             return _refused(f"{tool.id} cannot be called: {why_not}", id=id, callable=False)
-        upstream = self.upstreams.servers.get(tool.source)
-        if upstream is not None and not upstream.settled:
-            with anyio.move_on_after(self.options.call_timeout) as waiting:
-                await upstream.ready()
-            if waiting.cancelled_caught:
-                raise Unavailable(f"server {tool.source!r} is still starting: try again in a while")
+        upstream, session = self.upstreams.servers.get(tool.source), None
+        if upstream is not None:
+            seconds = self.calls.seconds(tool)
+            try:
+                with anyio.move_on_after(seconds):
+                    session = await upstream.look()
+            except Unavailable as error:
+                why = upstream.message if caller.rules is None else ""  # it may name files of whoever runs the service
+                raise Unavailable(f"{error}{': ' if why else ''}{why}") from None
+            if session is None:
+                doing = "starting" if upstream.state == "starting" else "silent"
+                raise Unavailable(f"server {tool.source!r} is still {doing} after {seconds:g} s: try again in a while")
             tool = await self._allowed(caller, id)  # as the server defines it now
         if wrong := await self.upstreams.thread(advice, tool, given):
             raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
-        return await self.calls.call(tool, given, context.session.report_progress)  # heard by who asked for it
+        return await self.calls.call(tool, given, context.session.report_progress, session)  # heard by who asked for it
 
     async def _allowed(self, caller: Caller, id: str) -> Tool:
         found, missing = await self.upstreams.thread(self._find, caller, [id])
@@ -389,9 +409,14 @@ class Gateway:
     async def _note(self, caller: Caller, id: str, ok: bool, search: str | None, ms: float) -> None:
         if not self.scout.settings.journal:
             return
-        note = functools.partial(self.scout.called, show.clip(id, 500), ok=ok, ms=round(ms, 3), caller=caller.name)
+
+        def note() -> None:
+            own = search and any(event["caller"] == caller.name for event in self.scout.journal.find(search))
+            tool = show.clip(id if id in self._present()[1] else redact(id), 500)
+            self.scout.called(tool, ok=ok, ms=round(ms, 3), caller=caller.name, search_id=search if own else None)
+
         try:
-            await self.upstreams.thread(note, search_id=search and show.clip(search, 64))
+            await self.upstreams.thread(note)
         except ToolscoutError as error:
             self.say(f"a call is missing in the journal: {error}")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from toolscout.trust import sanitise
 from toolscout.types import Tool, digest
 
 __all__ = [
@@ -40,8 +40,6 @@ MOST_QUERIES: Final = 8
 MOST_IDS: Final = 20
 MOST_HITS: Final = 50
 SCHEMA_TEXTS: Final = (2_000, 400, 120, 0)  # the most that a text within a schema may have, tried one after the other
-_HIDDEN: Final = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-_FILLERS: Final = frozenset("\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5\u2800")  # letters and marks that look empty
 
 
 def tokens(value: object) -> int:
@@ -52,17 +50,7 @@ def tokens(value: object) -> int:
 
 def plain(text: str) -> str:
     """`text` on one line, without characters that are invisible, reorder others or control a terminal."""
-    return " ".join("".join(_seen(letter) for letter in text).split())
-
-
-def _seen(letter: str) -> str:
-    if letter.isascii():
-        return letter if letter.isprintable() else " "
-    kind = unicodedata.category(letter)
-    if kind in ("Zl", "Zp") or letter == "\x85":
-        return " "
-    hidden = kind in _HIDDEN or letter in _FILLERS or "\ufe00" <= letter <= "\ufe0f" or letter >= "\U000e0100"
-    return "" if hidden else letter
+    return " ".join(sanitise(text).split())
 
 
 def clip(text: str, most: int) -> str:
@@ -251,7 +239,7 @@ def _text(answer: Mapping[str, Any]) -> str:
     for result in answer["results"]:
         head = f"Tools for {quoted(clip(plain(result['query']), 120))}"
         if result["search_id"]:
-            head += f" (search_id {result['search_id']})"
+            head += f" (search_id {result['search_id']}, for call_tool)"
         lines.append(f"{head}:")
         lines += [_line(rank, tool) for rank, tool in enumerate(result["tools"])]
         if result["reason"]:
@@ -264,8 +252,8 @@ def _text(answer: Mapping[str, Any]) -> str:
 
 def _escaped(value: object) -> str:
     """JSON on one line; letters that cannot be seen, which names may hold, are written as escapes."""
-    text = msgspec.json.encode(value).decode("utf-8", "replace")
-    return "".join(letter if _seen(letter) == letter else json.dumps(letter)[1:-1] for letter in text)
+    text = msgspec.json.encode(value).decode()
+    return text if sanitise(text) == text and len(text.splitlines()) == 1 else json.dumps(value)
 
 
 def _line(rank: int, tool: Mapping[str, Any]) -> str:
@@ -294,50 +282,48 @@ Schema = dict[str, Any]
 
 
 def _schema(required: list[str], **properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": required}
 
 
-_IDS: Final = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_IDS}
-META: Final[dict[str, tuple[str, Schema, bool]]] = {
+_TEXT: Final[Schema] = {"type": "string"}
+_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT}
+META: Final[dict[str, tuple[str, Schema, bool]]] = {  # short: every agent reads it, whatever it does
     "search_tools": (
-        "Find tools for what you want to do. Give one query for each step, in plain words. Returns for each query a "
-        "search_id and the ids and signatures of the tools that fit best, or the reason why none does.",
+        "Find tools: one query a step, at most 8. Gives ids and signatures; detail full adds schemas.",
         _schema(
             ["queries"],
-            queries={
-                "type": "array",
-                "items": {"type": "string"},
-                "minItems": 1,
-                "maxItems": MOST_QUERIES,
-                "description": "What you want to do, for example 'convert a time to another time zone'.",
-            },
-            limit={"type": "integer", "minimum": 1, "maximum": MOST_HITS, "description": "Most tools for each query."},
-            detail={
-                "type": "string",
-                "enum": ["compact", "full"],
-                "description": "compact (the default): one line a tool; full: with descriptions and schemas.",
-            },
+            queries=_TEXTS,
+            limit={"type": "integer"},
+            detail={"type": "string", "enum": ["compact", "full"]},
         ),
         True,
     ),
-    "describe_tools": (
-        "Everything there is to know of tools: full descriptions and the JSON Schemas of their arguments.",
-        _schema(["ids"], ids={**_IDS, "description": "Ids as search_tools gave them."}),
-        True,
-    ),
+    "describe_tools": ("Full descriptions and schemas.", _schema(["ids"], ids=_TEXTS), True),
     "call_tool": (
-        "Call a tool. The result is the tool's own. Wrong arguments are answered with what was expected.",
-        _schema(
-            ["id", "arguments"],
-            id={"type": "string", "description": "The id as search_tools gave it."},
-            arguments={"type": "object", "description": "The tool's arguments, as its signature says."},
-            search_id={"type": "string", "description": "The search_id of the search that found the tool."},
-        ),
+        "Call a tool by id, with arguments as in its signature.",
+        _schema(["id", "arguments"], id=_TEXT, arguments={"type": "object"}, search_id=_TEXT),
         False,
     ),
 }
+_LIMITS: Final[dict[str, dict[str, Schema]]] = {  # said to whoever oversteps them
+    "search_tools": {
+        "queries": {"minItems": 1, "maxItems": MOST_QUERIES},
+        "limit": {"minimum": 1, "maximum": MOST_HITS},
+    },
+    "describe_tools": {"ids": {"minItems": 1, "maxItems": MOST_IDS}},
+    "call_tool": {},
+}
 
-AS_TOOLS: Final = {name: Tool(id=f"toolscout/{name}", name=name, parameters=META[name][1]) for name in META}
+
+def _as_tool(name: str) -> Tool:
+    """One of the three with all that its arguments must be."""
+    _, schema, _ = META[name]
+    properties = {key: {**each, **_LIMITS[name].get(key, {})} for key, each in schema["properties"].items()}
+    strict = {**schema, "properties": properties, "additionalProperties": False}
+    return Tool(id=f"toolscout/{name}", name=name, parameters=strict)
+
+
+AS_TOOLS: Final = {name: _as_tool(name) for name in META}
 
 
 def shown_names(ids: Sequence[str]) -> dict[str, str]:

@@ -68,7 +68,10 @@ class Upstream:
         self._wake = anyio.Event()  # set when the task has something to do: tools changed, or the session is over
         self._over: Exception | None = None
         self._retry_at = 0.0
-        self._served = False
+        self._served = self._cried = False
+        self._looking = anyio.Lock()
+        self._looked_at = 0.0  # when the last look began
+        self._seen: list[Any] = []  # the list that is in the catalogue
 
     async def run(self, turns: anyio.CapacityLimiter) -> None:
         """Keep a session open until cancelled."""
@@ -123,8 +126,10 @@ class Upstream:
             if self._over is not None:
                 raise self._over
             self._wake = anyio.Event()
+            cried, self._cried = self._cried, False
             await self._list(connection)
-            await anyio.sleep(RELIST_PAUSE)  # a server that cries change all the time is heard once a second
+            if cried:
+                await anyio.sleep(RELIST_PAUSE)  # a server that cries change all the time is heard once a second
 
     async def _subscribe(self, connection: Connection) -> None:
         """Servers of 2026-07-28 and later say what changes only to those who subscribe; others say it unasked."""
@@ -135,10 +140,11 @@ class Upstream:
             async with connection.client.listen(tools_list_changed=True) as changes:
                 self._changed()  # what happened between the list and this moment
                 async for _ in changes:
-                    self._changed()
+                    self._cry()
 
     async def _list(self, connection: Connection) -> None:
         raw = await connection.list_tools(self._pool.scout.settings.max_tools)
+        self._seen = raw
         reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
         changes = await self._pool.put(self.origin, reading)
         if changes.state == "error":
@@ -152,7 +158,12 @@ class Upstream:
         from mcp_types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._changed()
+            self._cry()
+
+    def _cry(self) -> None:
+        """The server says that its tools have changed."""
+        self._cried = True
+        self._changed()
 
     def _changed(self) -> None:
         self._unsettle()
@@ -192,11 +203,47 @@ class Upstream:
         if self._connection is None:
             seconds = max(0.0, self._retry_at - time.monotonic())
             when = f"in {seconds:.0f} s" if seconds else "just now"
-            raise Unavailable(f"server {self.name!r} is down: {self.message}; it is tried again {when}")
+            raise Unavailable(f"server {self.name!r} is down; it is tried again {when}")
         return self._connection
 
-    async def call(self, name: str, arguments: dict[str, Any], progress: ProgressFnT | None) -> CallToolResult:
-        """Call a tool; the answer as the server gives it.
+    async def look(self) -> Connection:
+        """The session, once the catalogue holds what the server lists at this moment.
+
+        A server that changes a tool need not say so: its list is read before each call. Calls that wait for a look
+        which has not begun yet share it. With the setting `trust = "off"` the server's word is enough.
+
+        Raises:
+            Unavailable: as `ready`; or the server gave no list.
+        """
+        arrived = time.monotonic()
+        connection = await self.ready()
+        if self._pool.scout.settings.trust == "off":
+            return connection
+        async with self._looking:
+            if self._looked_at < arrived or connection is not self._connection:
+                connection = await self.ready()
+                began = time.monotonic()
+                raw = await self._listed(connection)
+                self._looked_at = began
+                if raw != self._seen:
+                    self._changed()
+            return await self.ready()
+
+    async def _listed(self, connection: Connection) -> list[Any]:
+        try:
+            return await connection.list_tools(self._pool.scout.settings.max_tools, timed=False)
+        except Exception as error:  # whatever it is, without a list nobody knows what would be called
+            if _closed(connection):
+                self.end(error)
+                raise Unavailable(f"server {self.name!r} ended before the call: it is started again") from None
+            raise Unavailable(
+                f"server {self.name!r} gave no list of its tools before the call: nothing is called"
+            ) from None
+
+    async def call(
+        self, connection: Connection, name: str, arguments: dict[str, Any], progress: ProgressFnT | None
+    ) -> CallToolResult:
+        """Call a tool in a session that `look` gave; the answer as the server gives it.
 
         Raises:
             Unavailable: the server died, or broke the protocol.
@@ -206,7 +253,6 @@ class Upstream:
         from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
         from pydantic import ValidationError
 
-        connection = await self.ready()
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         try:
             return await connection.client.session.send_request(request, CallToolResult, progress_callback=progress)

@@ -17,17 +17,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 import toolscout
-from toolscout import encoders, metrics, recipes
+from toolscout import metrics, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool, Qrels, write_run
 from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.lab.fit import fit, lesson, prepared
+from toolscout.models import Model, keys, places
 from toolscout.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue
@@ -56,6 +58,7 @@ class Job:
         encoder: by name; None: the recipe's own.
         split: whose queries are scored.
         folds: `query:5` or `parent:5`: fit on all folds but one, score on that one, pool.
+        train_on: fit on this dataset instead; its name goes into the settings.
         seed: of everything random.
         changes: settings of the recipe, over its own.
         settings: timeouts and where vectors are kept.
@@ -69,6 +72,7 @@ class Job:
     encoder: str | None = None
     split: str = "test"
     folds: str | None = None
+    train_on: Dataset | None = None
     seed: int = 0
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Settings = dataclasses.field(default_factory=Settings)
@@ -93,7 +97,12 @@ class Job:
             "encoder": (self.encoder or chosen.encoder or self.settings.encoder) if chosen.encodes else None,
             "split": self.split,
             "seed": self.seed,
-            "settings": {**chosen.settings, **self.changes, **({"folds": self.folds} if self.folds else {})},
+            "settings": {
+                **chosen.settings,
+                **self.changes,
+                **({"folds": self.folds} if self.folds else {}),
+                **({"train_on": self.train_on.name} if self.train_on else {}),
+            },
         }
 
 
@@ -153,15 +162,15 @@ def run(
     qrels = job.dataset.split(job.split)
     tools = _tools(job.dataset, qrels)
     _reset_peak()
-    say(f"{job.dataset.name}: {job.label}: indexing {len(tools):,} tools")
-    started = time.perf_counter()
-    stage = _build(job, tools, say)
-    fit_seconds = time.perf_counter() - started
-    if job.no_tool is not None and "need" not in stage.writes:
-        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
-    say(f"{job.dataset.name}: {job.label}: searching {len(qrels):,} queries")
-    ranking, qps = _rank(job, stage, list(qrels))
-    latency = _latency(job, stage, list(qrels))
+    ranking: dict[str, list[tuple[str, float]]] = {}
+    models: list[Model] = []
+    fit_seconds = seconds = 0.0
+    for part in _parts(job, tools, qrels, resume, say):
+        say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
+        found, spent = _rank(job, part.stage, part.queries)
+        ranking |= found
+        fit_seconds, seconds = fit_seconds + part.seconds, seconds + spent
+        models += [part.model] if part.model else []
     write_run(job.run_path, job.label, ranking)
     result = {
         **job.identity(),
@@ -170,9 +179,10 @@ def run(
         **figures(
             job.dataset, job.split, {query: [tool for tool, _ in hits] for query, hits in ranking.items()}, job.seed
         ),
+        **(_fitted(models) if models else {}),
         "fit_seconds": round(fit_seconds, 3),
-        "latency_ms": latency,
-        "batch_qps": round(qps, 1),
+        "latency_ms": _latency(job, part.stage, list(qrels)),
+        "batch_qps": round(len(qrels) / seconds, 1),
         "peak_rss_mb": round(_peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
@@ -241,21 +251,124 @@ def _bare(tool_id: str) -> str:
     return tool_id.partition("/")[2]
 
 
-def _build(job: Job, tools: Sequence[Tool], say: Callable[[str], None]) -> Stage:
-    vectors = VectorStore(job.settings.home / "bench")
+class _Part(NamedTuple):
+    """A pipeline and the queries that it may be scored on: all, or those of one fold."""
+
+    stage: Stage
+    queries: list[str]
+    seconds: float
+    model: Model | None
+
+
+def _parts(job: Job, tools: Sequence[Tool], qrels: Qrels, resume: bool, say: Callable[[str], None]) -> Iterator[_Part]:
+    """The pipelines of a job, one after the other.
+
+    A recipe that is not fitted gives every fold the same pipeline: then it is only checked that folds can be made.
+    """
+
+    def told(text: str) -> None:
+        say(f"{job.dataset.name}: {job.label}: {text}")
+
     chosen = recipes.recipe(job.recipe)
     parts = recipes.Parts(
         Catalogue.of(tools),
         job.encoder or chosen.encoder or job.settings.encoder,
         job.settings,
-        vectors,
-        progress=lambda done, every: say(f"{job.dataset.name}: {job.label}: embedding {done:,} of {every:,} tools"),
+        VectorStore(job.settings.home / "bench"),
+        progress=lambda done, every: told(f"embedding {done:,} of {every:,} tools"),
     )
-    if job.encoder and chosen.encoder:
-        parts = dataclasses.replace(parts, encoder=encoders.load(job.encoder, job.settings))
-    if job.folds:  # nothing is fitted, so every fold gives the same pipeline: only check that the folds can be made
-        job.dataset.folds(job.folds, parent_of={_bare(tool.id): tool.parent or () for tool in tools}, split=job.split)
-    return recipes.build(job.recipe, parts, job.changes) >> Cut(DEPTH)
+    if chosen.encodes and (chosen.fit or (job.encoder and chosen.encoder)):
+        parts = dataclasses.replace(parts, encoder=parts.loaded())
+    folds = None
+    if job.folds:
+        parents = {_bare(tool.id): tool.parent or () for tool in tools}
+        folds = job.dataset.folds(job.folds, parent_of=parents, split=job.split)
+    if chosen.fit is None:
+        told(f"indexing {len(tools):,} tools")
+        started = time.perf_counter()
+        stage = recipes.build(job.recipe, parts, job.changes)
+        _check_need(job, stage)
+        yield _Part(stage >> Cut(DEPTH), list(qrels), time.perf_counter() - started, None)
+    elif folds is None:
+        yield _fit(job, parts, tools, list(qrels), None, resume, told)
+    else:
+        for fold in folds:
+            yield _fit(job, parts, tools, fold.test, fold.train, resume, told)
+
+
+def _fit(
+    job: Job,
+    parts: recipes.Parts,
+    tools: Sequence[Tool],
+    scored: list[str],
+    train: list[str] | None,
+    resume: bool,
+    say: Callable[[str], None],
+) -> _Part:
+    """Fit, build and check one pipeline.
+
+    Args:
+        job: what to measure.
+        parts: what the pipeline is built from, but for the model.
+        tools: of the dataset that is scored.
+        scored: the queries that are scored: none of them is learned from, nor any that says the same.
+        train: the queries to learn from; None: the dataset's own train and dev.
+        resume: keep a model that is there already.
+        say: told what is going on.
+    """
+    source = job.train_on or job.dataset
+    known = _tools(source, {}) if job.train_on else tools
+    if job.train_on and not recipes.recipe(job.recipe).transfers and (places(keys(known), tools) < 0).all():
+        raise ConfigError(
+            f"--train-on: expected a recipe that serves tools it was not fitted on, found {job.recipe}, and "
+            f"{source.name} and {job.dataset.name} share no tool: use another recipe"
+        )
+    if train is None and source is job.dataset and set(scored) & {*source.qrels.get("train", ()), *source.qrels["dev"]}:
+        raise ConfigError(
+            f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
+        )
+    learned = lesson(source, known, {query: job.dataset.queries[query] for query in scored}, train)
+    shelf = job.settings.home / "bench-models"
+    task = prepared(
+        job.recipe,
+        learned,
+        shelf,
+        encoder=parts.encoder,
+        changes=job.changes,
+        seed=job.seed,
+        no_tool=job.no_tool,
+        settings=job.settings,
+        vectors=parts.vectors,
+        resume=resume,
+        say=say,
+    )
+    model = fit(dataclasses.replace(task, out=shelf / f"{job.recipe}-{task.identity[:16]}"))
+    stage = recipes.build(job.recipe, dataclasses.replace(parts, model=model.folder))
+    _check_need(job, stage)
+    return _Part(stage >> Cut(DEPTH), scored, model.manifest.fit_seconds, model)
+
+
+def _check_need(job: Job, stage: Stage) -> None:
+    if job.no_tool is not None and "need" not in stage.writes:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
+
+
+def _fitted(models: Sequence[Model]) -> dict[str, Any]:
+    """What a result says of its models, one a fold: settings with their origins, figures on dev, leaks dropped."""
+    manifests = [model.manifest for model in models]
+    return {
+        "fitted": [
+            {
+                "settings": {
+                    name: {"value": each.value, "origin": each.origin} for name, each in held.settings.items()
+                },
+                "data": held.data,
+                "dev": held.metrics,
+            }
+            for held in manifests
+        ],
+        "dropped_leaks": sum(held.data.dropped_leaks for held in manifests),
+    }
 
 
 def _rank(job: Job, stage: Stage, queries: Sequence[str]) -> tuple[dict[str, list[tuple[str, float]]], float]:
@@ -266,7 +379,7 @@ def _rank(job: Job, stage: Stage, queries: Sequence[str]) -> tuple[dict[str, lis
         batch = queries[start : start + BATCH]
         for query, found in zip(batch, stage([Search(query=texts[each], k=DEPTH) for each in batch]), strict=True):
             ranking[query] = [(_bare(hit.id), hit.score) for hit in found.hits]
-    return ranking, len(queries) / (time.perf_counter() - started)
+    return ranking, time.perf_counter() - started
 
 
 def _latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+import toolscout
 from toolscout import encoders, metrics, models
 from toolscout.config import Settings
 from toolscout.dataset import NoTool, Qrels
@@ -28,7 +29,7 @@ from toolscout.encoders import Encoder, Vectors, encode_tools
 from toolscout.errors import ConfigError, StoreError
 from toolscout.models import Data, Model, Setting
 from toolscout.store import Catalogue
-from toolscout.types import Tool
+from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
 
 __all__ = ["Fitting", "Parts", "options"]
@@ -159,6 +160,14 @@ class Fitting:
         """A folder beside `out` for checkpoints; it stays after a kill, and goes when the model is saved."""
         return self.out.with_name(f"{self.out.name}.work")
 
+    @property
+    def identity(self) -> str:
+        """What makes two fits the same: recipe, settings, seed, encoder, data, catalogue, version."""
+        encoder = self.encoder if isinstance(self.encoder, str) else self.encoder.fingerprint
+        settings = msgspec.structs.asdict(self.options)
+        data = [self.data.fingerprint, models.catalogue_mark(self.tools)]
+        return digest("fit/1", [toolscout.__version__, self.recipe, settings, self.seed, encoder, *data])
+
     def loaded(self) -> Encoder:
         """The encoder, ready-made."""
         return encoders.load(self.encoder, self.settings) if isinstance(self.encoder, str) else self.encoder
@@ -215,6 +224,7 @@ class Fitting:
         model = models.save(
             self.out,
             recipe=self.recipe,
+            job=self.identity,
             arrays=arrays,
             tools=self.tools,
             settings=told,
@@ -256,8 +266,8 @@ def _encoded(
 
 def _card(data: Data, licence: str | None, settings: Mapping[str, Setting], metrics: Mapping[str, float]) -> str:
     lines = [
-        f"Fitted on the dataset **{data.name}** (licence: {licence or 'none known'}): {data.n_train:,} queries to train "
-        f"on, {data.n_dev:,} to choose on; {data.dropped_leaks:,} left out because a test query has their text.",
+        f"Fitted on the dataset **{data.name}** (licence: {licence or 'none known'}): {data.n_train:,} queries to "
+        f"train on, {data.n_dev:,} to choose on; {data.dropped_leaks:,} left out because a test query has their text.",
         "After choosing, it was fitted on both." if data.refit else "Those to choose on were not trained on.",
         "",
         "| setting | value | from |",

@@ -32,6 +32,7 @@ __all__ = ["FittedEncoder", "Options", "encoder_of", "fit", "make"]
 STYLE: Final = "short"
 FOLDER: Final = "encoder"
 DEPTH: Final = 10
+NEAR: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -74,7 +75,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    hold: Annotated[int, msgspec.Meta(ge=0)] = 32_768
+    hold: Annotated[int, msgspec.Meta(ge=0)] = 4_096
     threads: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -174,7 +175,7 @@ def _nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[st
 
 
 def _by_words(job: Fitting, place: Mapping[str, int]) -> list[npt.NDArray[np.intp]]:
-    depth = 30 + max(map(len, job.train.values()))
+    depth = NEAR + max(map(len, job.train.values()))
     ids, _ = BM25.build(job.tools).search([job.texts[query] for query in job.train], depth)
     return [np.array([place[tool] for tool in found], dtype=np.intp) for found in ids]
 

@@ -13,12 +13,12 @@ from toolscout.errors import ConfigError
 from toolscout.fusion import DEPTH, words_and_meaning
 from toolscout.indexes import pack, unpack
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE, PLAIN
+from toolscout.indexes.sparse import BM25, CODE, PLAIN, BM25Settings
 from toolscout.methods import Parts, options
 from toolscout.pipeline import Fuse, Retrieve, Stage
 from toolscout.types import STYLES, digest
 
-__all__ = ["bm25", "dense", "hybrid", "tool_index"]
+__all__ = ["bm25", "dense", "hybrid", "tool_index", "word_index"]
 
 
 class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,14 +34,17 @@ class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def bm25(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     """Words of the query against words of each tool."""
     exact = (PLAIN if settings.get("tokenizer") == "plain" else CODE).changed(**settings)
-    catalogue = parts.catalogue
+    return Retrieve(word_index(parts, exact), label="bm25", mask=parts.catalogue.mask, depth=DEPTH)
+
+
+def word_index(parts: Parts, settings: BM25Settings = CODE) -> BM25:
+    """The words of the catalogue's tools, kept with the snapshot."""
 
     def built() -> bytes:
-        index = BM25.build(catalogue.tools(), exact)
+        index = BM25.build(parts.catalogue.tools(), settings)
         return pack(index.arrays(), index.meta)
 
-    index = BM25.from_arrays(*unpack(catalogue.cached(f"bm25/{exact.fingerprint}", built)))
-    return Retrieve(index, label="bm25", mask=catalogue.mask, depth=DEPTH)
+    return BM25.from_arrays(*unpack(parts.catalogue.cached(f"bm25/{settings.fingerprint}", built)))
 
 
 def dense(parts: Parts, settings: Mapping[str, Any]) -> Stage:

@@ -48,10 +48,11 @@ class Connection:
         info = client.server_info
         self.about: dict[str, str] = {"name": info.name, "version": info.version} if info else {}
 
-    async def list_tools(self, limit: int) -> list[Any]:
+    async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Every tool of the server as it was sent, unchecked; `build_tool` is what checks.
 
-        It may take what opening has left of the server's timeout; later listings may take all of it.
+        It may take what opening has left of the server's timeout; later listings may take all of it; one that is not
+        `timed` may take as long as whoever asks waits.
 
         Raises:
             SourceError: if there are more than `limit` tools, or no answer, or one that is not MCP.
@@ -62,7 +63,7 @@ class Connection:
         tools: list[Any] = []
         cursors: set[str] = set()
         cursor: str | None = None
-        with self._watch.running("its list of tools"):
+        with self._watch.running("its list of tools") if timed else nullcontext():
             for _ in range(MAX_PAGES):
                 try:
                     page = await self.client.list_tools(cursor=cursor)

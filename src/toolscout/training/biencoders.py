@@ -46,7 +46,7 @@ class Texts:
     judge: Callable[[Vectors], dict[str, float]]
     identity: str
     temperature: float = 0.05
-    hold: int = 32_768
+    hold: int = 4_096
 
 
 class BiEncoder(Task):
@@ -103,25 +103,24 @@ class Lists(BiEncoder):
         self.sampled, self.hard, self.by_words = sampled, hard, by_words
 
     def begin(self, epoch: int, random: np.random.Generator) -> None:
-        """Mine the hard negatives of this epoch."""
+        """Mine the hard negatives of this epoch: `mined`, the places of each training query's, best first."""
         if self.sampled is None:
             return
         nearest = self.by_words() if epoch == 0 else self._by_itself()
-        self._mined = [
-            found[~np.isin(found, gold)][:POOL] for found, gold in zip(nearest, self.texts.gold, strict=True)
-        ]
+        self.mined = [found[~np.isin(found, gold)][:POOL] for found, gold in zip(nearest, self.texts.gold, strict=True)]
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """One step on some queries."""
-        columns = self._columns(rows, random)
+        columns = self.listed(rows, random)
         gold = np.stack([np.isin(columns, self.texts.gold[row]) for row in rows])
         table = torch.from_numpy(gold).to(self.texts.tower.device)
         return self.descend(rows, columns, lambda scores: list_softmax(scores, table))
 
-    def _columns(self, rows: Places, random: np.random.Generator) -> Places:
+    def listed(self, rows: Places, random: np.random.Generator) -> Places:
+        """The tools that a batch of queries is set against, ascending."""
         if self.sampled is None:
             return np.arange(len(self.texts.tools))
-        hard = [random.permutation(self._mined[row])[: self.hard] for row in rows]
+        hard = [random.permutation(self.mined[row])[: self.hard] for row in rows]
         drawn = random.integers(0, len(self.texts.tools), self.sampled)
         return np.unique(np.concatenate([*(self.texts.gold[row] for row in rows), *hard, drawn]))
 

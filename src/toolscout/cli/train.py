@@ -1,0 +1,79 @@
+"""train."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from toolscout.cli.data import below, changes, set_option
+from toolscout.cli.output import encoder_option, json_option, print_json
+from toolscout.config import load_settings
+from toolscout.errors import NotFound
+
+
+@click.command("train")
+@click.argument("recipe")
+@click.option("--data", required=True, metavar="DIR", help="The dataset: a folder, or its path below TOOLSCOUT_DATA.")
+@encoder_option
+@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that judge the need.")
+@click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@set_option
+@click.option("--out", required=True, metavar="MODEL_DIR", help="The folder of the model.")
+@click.option("--resume", is_flag=True, help="Go on where a fit was interrupted; keep a finished one.")
+@json_option
+@click.pass_context
+def train_command(
+    ctx: click.Context,
+    recipe: str,
+    data: str,
+    encoder: str | None,
+    no_tool: str | None,
+    seed: int,
+    pairs: tuple[str, ...],
+    out: str,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Fit RECIPE on a dataset's training queries, choosing on dev, and write the model.
+
+    Training queries whose text a test query repeats are left out.
+    """
+    from toolscout.dataset import NoTool
+    from toolscout.lab.bench import load_dataset
+    from toolscout.lab.fit import fit, lesson, prepared
+    from toolscout.sources.folder import read_tools
+    from toolscout.vectors import VectorStore
+
+    place = os.environ.get("TOOLSCOUT_DATA")
+    root = Path(place) if place else None
+    settings = load_settings(home=(ctx.obj or {}).get("home"))
+    dataset = load_dataset(data, root)
+    try:
+        held_out = dataset.texts("test")
+    except NotFound:
+        held_out = {}
+    job = prepared(
+        recipe,
+        lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
+        Path(out),
+        encoder=encoder,
+        changes=changes(pairs),
+        seed=seed,
+        no_tool=NoTool.load(below(root, no_tool)) if no_tool else None,
+        settings=settings,
+        vectors=VectorStore(settings.home / "bench"),
+        resume=resume,
+        say=lambda line: click.echo(line, err=True),
+    )
+    model = fit(job)
+    if as_json:
+        print_json(model.manifest)
+        return
+    manifest = model.manifest
+    for name, setting in manifest.settings.items():
+        if setting.origin == "dev":
+            click.echo(f"{name} = {setting.value} (dev)")
+    figures = ", ".join(f"{name} {100 * value:.1f}" for name, value in manifest.metrics.items())
+    click.echo(f"{model.folder}: {manifest.recipe}, fitted in {manifest.fit_seconds:.0f} s; on dev {figures}")

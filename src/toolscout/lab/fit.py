@@ -1,0 +1,217 @@
+"""Fitting a recipe on a dataset: who trains, who chooses, what must not be seen; the shelf of models of `bench`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolscout import encoders, models, recipes
+from toolscout.config import Settings
+from toolscout.dataset import Dataset, NoTool, Qrels, drop_leaks, in_dev
+from toolscout.encoders import Encoder
+from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.methods import Fitting
+from toolscout.models import Data, Manifest, Model
+from toolscout.types import Tool, digest
+from toolscout.vectors import VectorStore
+
+__all__ = ["Lesson", "fit", "lesson", "prepared"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """What a fit may see.
+
+    Attributes:
+        dataset: where it comes from.
+        tools: the catalogue, ascending by id.
+        train: query id → `Tool.id` → grade.
+        dev: the same, to choose on.
+        dropped: ids of the training queries that a test query repeats; they are not in `train`.
+    """
+
+    dataset: Dataset
+    tools: Sequence[Tool]
+    train: Qrels
+    dev: Qrels
+    dropped: Sequence[str]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the texts and the gold tools of train and dev."""
+        texts = self.dataset.queries
+        parts = [sorted(part.items()) for part in (self.train, self.dev)]
+        return digest("lesson/1", [[[query, texts[query], gold] for query, gold in part] for part in parts])
+
+
+def lesson(
+    dataset: Dataset, tools: Sequence[Tool], held_out: Mapping[str, str], queries: Sequence[str] | None = None
+) -> Lesson:
+    """What a fit on a dataset may see: train and dev, without what the held-out queries repeat.
+
+    Args:
+        dataset: the dataset.
+        tools: its tools.
+        held_out: query id → text of the queries that will be scored.
+        queries: ids of the queries to learn from, for folds; a tenth of them, by the rule for sets without dev, is dev.
+            None: the dataset's own train and dev.
+
+    Raises:
+        UserError: if there is nothing to learn from, or nothing to choose on.
+    """
+    if queries is None:
+        try:
+            train, dev = dataset.split("train"), dataset.split("dev")
+        except NotFound as error:
+            raise NotFound(f"a fitted recipe needs queries to learn from: {error}") from None
+    else:
+        judged = {query: gold for part in dataset.qrels.values() for query, gold in part.items()}
+        train = {query: judged[query] for query in queries if not in_dev(query)}
+        dev = {query: judged[query] for query in queries if in_dev(query)}
+    train, dropped = drop_leaks(train, dataset.queries, held_out)
+    dev, dropped_dev = drop_leaks(dev, dataset.queries, held_out)
+    if not train or not dev:
+        raise UserError(
+            f"{dataset.name}: expected queries to train on and to choose on, found {len(train):,} and {len(dev):,}: "
+            "add training queries"
+        )
+    ids = {tool.id.partition("/")[2]: tool.id for tool in tools}
+    return Lesson(
+        dataset,
+        sorted(tools, key=lambda tool: tool.id),
+        _whole(train, ids),
+        _whole(dev, ids),
+        [*dropped, *dropped_dev],
+    )
+
+
+def _whole(qrels: Qrels, ids: Mapping[str, str]) -> Qrels:
+    """The qrels with whole ids, without the tools that could not be read and the queries that this leaves empty."""
+    found = {query: {ids[tool]: grade for tool, grade in gold.items() if tool in ids} for query, gold in qrels.items()}
+    return {query: gold for query, gold in found.items() if gold}
+
+
+def prepared(
+    name: str,
+    learned: Lesson,
+    out: Path,
+    *,
+    encoder: str | Encoder | None = None,
+    changes: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    no_tool: NoTool | None = None,
+    settings: Settings | None = None,
+    vectors: VectorStore | None = None,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Fitting:
+    """A fit, ready to be done.
+
+    Args:
+        name: of the recipe.
+        learned: what it may see.
+        out: the folder of the model.
+        encoder: by name or ready-made; None: the recipe's own, or the setting.
+        changes: settings over the recipe's own.
+        seed: of everything random.
+        no_tool: queries that need no tool.
+        settings: timeouts and the like.
+        vectors: where vectors of texts are kept.
+        resume: keep a finished model of the same fit, and go on with an interrupted one.
+        say: told every setting with its origin, and what is going on.
+
+    Raises:
+        UserError: for a recipe that cannot be fitted so.
+    """
+    chosen = recipes.recipe(name)
+    options, origins = recipes.resolve(name, changes or {})
+    if no_tool is not None and not chosen.judges:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {name}")
+    settings = settings or Settings()
+    wanted = encoder or chosen.encoder or settings.encoder
+    return Fitting(
+        recipe=name,
+        options=options,
+        origins=origins,
+        tools=learned.tools,
+        texts=learned.dataset.queries,
+        train=learned.train,
+        dev=learned.dev,
+        encoder=encoders.load(wanted, settings) if chosen.encodes and isinstance(wanted, str) else wanted,
+        data=Data(
+            name=learned.dataset.name,
+            fingerprint=learned.fingerprint,
+            n_train=len(learned.train),
+            n_dev=len(learned.dev),
+            dropped_leaks=len(learned.dropped),
+        ),
+        out=out,
+        seed=seed,
+        settings=settings,
+        vectors=vectors,
+        no_tool=no_tool,
+        resume=resume,
+        say=say,
+    )
+
+
+def fit(job: Fitting) -> Model:
+    """Say the settings, do the fit, and read the model that it wrote.
+
+    Raises:
+        UserError: when the fit is not possible, or the folder holds something else.
+    """
+    for line in _said(job):
+        job.say(line)
+    if job.out.exists():
+        held = _held(job)
+        if job.resume and held is not None and held.job == job.identity:
+            job.say(f"kept {job.out}: it is finished")
+            return models.load(job.out, recipe=job.recipe)
+    if not job.resume:
+        shutil.rmtree(job.work, ignore_errors=True)
+    job.work.mkdir(parents=True, exist_ok=True)
+    method = recipes.recipe(job.recipe).fit
+    assert method is not None
+    method(dataclasses.replace(job, started=time.monotonic()))
+    return models.load(job.out, recipe=job.recipe)
+
+
+def _said(job: Fitting) -> list[str]:
+    """What it learns from, and every setting with its origin; one line each."""
+    name = job.encoder if isinstance(job.encoder, str) else job.encoder.name
+    return [
+        f"{job.recipe}: {job.data.n_train:,} queries of {job.data.name} to train on, {job.data.n_dev:,} to choose on, "
+        f"{job.data.dropped_leaks:,} left out because a test query repeats them; {len(job.tools):,} tools",
+        f"encoder = {name}, seed = {job.seed}",
+        *(
+            f"{name} = {'chosen on dev' if (value := getattr(job.options, name)) is None else value} ({origin})"
+            for name, origin in job.origins.items()
+        ),
+    ]
+
+
+def _held(job: Fitting) -> Manifest | None:
+    """The model that stands where this one shall go; None: nothing does.
+
+    Raises:
+        ConfigError: if it is something that must not be overwritten.
+    """
+    try:
+        held = models.read_manifest(job.out)
+    except NotFound:
+        if any(job.out.iterdir()):
+            raise ConfigError(
+                f"{job.out}: expected a free folder or a model, found other files: choose another folder"
+            ) from None
+        return None
+    if held.recipe != job.recipe:
+        raise ConfigError(
+            f"{job.out}: expected a free folder or a model of {job.recipe}, found one of {held.recipe}: "
+            "choose another folder"
+        )
+    return held

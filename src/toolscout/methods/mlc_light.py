@@ -1,0 +1,226 @@
+"""Multi-label classification without a transformer: which tools, and which *set* of tools, does a query need?
+
+The query is the encoder's vector and its words and pairs of words. One linear layer over them has two softmaxes: over
+the tools (its target is spread evenly over the gold tools; the list-wise form of MLC in arXiv:2409.02141), and over the
+sets of tools that training queries needed (the scenes of COLT, arXiv:2405.16089). The second knows which tools go
+together. Both are joined ::
+
+    usage(tool | query)  ∝  p(tool | query) · (Σ p(set | query) over the sets that hold the tool + ε) ^ sets
+
+with the weight `sets` chosen on dev. Training is AdaGrad: only features that occur in a batch are touched, and rare
+ones keep a high rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from toolscout.methods import Fitting, Parts
+from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.methods.usage import Floats, Rows, Study, best, picked, softmax, stage
+from toolscout.pipeline import Stage
+
+__all__ = ["Options", "fit", "make"]
+
+MOST_SETS: Final = 4_000
+SETS: Final = (0.0, 0.5, 1.0, 2.0)
+EPSILON: Final = 1e-3
+GAIN: Final = 1e-3
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mlc-light`.
+
+    Attributes:
+        rate: step of AdaGrad.
+        batch: queries a step.
+        epochs: how often training goes through the queries; None: until another one
+            brings dev less than a tenth of a point, `most_epochs` at most.
+        most_epochs: see `epochs`.
+        sets: weight of the sets of tools; None: the best on dev.
+        sharpness: what description scores are multiplied with before their softmax; None: the likeliest on dev.
+        kappa: so many training queries count as much as a description; None: the best on dev.
+        agreement: how much a tool with usage must fit by its description too.
+    """
+
+    rate: float = 0.3
+    batch: int = 256
+    epochs: int | None = None
+    most_epochs: int = 12
+    sets: float | None = None
+    sharpness: float | None = None
+    kappa: float | None = None
+    agreement: float | None = None
+
+
+class Scenes(NamedTuple):
+    """The distinct sets of tools.
+
+    Attributes:
+        of: the set of each query, `(n,)`.
+        tools: the tools of each set, sparse rows of ones.
+    """
+
+    of: Any
+    tools: Bags
+
+    @classmethod
+    def among(cls, gold: list[Any]) -> Scenes:
+        """The sets of tools that queries needed; none at all when there are more than 4,000, or each is one tool."""
+        numbers: dict[bytes, int] = {}
+        of = np.array([numbers.setdefault(each.tobytes(), len(numbers)) for each in gold])
+        sets = [np.frombuffer(each, dtype=gold[0].dtype) for each in numbers]
+        if len(sets) > MOST_SETS or max(map(len, sets)) == 1:
+            sets = []
+        indptr = np.cumsum([0, *map(len, sets)])
+        return cls(of, Bags(indptr, np.concatenate([np.empty(0, np.int64), *sets]), np.ones(indptr[-1], np.float32)))
+
+
+class Head:
+    """The linear layer.
+
+    Attributes:
+        sparse: `(features, tools + sets)` float32.
+        dense: `(dim + 1, tools + sets)` float32; the last row is the bias.
+        scenes: the sets.
+        n_tools: how many tools.
+    """
+
+    def __init__(self, sparse: Rows, dense: Rows, sets: Bags, n_tools: int) -> None:
+        self.sparse, self.dense, self.sets, self.n_tools = sparse, dense, sets, n_tools
+        order = np.argsort(sets.indices, kind="stable")
+        self._holders = np.repeat(np.arange(len(sets)), np.diff(sets.indptr))[order]
+        self._in_sets, self._starts = np.unique(sets.indices[order], return_index=True)
+
+    def logits(self, bags: Bags, rows: Rows) -> Rows:
+        """`(n, tools + sets)`."""
+        logits: Rows = bags.times(self.sparse) + rows @ self.dense[:-1] + self.dense[-1]
+        return logits
+
+    def usage(self, logits: Rows, weight: float) -> Floats:
+        """How likely each tool is, `(n, tools)`."""
+        tools = softmax(logits[:, : self.n_tools].astype(np.float64))
+        if not len(self.sets) or not weight:
+            return tools
+        sets = softmax(logits[:, self.n_tools :].astype(np.float64))
+        held = np.zeros_like(tools)
+        held[:, self._in_sets] = np.add.reduceat(sets[:, self._holders], self._starts, axis=1)
+        joined = tools * (held + EPSILON) ** weight
+        usage: Floats = joined / joined.sum(axis=1, keepdims=True)
+        return usage
+
+
+class Training:
+    """AdaGrad over the first `n` queries of a study, one epoch at a time; equal seeds give equal weights."""
+
+    def __init__(self, study: Study, n: int) -> None:
+        job = study.job
+        self.options, self.rng = job.options, np.random.default_rng(job.seed)
+        self.ngrams = Ngrams.of(study.texts[:n])
+        self.bags, self.rows, self.gold = self.ngrams.bags(study.texts[:n]), study.rows[:n], study.gold[:n]
+        self.scenes = Scenes.among(self.gold)
+        width = len(job.tools) + len(self.scenes.tools)
+        sparse = np.zeros((self.ngrams.keys.size, width), dtype=np.float32)
+        dense = np.zeros((self.rows.shape[1] + 1, width), dtype=np.float32)
+        self.head = Head(sparse, dense, self.scenes.tools, len(job.tools))
+        self._squares = np.full_like(sparse, 1e-8), np.full_like(dense, 1e-8)
+
+    def epoch(self) -> float:
+        """Once through the queries; the mean loss."""
+        order = self.rng.permutation(len(self.bags))
+        batches = [order[start : start + self.options.batch] for start in range(0, len(order), self.options.batch)]
+        return sum(self._step(batch) * len(batch) for batch in batches) / len(order)
+
+    def _step(self, batch: Any) -> float:
+        head, n_tools = self.head, self.head.n_tools
+        features, block = self.bags.take(batch).block()
+        rows: Rows = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)
+        weights = head.sparse[features]
+        logits = block @ weights + rows @ head.dense
+        targets = np.zeros_like(logits)
+        for row, place in zip(targets, batch, strict=True):
+            row[self.gold[place]] = 1 / len(self.gold[place])
+        groups = [slice(0, n_tools)]
+        if len(head.sets):
+            targets[np.arange(len(batch)), n_tools + self.scenes.of[batch]] = 1
+            groups.append(slice(n_tools, None))
+        for group in groups:
+            logits[:, group] = softmax(logits[:, group])
+        loss = -float((targets * np.log(logits + 1e-9)).sum()) / len(batch)
+        slope = ((logits - targets) / len(batch)).astype(np.float32)
+        head.sparse[features] = weights - self._stride(self._squares[0], features, block.T @ slope)
+        head.dense -= self._stride(self._squares[1], slice(None), rows.T @ slope)
+        return loss
+
+    def _stride(self, squares: Rows, places: Any, gradient: Rows) -> Rows:
+        """What AdaGrad takes off: rate · gradient / √(sum of its squares so far), which grows by this one's."""
+        held = squares[places] + gradient * gradient
+        squares[places] = held
+        gradient *= self.options.rate
+        gradient /= np.sqrt(held, out=held)
+        return gradient
+
+
+def fit(job: Fitting) -> None:
+    """Train on train, choose on dev, train on both."""
+    encoder = job.loaded()
+    study = Study(job, encoder)
+    training = Training(study, study.n_train)
+    bags, rows = training.ngrams.bags(study.texts[study.n_train :]), study.rows[study.n_train :]
+    quality, logits, epochs, weight = -1.0, np.empty(0, np.float32), 0, 0.0
+    weights = (SETS if len(training.head.sets) else SETS[:1]) if job.options.sets is None else (job.options.sets,)
+    for epoch in range(1, (job.options.epochs or job.options.most_epochs) + 1):
+        loss = training.epoch()
+        found = training.head.logits(bags, rows)
+        scored = {each: study.quality(training.head.usage(found, each)) for each in weights}
+        likest = best(weights, scored.__getitem__)
+        job.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[likest]:.4f}")
+        if not job.options.epochs and scored[likest] < quality + GAIN:
+            break
+        quality, logits, epochs, weight = scored[likest], found, epoch, likest
+    chosen, figures = study.joined(training.head.usage(logits, weight))
+    job.say(f"training on train and dev, {epochs} epochs")
+    training = Training(study, len(study.ids))
+    for _ in range(epochs):
+        training.epoch()
+    head = training.head
+    job.save(
+        {
+            "keys": training.ngrams.keys,
+            "rarity": training.ngrams.rarity,
+            "sparse": head.sparse,
+            "dense": head.dense,
+            **{f"sets.{name}": array for name, array in head.sets._asdict().items()},
+            "uses": study.uses(len(study.ids)),
+        },
+        metrics=figures,
+        encoder=encoder,
+        chosen=picked(job.options, {"epochs": epochs, "sets": weight, **chosen}),
+        refit=True,
+    )
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The pipeline over a catalogue."""
+    encoder = parts.loaded()
+    model = parts.load(encoder=encoder)
+    arrays = model.arrays
+    sets = Bags(*(arrays[f"sets.{field}"] for field in Bags._fields))
+    head, ngrams = (
+        Head(arrays["sparse"], arrays["dense"], sets, len(model.tools)),
+        Ngrams(arrays["keys"], arrays["rarity"]),
+    )
+    weight = model.manifest.settings["sets"].value
+
+    def usage(text: str, row: Rows) -> Floats:
+        bags = ngrams.bags([text])
+        if not row.any() and not bags.indices.size:
+            return np.zeros(len(model.tools))
+        shares: Floats = head.usage(head.logits(bags, row[None]), weight)[0]
+        return shares
+
+    return stage(parts, model, encoder, usage, "mlc-light")

@@ -1,0 +1,135 @@
+"""Nearest logged queries: what like requests used is what this one needs. Nothing is trained.
+
+Likeness is the mean of two cosines, of the encoder's vectors and of words and pairs of words; the K likest queries vote
+for their tools with weights exp(sharpness · likeness).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.indexes import top_k
+from toolscout.methods import Fitting, Parts
+from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.methods.usage import Floats, Rows, Study, best, picked, stage
+from toolscout.pipeline import Stage
+
+__all__ = ["Log", "Options", "fit", "make"]
+
+NEAREST: Final = (10, 20, 50, 100)
+FOCUS: Final = (5.0, 10.0, 20.0, 40.0)
+MOST: Final = max(NEAREST)
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `neighbours`; None: the best on dev.
+
+    Attributes:
+        k: how many queries vote.
+        focus: how much more the nearer ones count: weights exp(focus · likeness).
+        sharpness: what description scores are multiplied with before their softmax.
+        kappa: so many training queries count as much as a description.
+        agreement: how much a tool with usage must fit by its description too.
+    """
+
+    k: int | None = None
+    focus: float | None = None
+    sharpness: float | None = None
+    kappa: float | None = None
+    agreement: float | None = None
+
+
+class Log:
+    """Queries that were seen, and the tools that each used."""
+
+    def __init__(self, rows: Rows, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
+        """Take the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
+        self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
+        order = np.argsort(bags.indices, kind="stable")
+        self._holders = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
+        self._weights = bags.data[order]
+        self._bounds = np.searchsorted(bags.indices[order], np.arange(ngrams.keys.size + 1))
+
+    @classmethod
+    def of(cls, study: Study, n: int) -> Log:
+        """The first `n` queries of a fit."""
+        ngrams = Ngrams.of(study.texts[:n])
+        lengths = [len(gold) for gold in study.gold[:n]]
+        gold = Bags(
+            np.cumsum([0, *lengths]),
+            np.concatenate(study.gold[:n]),
+            np.repeat([1 / length for length in lengths], lengths).astype(np.float32),
+        )
+        return cls(study.rows[:n], ngrams.bags(study.texts[:n]), ngrams, gold, len(study.job.tools))
+
+    def nearest(self, text: str, row: Rows) -> tuple[npt.NDArray[np.intp], Floats]:
+        """The likest queries, best first, and how like they are; none that has nothing in common."""
+        likeness = np.einsum("nd,d->n", self.rows, row)
+        bag = self.ngrams.bags([text])
+        for feature, weight in zip(bag.indices, bag.data, strict=True):
+            held = slice(self._bounds[feature], self._bounds[feature + 1])
+            likeness[self._holders[held]] += weight * self._weights[held]
+        likeness /= 2
+        found = top_k(likeness, MOST, floor=0.0)
+        return found, likeness[found]
+
+    def votes(self, nearest: npt.NDArray[np.intp], likeness: Floats, k: int, focus: float) -> Floats:
+        """How likely each tool is, `(tools,)`, by the `k` nearest; zeros where there is none."""
+        shares = np.zeros(self.n_tools)
+        if nearest.size:
+            gold = self.gold.take(nearest[:k])
+            ballots = np.exp(focus * (likeness[:k] - likeness[0]))
+            np.add.at(shares, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
+        return shares
+
+
+def fit(job: Fitting) -> None:
+    """Choose on dev among the neighbours in train; the model holds both."""
+    encoder = job.loaded()
+    study = Study(job, encoder)
+    log = Log.of(study, study.n_train)
+    job.say("looking up the neighbours of the dev queries")
+    found = [log.nearest(study.texts[i], study.rows[i]) for i in study.dev]
+
+    def usage(pair: tuple[int, float]) -> Floats:
+        return np.array([log.votes(*each, *pair) for each in found])
+
+    ks = NEAREST if job.options.k is None else (job.options.k,)
+    focuses = FOCUS if job.options.focus is None else (job.options.focus,)
+    k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
+    chosen, figures = study.joined(usage((k, focus)))
+    whole = Log.of(study, len(study.ids))
+    job.save(
+        {
+            "rows": whole.rows,
+            "keys": whole.ngrams.keys,
+            "rarity": whole.ngrams.rarity,
+            **{f"bags.{name}": array for name, array in whole.bags._asdict().items()},
+            **{f"gold.{name}": array for name, array in whole.gold._asdict().items()},
+            "uses": study.uses(len(study.ids)),
+        },
+        metrics=figures,
+        encoder=encoder,
+        chosen=picked(job.options, {"k": k, "focus": focus, **chosen}),
+        refit=True,
+    )
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The pipeline over a catalogue."""
+    encoder = parts.loaded()
+    model = parts.load(encoder=encoder)
+    arrays, chosen = model.arrays, model.manifest.settings
+    bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
+    log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(model.tools))
+
+    def usage(text: str, row: Rows) -> Floats:
+        return log.votes(*log.nearest(text, row), chosen["k"].value, chosen["focus"].value)
+
+    return stage(parts, model, encoder, usage, "neighbours")

@@ -1,0 +1,285 @@
+"""What the methods that learn from usage without a transformer share: usage and description in one ranking.
+
+Each of them says how likely a query needs each tool, judging by the queries that it has seen; the words and the vector
+of a tool's own text say it too. A tool counts by usage as far as there was any ::
+
+    p(tool | query) = w · usage(tool | query) + (1 - w) · description(tool | query),    w = n / (n + κ)
+    score           = log p(tool | query) + λ · log description(tool | query)
+
+with n the training queries that use the tool. A tool without usage is found by its description alone, and as both sides
+are probabilities over the same catalogue it competes with the others on equal terms. With λ above 0 a tool with usage
+must fit by its description too.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.encoders import Encoder
+from toolscout.errors import NotFound
+from toolscout.fusion import DEPTH, WEIGHT
+from toolscout.indexes import top_k
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.sparse import BM25, CODE
+from toolscout.methods import Fitting, Parts, plain
+from toolscout.models import Model
+from toolscout.pipeline import Retrieve, Stage
+from toolscout.types import Explanation
+
+__all__ = ["Described", "Study", "UsageIndex", "best", "mixed", "picked", "softmax", "stage", "weights"]
+
+Floats = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+Usage = Callable[[str, Rows], Floats]
+"""(query, its vector) → how likely it needs each tool of the model, `(tools,)`, sum 1; all zeros: nothing is known."""
+
+SHARPNESS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+EVIDENCE: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+AGREEMENT: Final = (0.0, 0.25, 0.5, 1.0)
+LEAST: Final = 1e-12
+FIRST: Final = 5
+Choice = TypeVar("Choice")
+
+
+def softmax(scores: Floats) -> Floats:
+    """Along the last axis."""
+    risen = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: Floats = risen / risen.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def weights(uses: Floats, kappa: float) -> Floats:
+    """How much usage counts, n / (n + κ), `(tools,)`; 0 where there was none."""
+    return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(len(uses)), where=uses > 0))
+
+
+def mixed(usage: Floats, described: Floats, weight: Floats, agreement: float) -> Floats:
+    """The score above, `(…, tools)`, λ the `agreement`; where usage knows nothing of a query, the description alone."""
+    shares = np.where(usage.any(axis=-1, keepdims=True), weight * usage + (1 - weight) * described, described)
+    scores: Floats = np.log(shares + LEAST) + agreement * np.log(described + LEAST)
+    return scores
+
+
+class Described:
+    """What tools say of themselves: the formula of `hybrid`, for every tool."""
+
+    def __init__(self, words: BM25, meaning: Exact) -> None:
+        """Take both indexes, over the same tools."""
+        self.words, self.meaning = words, meaning
+
+    @classmethod
+    def of(cls, parts: Parts, encoder: Encoder) -> Described:
+        """Over a catalogue."""
+        return cls(plain.word_index(parts), plain.tool_index(parts, encoder))
+
+    def scores(self, text: str, row: Rows) -> Floats:
+        """BM25 + 5 · cosine, scaled to between 0 and 1 from the 100th best on, `(tools,)`."""
+        scores = np.asarray(self.words.scores(text), dtype=np.float64)
+        cosines = np.einsum("nd,d->n", self.meaning.vectors, row)
+        highest = cosines.max()
+        lowest = np.partition(cosines, -DEPTH)[-DEPTH] if len(cosines) > DEPTH else cosines.min()
+        if row.any() and highest > lowest:
+            scores += WEIGHT * np.clip((cosines - lowest) / (highest - lowest), 0, None)
+        return scores
+
+
+class UsageIndex:
+    """An index over texts whose scores are those of `mixed`.
+
+    Attributes:
+        ids: of the catalogue's tools, ascending.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        *,
+        encode: Callable[[Sequence[str]], Rows],
+        usage: Usage,
+        columns: npt.NDArray[np.intp],
+        described: Described,
+        sharpness: float,
+        weight: Floats,
+        agreement: float,
+    ) -> None:
+        """Take both sides.
+
+        Args:
+            ids: of the catalogue's tools, ascending.
+            encode: queries → rows.
+            usage: see `Usage`.
+            columns: which tool of the model each of the catalogue is; -1: none.
+            described: over the catalogue.
+            sharpness: what description scores are multiplied with before the softmax.
+            weight: of usage, for each tool of the catalogue.
+            agreement: see `mixed`.
+        """
+        self.ids = tuple(ids)
+        self._encode, self._usage, self._described = encode, usage, described
+        self._columns, self._known = np.maximum(columns, 0), columns >= 0
+        self._sharpness, self._agreement = sharpness, agreement
+        self._weight = np.where(self._known, weight, 0.0)
+
+    def scores(self, text: str, row: Rows) -> Floats:
+        """The score of every tool, `(tools,)`."""
+        described = softmax(self._sharpness * self._described.scores(text, row))
+        usage = self._usage(text, row)[self._columns] * self._known
+        return mixed(usage, described, self._weight, self._agreement)
+
+    def search(
+        self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[Rows]]:
+        """The likeliest tools of each query; see `toolscout.indexes`."""
+        ids, values = [], []
+        masks = visible if visible is not None else [None] * len(queries)
+        for text, row, mask in zip(queries, self._encode(queries), masks, strict=True):
+            scores = self.scores(text, row)
+            chosen = top_k(scores, k, mask)
+            ids.append([self.ids[position] for position in chosen])
+            values.append(scores[chosen].astype(np.float32))
+        return ids, values
+
+    def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Rank and score of one tool, exact however far down it is.
+
+        Raises:
+            NotFound: if the index has no such tool.
+        """
+        position = bisect.bisect_left(self.ids, tool_id)
+        if self.ids[position : position + 1] != (tool_id,):
+            raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+        scores = self.scores(query, self._encode([query])[0])
+        score = scores[position]
+        rivals = scores if visible is None else scores[visible]
+        before = scores[:position] if visible is None else scores[:position][visible[:position]]
+        rank = 1 + int((rivals > score).sum() + (before == score).sum())
+        weight = self._weight[position]
+        note = f"{weight:.0%} by usage" if weight else "by its description alone: no training query uses it"
+        return Explanation("usage", rank, float(score), note)
+
+
+def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str) -> Stage:
+    """The pipeline of a fitted method: usage and description over the present catalogue.
+
+    The model has the array `uses` and the settings `kappa`, `sharpness` and `agreement`.
+    """
+    columns = model.places(parts.catalogue.tools())
+    settings = model.manifest.settings
+    weight = weights(model.arrays["uses"], settings["kappa"].value)
+    index = UsageIndex(
+        parts.catalogue.ids,
+        encode=lambda texts: encoder.encode(texts, "query"),
+        usage=usage,
+        columns=columns,
+        described=Described.of(parts, encoder),
+        sharpness=settings["sharpness"].value,
+        weight=weight[np.maximum(columns, 0)],
+        agreement=settings["agreement"].value,
+    )
+    return Retrieve(index, label=label, mask=parts.catalogue.mask, depth=DEPTH)
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------------
+
+
+def best(candidates: Iterable[Choice], quality: Callable[[Choice], float]) -> Choice:
+    """The first candidate of the highest quality."""
+    return max(candidates, key=quality)
+
+
+class Study:
+    """The queries of a fit as arrays, and what is chosen on dev.
+
+    Attributes:
+        ids: of the queries: train, then dev.
+        texts: their texts.
+        rows: their vectors, `(n, dim)` float32.
+        gold: the positions of their tools.
+        n_train: how many are train.
+    """
+
+    def __init__(self, job: Fitting, encoder: Encoder) -> None:
+        position = {tool.id: place for place, tool in enumerate(job.tools)}
+        judged = {**job.train, **job.dev}
+        self.job = job
+        self.ids = list(judged)
+        self.texts = [job.texts[query] for query in self.ids]
+        self.rows = job.query_rows(encoder, self.ids)
+        self.gold = [np.array(sorted(position[tool] for tool in judged[query])) for query in self.ids]
+        self.n_train = len(job.train)
+        self._wanted = np.zeros((len(job.dev), len(job.tools)), dtype=np.bool_)
+        for row, gold in zip(self._wanted, self.gold[self.n_train :], strict=True):
+            row[gold] = True
+        self._described = self._describe(encoder)
+
+    def _describe(self, encoder: Encoder) -> Floats:
+        """Description scores of the dev queries, `(dev, tools)`."""
+        meaning = Exact(encoder.dim)
+        meaning.upsert([tool.id for tool in self.job.tools], self.job.tool_rows(encoder))
+        described = Described(BM25.build(self.job.tools, CODE), meaning)
+        return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
+
+    @property
+    def dev(self) -> range:
+        """Places of the dev queries."""
+        return range(self.n_train, len(self.ids))
+
+    def uses(self, n: int) -> Floats:
+        """How many of the first `n` queries use each tool, `(tools,)`."""
+        return np.bincount(np.concatenate(self.gold[:n]), minlength=len(self.job.tools)).astype(np.float32)
+
+    def judge(self, scores: Floats) -> dict[str, float]:
+        """The figures on dev of scores, `(dev, tools)`."""
+        tools = [tool.id for tool in self.job.tools]
+        return self.job.judge(
+            {self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)}
+        )
+
+    def quality(self, scores: Floats) -> float:
+        """What choices maximise on dev: the mean of ndcg@5 (every gold tool alike) and comp@5."""
+        cut = min(FIRST, scores.shape[1])
+        first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
+        order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
+        hits = np.take_along_axis(self._wanted, np.take_along_axis(first, order, axis=1), axis=1)
+        discounts = 1 / np.log2(np.arange(cut) + 2)
+        counts = self._wanted.sum(axis=1)
+        ndcg = hits @ discounts / np.cumsum(discounts)[np.minimum(counts, cut) - 1]
+        return float((ndcg.mean() + (hits.sum(axis=1) == counts).mean()) / 2)
+
+    def likelihood(self, shares: Floats) -> float:
+        """The mean logarithm of the share that falls on a gold tool of a dev query, of shares `(dev, tools)`."""
+        return float(
+            np.mean([np.log(row[self.gold[i]] + LEAST).mean() for i, row in zip(self.dev, shares, strict=True)])
+        )
+
+    def joined(self, usage: Floats) -> tuple[dict[str, Any], dict[str, float]]:
+        """The `sharpness`, `kappa` and `agreement` that are set or best on dev, and the figures there.
+
+        Args:
+            usage: how likely each dev query needs each tool, `(dev, tools)`, learned from train alone.
+        """
+        options = self.job.options
+        sharpness = options.sharpness
+        if sharpness is None:
+            sharpness = best(SHARPNESS, lambda each: self.likelihood(softmax(each * self._described)))
+        described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
+
+        def scores(pair: tuple[float, float]) -> Floats:
+            return mixed(usage, described, weights(uses, pair[0]), pair[1])
+
+        kappas = EVIDENCE if options.kappa is None else (options.kappa,)
+        agreements = AGREEMENT if options.agreement is None else (options.agreement,)
+        pair = best(itertools.product(kappas, agreements), lambda each: self.quality(scores(each)))
+        return {"sharpness": sharpness, "kappa": pair[0], "agreement": pair[1]}, self.judge(scores(pair))
+
+
+def picked(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `chosen`, what was not set."""
+    return {name: value for name, value in chosen.items() if getattr(options, name) is None}

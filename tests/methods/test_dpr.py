@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tiny import tiny_bert
+
+torch = pytest.importorskip("torch")
+
+from toolscout import recipes, training  # noqa: E402
+from toolscout.encoders.static import StaticEncoder  # noqa: E402
+from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.methods import Fitting, Parts, dpr  # noqa: E402
+from toolscout.models import Data, load  # noqa: E402
+from toolscout.store import Catalogue  # noqa: E402
+from toolscout.testing import check_encoder, check_stage, toy_tools  # noqa: E402
+from toolscout.training.biencoders import InBatch, Lists, Texts  # noqa: E402
+from toolscout.training.towers import Tower  # noqa: E402
+from toolscout.types import Search, Tool  # noqa: E402
+
+ASKED = {
+    "weather/get_forecast": ["rain in the city", "weather forecast", "will it rain"],
+    "mail/send_email": ["send a message", "mail to a friend", "send mail"],
+    "files/copy": ["copy a file", "file to a folder", "copy the folder"],
+    "travel/book_flight": ["book a flight", "flight to the city", "book a seat"],
+    "travel/find_hotel": ["hotel in the city", "a room for the night", "book a hotel room"],
+}
+PAIRS = {"book a flight": "travel/find_hotel", "send a message": "files/copy"}
+QUICK = {"epochs": 12, "batch": 5, "rate": 0.01, "patience": 12, "precision": "float32", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("bert") / "tiny")
+
+
+def job(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Fitting:
+    queries = {text: {tool: 1.0} for tool, texts in ASKED.items() for text in texts}
+    for text, tool in PAIRS.items():
+        queries[text][tool] = 1.0
+    options, origins = recipes.resolve(recipe, {**QUICK, **changes})
+    train = {text: gold for number, (text, gold) in enumerate(queries.items()) if number % 3}
+    dev = {text: gold for text, gold in queries.items() if text not in train}
+    return Fitting(
+        recipe=recipe,
+        options=options,
+        origins=origins,
+        tools=sorted(toy_tools(), key=lambda tool: tool.id),
+        texts={text: text for text in queries},
+        train=train,
+        dev=dev,
+        encoder=str(folder),
+        data=Data(name="toy", fingerprint="1", n_train=len(train), n_dev=len(dev)),
+        out=out,
+    )
+
+
+def fitted(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Path:
+    dpr.fit(job(folder, out, recipe, **changes))
+    return out
+
+
+def build(model: Path, tools: list[Tool] | None = None, recipe: str = "dpr") -> Any:
+    return recipes.build(recipe, Parts(Catalogue.of(tools or toy_tools()), model=model))
+
+
+@pytest.mark.parametrize("recipe", ["dpr", "dpr-inbatch"])
+def test_what_was_asked_in_training_is_found_first(folder: Path, tmp_path: Path, recipe: str) -> None:
+    stage = build(fitted(folder, tmp_path / "model", recipe), recipe=recipe)
+    check_stage(stage, [Search(query="rain in the city"), Search(query="copy the folder")])
+    asked = [(text, tool) for tool, texts in ASKED.items() for text in texts[1:]]
+    found = stage([Search(query=text, k=1) for text, _ in asked])
+    right = [search.ids[0] == tool for search, (_, tool) in zip(found, asked, strict=True)]
+    assert np.mean(right) >= 0.8
+
+
+def test_the_model_says_how_it_was_trained_and_holds_no_pickle(folder: Path, tmp_path: Path) -> None:
+    model = load(fitted(folder, tmp_path / "model"), recipe="dpr")
+    manifest = model.manifest
+    assert manifest.encoder is None and manifest.settings["temperature"].value == 0.05
+    assert manifest.settings["rate"].origin == "argument" and manifest.settings["decay"].origin == "default"
+    history = manifest.values["history"]
+    assert manifest.metrics["ndcg@5"] == max(each["ndcg@5"] for each in history)
+    assert history[manifest.values["best_epoch"] - 1]["comp@5"] == manifest.metrics["comp@5"]
+    assert {name.rpartition(".")[2] for name in manifest.files} == {"json", "md", "safetensors"}
+    assert "encoder/model.safetensors" in manifest.files
+    assert not (tmp_path / "model.work").exists()
+
+
+def test_the_encoder_of_a_model_is_another_one_and_keeps_the_promises(folder: Path, tmp_path: Path) -> None:
+    model = load(fitted(folder, tmp_path / "model"))
+    tuned, base = dpr.encoder_of(model), TransformerEncoder(str(folder))
+    check_encoder(tuned)
+    assert tuned.fingerprint not in (base.fingerprint, TransformerEncoder(str(model.folder / "encoder")).fingerprint)
+    assert tuned.fingerprint == dpr.encoder_of(model).fingerprint
+    assert not np.allclose(tuned.encode(["rain"]), base.encode(["rain"]), atol=1e-3)
+
+
+def test_texts_of_tools_are_cut_as_in_training_and_those_of_queries_are_not(folder: Path) -> None:
+    encoder = dpr.FittedEncoder(folder, 6)
+    long, short = "send mail rain file copy forecast", "send mail rain file"
+    assert encoder.encode([long], "tool") == pytest.approx(encoder.encode([short], "tool"), abs=1e-6)
+    assert not np.allclose(encoder.encode([long]), encoder.encode([short]), atol=1e-3)
+    assert encoder.encode([], "tool").shape == (0, encoder.dim)
+
+
+def test_tools_that_training_never_saw_are_found_and_others_never_returned(folder: Path, tmp_path: Path) -> None:
+    model = fitted(folder, tmp_path / "model")
+    new = Tool(id="new/rain", name="rain", description="rain in the city")
+    [found] = build(model, [*toy_tools()[1:3], new])([Search(query="rain in the city", k=10)])
+    assert set(found.ids) == {"weather/getAirQuality", "mail/send_email", "new/rain"}
+
+
+def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
+    weights = [
+        (fitted(folder, tmp_path / name) / "encoder" / "model.safetensors").read_bytes() for name in ("one", "two")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_large_catalogue_is_sampled_and_still_learned(folder: Path, tmp_path: Path) -> None:
+    model = load(fitted(folder, tmp_path / "model", whole=3, sampled=2, hard=2))
+    history = model.manifest.values["history"]
+    assert history[-1]["loss"] < history[0]["loss"] and model.manifest.metrics["recall@5"] > 0.5
+
+
+def test_an_interrupted_fit_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fitted(folder, tmp_path / "whole")
+    steps: list[int] = []
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    plain = Lists.backward
+
+    def dying(self: Lists, rows: Any, random: Any) -> float:
+        steps.append(1)
+        if len(steps) == 9:
+            raise KeyboardInterrupt
+        return plain(self, rows, random)
+
+    monkeypatch.setattr(Lists, "backward", dying)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(folder, tmp_path / "again")
+    dpr.fit(dataclasses.replace(job(folder, tmp_path / "again"), resume=True))
+    assert len(steps) == 1 + 12 * 2
+    one, other = load(whole).manifest, load(tmp_path / "again").manifest
+    assert one.metrics == other.metrics and one.values["history"] == other.values["history"]
+
+
+def test_an_encoder_that_cannot_be_tuned_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected an encoder that can be tuned .* found static"):
+        dpr.fit(dataclasses.replace(job(folder, tmp_path / "model"), encoder=StaticEncoder()))
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"batch": 1}, {"schedule": "steep"}, {"lr": 1}])
+def test_a_setting_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="recipe dpr: expected settings that it knows"):
+        recipes.resolve("dpr", wrong)
+
+
+# --- the tasks, against what numpy says of the same vectors -----------------------------------------------------------
+
+
+def texts(folder: Path) -> Texts:
+    tower = Tower(TransformerEncoder(str(folder)).model, dropout=0.0, precision="float32")
+    queries = ["rain", "send mail", "book a room", "copy"]
+    tools = ["rain city", "mail", "hotel", "file copy", "flight", "translate text"]
+    gold = [np.array([0]), np.array([1, 3]), np.array([2, 4]), np.array([3])]
+    return Texts(
+        tower=tower,
+        queries=tower.tokens(queries, "query", 16),
+        tools=tower.tokens(tools, "tool", 16),
+        gold=gold,
+        dev=tower.tokens(queries[:2], "query", 16),
+        judge=lambda cosines: {"ndcg@5": float(cosines[0, 0])},
+        identity="test",
+        temperature=0.1,
+    )
+
+
+def log_softmax(row: Any) -> Any:
+    return row - math.log(sum(math.exp(value) for value in row))
+
+
+def test_the_list_task_sets_all_golds_against_the_whole_catalogue(folder: Path) -> None:
+    held = texts(folder)
+    scores = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T / 0.1
+    rows = np.array([1, 3])
+    wanted = np.mean([-np.mean(log_softmax(scores[row])[held.gold[row]]) for row in rows])
+    found = Lists(held).backward(rows, np.random.default_rng(0))
+    assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_in_batch_task_sets_one_gold_against_the_tools_of_its_batch(folder: Path) -> None:
+    held = texts(folder)
+    scores = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T / 0.1
+    task = InBatch(held)
+    assert task.size == 6 and task.pairs.tolist() == [[0, 0], [1, 1], [1, 3], [2, 2], [2, 4], [3, 3]]
+    columns = [1, 3, 4]  # the tools of the four pairs below, one of them twice
+    wanted = np.mean(
+        [-log_softmax(scores[query, columns])[columns.index(tool)] for query, tool in ((1, 1), (1, 3), (2, 4), (3, 3))]
+    )
+    found = task.backward(np.array([2, 1, 5, 4]), np.random.default_rng(0))
+    assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_hard_negatives_are_near_and_never_gold(folder: Path) -> None:
+    held = texts(folder)
+    by_words = [np.array([0, 1, 2]), np.array([1, 0, 3, 5]), np.array([4]), np.array([3, 2])]
+    task = Lists(held, sampled=0, hard=2, by_words=lambda: by_words)
+    task.begin(0, np.random.default_rng(0))
+    assert [found.tolist() for found in task.mined] == [[1, 2], [0, 5], [], [2]]
+    assert task.listed(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4, 5]
+    task.begin(1, np.random.default_rng(0))
+    cosines = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T
+    order = [tool for tool in np.argsort(-cosines[1], kind="stable") if tool not in (1, 3)]
+    assert task.mined[1].tolist() == order
+
+
+def test_drawn_tools_join_the_list(folder: Path) -> None:
+    task = Lists(texts(folder), sampled=200, by_words=lambda: [np.array([], dtype=np.intp)] * 4)
+    task.begin(0, np.random.default_rng(0))
+    assert task.listed(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_dev_is_judged_by_cosines_and_without_dev_there_are_no_figures(folder: Path) -> None:
+    held = texts(folder)
+    wanted = held.tower.vectors(held.queries[:1]) @ held.tower.vectors(held.tools[:1]).T
+    assert Lists(held).figures()["ndcg@5"] == pytest.approx(wanted.item(), abs=1e-5)
+    assert Lists(dataclasses.replace(held, dev=[])).figures() == {}
