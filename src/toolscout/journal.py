@@ -43,7 +43,8 @@ _SECRETS: Final = re.compile(
         ["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)(?P<value>[^\s"',;&]{4,})
     | \b(?P<bearer>bearer\s+)(?P<bearer_value>[\w.~+/=-]{8,})
     | (?P<user>\b[a-z][\w+.-]*://[^\s/:@]+:)(?P<password>[^\s/@]+)(?=@)
-    | (?P<known>\btsk_[\w-]{20,} | \b(?:sk|pk|rk)[-_](?:live|test|proj|ant)?[\w-]{16,} | \bgh[pousr]_\w{20,} | \bgithub_pat_\w{20,}
+    | (?P<known>\btsk_[\w-]{20,}
+        | \b(?:sk|pk|rk)[-_](?:live|test|proj|ant)?[\w-]{16,} | \bgh[pousr]_\w{20,} | \bgithub_pat_\w{20,}
         | \bxox[abprs]-[\w-]{10,} | \bAKIA[0-9A-Z]{16}\b | \bAIza[\w-]{30,} | \beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+
         | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----(?:.|\n)*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z))
     """,
