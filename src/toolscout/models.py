@@ -59,14 +59,14 @@ class Encodes(Protocol):
     fingerprint: str
 
 
-class Setting(msgspec.Struct, frozen=True):
+class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One setting of the fit: its value, and where that came from (default, recipe, argument, dev)."""
 
     value: Any
     origin: str
 
 
-class EncoderMark(msgspec.Struct, frozen=True):
+class EncoderMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The encoder that a model was fitted on."""
 
     name: str
@@ -74,7 +74,7 @@ class EncoderMark(msgspec.Struct, frozen=True):
     fingerprint: str
 
 
-class Data(msgspec.Struct, frozen=True, kw_only=True):
+class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model was fitted on.
 
     Attributes:
@@ -94,7 +94,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     refit: bool = False
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model folder says of itself.
 
     Attributes:

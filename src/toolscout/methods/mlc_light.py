@@ -45,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sharpness: what description scores are multiplied with before their softmax; None: the likeliest on dev.
         kappa: so many training queries count as much as a description; None: the best on dev.
         agreement: how much a tool with usage must fit by its description too.
+        novelty: how much the description of a tool without usage counts.
     """
 
     rate: float = 0.3
@@ -55,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sharpness: float | None = None
     kappa: float | None = None
     agreement: float | None = None
+    novelty: float | None = None
 
 
 class Scenes(NamedTuple):

@@ -36,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sharpness: what description scores are multiplied with before their softmax.
         kappa: so many training queries count as much as a description.
         agreement: how much a tool with usage must fit by its description too.
+        novelty: how much the description of a tool without usage counts.
     """
 
     k: int | None = None
@@ -43,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sharpness: float | None = None
     kappa: float | None = None
     agreement: float | None = None
+    novelty: float | None = None
 
 
 class Log:

@@ -31,12 +31,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sharpness: the same for description scores.
         kappa: so many training queries count as much as a description.
         agreement: how much a tool with usage must fit by its description too.
+        novelty: how much the description of a tool without usage counts.
     """
 
     beta: float | None = None
     sharpness: float | None = None
     kappa: float | None = None
     agreement: float | None = None
+    novelty: float | None = None
 
 
 def fit(job: Fitting) -> None:

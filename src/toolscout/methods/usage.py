@@ -7,8 +7,8 @@ of a tool's own text say it too. A tool counts by usage as far as there was any 
     score           = log p(tool | query) + λ · log description(tool | query)
 
 with n the training queries that use the tool. A tool without usage is found by its description alone, and as both sides
-are probabilities over the same catalogue it competes with the others on equal terms. With λ above 0 a tool with usage
-must fit by its description too.
+are probabilities over the same catalogue it competes with the others; its share counts ν-fold, because requests seldom
+need what nobody has needed before. With λ above 0 a tool with usage must fit by its description too.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ Usage = Callable[[str, Rows], Floats]
 SHARPNESS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 EVIDENCE: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 AGREEMENT: Final = (0.0, 0.25, 0.5, 1.0)
+NOVELTY: Final = (0.3, 1.0, 0.1)  # the first where dev cannot tell: chosen on validation queries of MetaTool
 LEAST: Final = 1e-12
 FIRST: Final = 5
 Choice = TypeVar("Choice")
@@ -60,9 +61,18 @@ def weights(uses: Floats, kappa: float) -> Floats:
     return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(len(uses)), where=uses > 0))
 
 
-def mixed(usage: Floats, described: Floats, weight: Floats, agreement: float) -> Floats:
-    """The score above, `(…, tools)`, λ the `agreement`; where usage knows nothing of a query, the description alone."""
-    shares = np.where(usage.any(axis=-1, keepdims=True), weight * usage + (1 - weight) * described, described)
+def mixed(usage: Floats, described: Floats, weight: Floats, agreement: float, novelty: float) -> Floats:
+    """The score above, `(…, tools)`; where usage knows nothing of a query, the description alone.
+
+    Args:
+        usage: how likely each query needs each tool by usage, `(…, tools)`.
+        described: the same by description.
+        weight: w of each tool, `(tools,)`; 0 where there was no usage.
+        agreement: λ.
+        novelty: ν.
+    """
+    by_text = np.where(weight > 0, 1 - weight, novelty) * described
+    shares = np.where(usage.any(axis=-1, keepdims=True), weight * usage + by_text, described)
     scores: Floats = np.log(shares + LEAST) + agreement * np.log(described + LEAST)
     return scores
 
@@ -108,6 +118,7 @@ class UsageIndex:
         sharpness: float,
         weight: Floats,
         agreement: float,
+        novelty: float,
     ) -> None:
         """Take both sides.
 
@@ -120,18 +131,19 @@ class UsageIndex:
             sharpness: what description scores are multiplied with before the softmax.
             weight: of usage, for each tool of the catalogue.
             agreement: see `mixed`.
+            novelty: see `mixed`.
         """
         self.ids = tuple(ids)
         self._encode, self._usage, self._described = encode, usage, described
         self._columns, self._known = np.maximum(columns, 0), columns >= 0
-        self._sharpness, self._agreement = sharpness, agreement
+        self._sharpness, self._agreement, self._novelty = sharpness, agreement, novelty
         self._weight = np.where(self._known, weight, 0.0)
 
     def scores(self, text: str, row: Rows) -> Floats:
         """The score of every tool, `(tools,)`."""
         described = softmax(self._sharpness * self._described.scores(text, row))
         usage = self._usage(text, row)[self._columns] * self._known
-        return mixed(usage, described, self._weight, self._agreement)
+        return mixed(usage, described, self._weight, self._agreement, self._novelty)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
@@ -168,7 +180,8 @@ class UsageIndex:
 def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str) -> Stage:
     """The pipeline of a fitted method: usage and description over the present catalogue.
 
-    The model has the array `uses` and the settings `kappa`, `sharpness` and `agreement`.
+    The model has the array `uses` and the settings `sharpness`, `kappa`, `agreement`
+    and `novelty`.
     """
     columns = model.places(parts.catalogue.tools())
     settings = model.manifest.settings
@@ -182,6 +195,7 @@ def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str
         sharpness=settings["sharpness"].value,
         weight=weight[np.maximum(columns, 0)],
         agreement=settings["agreement"].value,
+        novelty=settings["novelty"].value,
     )
     return Retrieve(index, label=label, mask=parts.catalogue.mask, depth=DEPTH)
 
@@ -260,7 +274,7 @@ class Study:
         )
 
     def joined(self, usage: Floats) -> tuple[dict[str, Any], dict[str, float]]:
-        """The `sharpness`, `kappa` and `agreement` that are set or best on dev, and the figures there.
+        """The settings of `mixed` that are set or best on dev, and the figures there.
 
         Args:
             usage: how likely each dev query needs each tool, `(dev, tools)`, learned from train alone.
@@ -271,13 +285,20 @@ class Study:
             sharpness = best(SHARPNESS, lambda each: self.likelihood(softmax(each * self._described)))
         described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
 
-        def scores(pair: tuple[float, float]) -> Floats:
-            return mixed(usage, described, weights(uses, pair[0]), pair[1])
+        names = ("kappa", "agreement", "novelty")
+        grids = [
+            grid if getattr(options, name) is None else (getattr(options, name),)
+            for name, grid in zip(
+                names, (EVIDENCE, AGREEMENT, NOVELTY if (uses == 0).any() else NOVELTY[:1]), strict=True
+            )
+        ]
 
-        kappas = EVIDENCE if options.kappa is None else (options.kappa,)
-        agreements = AGREEMENT if options.agreement is None else (options.agreement,)
-        pair = best(itertools.product(kappas, agreements), lambda each: self.quality(scores(each)))
-        return {"sharpness": sharpness, "kappa": pair[0], "agreement": pair[1]}, self.judge(scores(pair))
+        def scores(choice: tuple[float, ...]) -> Floats:
+            kappa, agreement, novelty = choice
+            return mixed(usage, described, weights(uses, kappa), agreement, novelty)
+
+        choice = best(itertools.product(*grids), lambda each: self.quality(scores(each)))
+        return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, self.judge(scores(choice))
 
 
 def picked(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import lessons
+from tests_cli import run as cli
+from toolscout import models, recipes
+from toolscout.config import Settings
+from toolscout.dataset import Dataset, NoTool
+from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.lab.bench import Job, load_dataset, run
+from toolscout.lab.fit import Lesson, fit, lesson, prepared
+from toolscout.methods import Fitting
+from toolscout.sources.folder import read_tools
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    lessons.write(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def learned(root: Path) -> Lesson:
+    dataset = load_dataset("slang", root)
+    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+
+
+def job(root: Path, **fields: object) -> Job:
+    settings = Settings(home=root.parent / "home")
+    defaults = {"recipe": "neighbours", "label": "neighbours", "out": root.parent / "out", "settings": settings}
+    return Job(load_dataset("slang", root), **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def leak(root: Path, *pairs: tuple[str, str]) -> None:
+    """Give training queries the texts of test queries, written a little otherwise."""
+    file = root / "slang" / "queries.jsonl"
+    rows = {row["_id"]: row for row in map(json.loads, file.read_text().splitlines())}
+    for train, test in pairs:
+        rows[train]["text"] = f"  {rows[test]['text'].upper()} !"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
+
+
+def test_a_fit_sees_train_and_dev_with_whole_ids_and_nothing_of_test(root: Path) -> None:
+    found = learned(root)
+    test = found.dataset.split("test")
+    assert len(found.train) == 2 * len(test) and len(found.dev) == len(test) and not found.dropped
+    assert not set(test) & {*found.train, *found.dev}
+    ids = [tool.id for tool in found.tools]
+    assert ids == sorted(ids) and all(set(gold) <= set(ids) for gold in found.train.values())
+
+
+def test_training_queries_that_repeat_a_test_query_are_dropped_and_counted(root: Path) -> None:
+    leak(root, ("q0-0", "q5-3"), ("q3-2", "q9-3"))
+    found = learned(root)
+    assert found.dropped == ["q0-0", "q3-2"]
+    assert "q0-0" not in found.train and "q3-2" not in found.dev
+    result = run(job(root)).result
+    assert result["dropped_leaks"] == 2
+    assert result["fitted"][0]["data"].dropped_leaks == 2
+
+
+def test_every_setting_is_said_with_its_origin(root: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    fit(prepared("neighbours", learned(root), tmp_path / "m", changes={"k": 20}, say=said.append))
+    assert "k = 20 (argument)" in said and "focus = chosen on dev (default)" in said
+    assert "46 queries of slang to train on, 23 to choose on, 0 left out" in said[0]
+    assert said[1] == "encoder = static, seed = 0"
+
+
+def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="recipe neighbours: expected settings that it knows.*colour"):
+        prepared("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})
+    with pytest.raises(ConfigError, match="expected a recipe that is fitted, found one that is not"):
+        prepared("bm25", learned(root), tmp_path / "m")
+    with pytest.raises(ConfigError, match="expected a recipe that judges whether a tool is needed"):
+        prepared("neighbours", learned(root), tmp_path / "m", no_tool=NoTool([], [], []))
+
+
+def test_settings_after_the_fit_are_refused(root: Path, tmp_path: Path) -> None:
+    model = fit(prepared("neighbours", learned(root), tmp_path / "m"))
+    parts = recipes.Parts(recipes.Catalogue.of(learned(root).tools), model=model.folder)
+    with pytest.raises(ConfigError, match="expected settings when it is fitted, found k afterwards"):
+        recipes.build("neighbours", parts, {"k": 3})
+
+
+def test_a_finished_fit_is_kept_on_resume_and_done_again_for_other_settings(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    first = fit(prepared("neighbours", learned(root), out)).manifest
+    said: list[str] = []
+    assert fit(prepared("neighbours", learned(root), out, resume=True, say=said.append)).manifest == first
+    assert any("it is finished" in line for line in said)
+    other = fit(prepared("neighbours", learned(root), out, resume=True, changes={"k": 20})).manifest
+    assert other.job != first.job and other.settings["k"].value == 20
+
+
+def test_a_folder_of_something_else_is_not_overwritten(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    out.mkdir()
+    (out / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="expected a free folder or a model, found other files"):
+        fit(prepared("neighbours", learned(root), out))
+    fit(prepared("neighbours", learned(root), tmp_path / "n"))
+    with pytest.raises(ConfigError, match="expected a free folder or a model of tool2vec, found one of neighbours"):
+        fit(prepared("tool2vec", learned(root), tmp_path / "n"))
+    assert (out / "thesis.txt").read_text() == "precious"
+
+
+def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+
+    def interrupted(task: Fitting) -> None:
+        found.append((task.work / "step").exists())
+        (task.work / "step").write_text("1")
+        raise KeyboardInterrupt
+
+    row = dataclasses.replace(recipes.RECIPES["neighbours"], fit=interrupted)
+    monkeypatch.setitem(recipes.RECIPES, "neighbours", row)
+    for resume in (False, True, False):
+        with pytest.raises(KeyboardInterrupt):
+            fit(prepared("neighbours", learned(root), tmp_path / "m", resume=resume))
+    assert found == [False, True, False]
+    monkeypatch.undo()
+    fit(prepared("neighbours", learned(root), tmp_path / "m"))
+    assert not (tmp_path / "m.work").exists()
+
+
+def test_a_set_without_training_queries_says_so(root: Path) -> None:
+    for name in ("train", "dev"):
+        (root / "slang" / "qrels" / f"{name}.tsv").unlink()
+    with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
+        learned(root)
+    dataset = load_dataset("slang", root)
+    with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 0"):
+        lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
+
+
+def test_bench_fits_on_train_and_scores_test_once(root: Path) -> None:
+    result = run(job(root)).result
+    plain = run(job(root, recipe="hybrid", label="hybrid")).result
+    assert result["metrics"]["ndcg@3"] >= 0.95 > 0.9 > plain["metrics"]["ndcg@3"]
+    [fitted] = result["fitted"]
+    assert fitted["settings"]["k"]["origin"] == "dev" and set(fitted["dev"]) == {"recall@5", "ndcg@5", "comp@5"}
+    assert result["fit_seconds"] > 0 and result["dropped_leaks"] == 0 and "fitted" not in plain
+    written = json.loads((root.parent / "out" / "slang" / "neighbours.json").read_text())
+    assert written["fitted"][0]["data"]["n_train"] == 46
+
+
+def test_bench_twice_gives_the_same_figures_and_resume_keeps_the_model(root: Path) -> None:
+    first = run(job(root)).result
+    [folder] = (root.parent / "home" / "bench-models").glob("neighbours-*")
+    stamp = (folder / "manifest.json").stat().st_mtime_ns
+    (root.parent / "out" / "slang" / "neighbours.json").unlink()
+    again = run(job(root), resume=True).result
+    assert (folder / "manifest.json").stat().st_mtime_ns == stamp
+    assert again["metrics"] == first["metrics"] and again["run_sha256"] == first["run_sha256"]
+    assert again["fit_seconds"] == first["fit_seconds"]
+    anew = run(job(root), force=True).result
+    assert (folder / "manifest.json").stat().st_mtime_ns > stamp and anew["run_sha256"] == first["run_sha256"]
+
+
+def test_folds_fit_anew_for_each_and_score_every_query_once(root: Path) -> None:
+    for name in ("train", "dev"):
+        (root / "slang" / "qrels" / f"{name}.tsv").unlink()
+    qrels = root / "slang" / "qrels" / "test.tsv"
+    rows = [
+        f"q{number}-{variant}\t{tool}\t1"
+        for number, tool in enumerate(tool for tool, phrases in lessons.SLANG.items() for _ in phrases)
+        for variant in range(4)
+    ]
+    qrels.write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    result = run(job(root, folds="query:3")).result
+    assert len(result["fitted"]) == 3 and result["n_queries"] == len(rows)
+    assert sum(len(rows) - each["data"].n_train - each["data"].n_dev for each in result["fitted"]) == len(rows)
+    assert result["metrics"]["recall@3"] >= 0.9
+
+
+def test_a_fitted_recipe_is_not_scored_on_what_it_learns_from(root: Path) -> None:
+    with pytest.raises(ConfigError, match="expected queries that a fitted recipe does not learn from, found dev"):
+        run(job(root, split="dev"))
+
+
+def test_a_model_of_one_dataset_is_scored_on_another_that_shares_tools(root: Path) -> None:
+    lessons.write(root, "more", {**lessons.TOOLS, "extra/noise": "Ring a bell"})
+    target = load_dataset("more", root)
+    transferred = dataclasses.replace(job(root), dataset=target, train_on=load_dataset("slang", root))
+    result = run(transferred).result
+    assert result["n_tools"] == 7 and result["settings"] == {"train_on": "slang"}
+    assert result["fitted"][0]["data"].name == "slang"
+    assert result["dropped_leaks"] == 0 and result["metrics"]["recall@3"] >= 0.9
+
+
+def test_what_training_on_another_dataset_would_leak_is_dropped(root: Path) -> None:
+    lessons.write(root, "more")
+    (root / "more" / "qrels" / "test.tsv").write_bytes((root / "more" / "qrels" / "train.tsv").read_bytes())
+    for name in ("train", "dev"):
+        (root / "more" / "qrels" / f"{name}.tsv").unlink()
+    both = dataclasses.replace(job(root), dataset=load_dataset("more", root), train_on=load_dataset("slang", root))
+    with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 23"):
+        run(both)
+
+
+def test_a_method_that_cannot_transfer_refuses_before_it_fits(root: Path) -> None:
+    lessons.write(root, "else", {f"else/{key}": text for key, text in lessons.TOOLS.items()} | lessons.TOOLS)
+    strange = root / "else"
+    for file in (strange / "corpus.jsonl", *(strange / "qrels").glob("*.tsv")):
+        file.write_text(file.read_text().replace("/", "-"))
+    moved = dataclasses.replace(job(root), dataset=Dataset.load(strange), train_on=load_dataset("slang", root))
+    with pytest.raises(ConfigError, match="slang and else share no tool"):
+        run(moved)
+    assert not (root.parent / "home" / "bench-models").exists()
+
+
+def test_the_command_trains_and_says_what_came_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_DATA", str(root))
+    out = root.parent / "model"
+    shown = cli("train", "neighbours", "--data", "slang", "--set", "k=20", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    assert "k = 20 (argument)" in shown.stderr and "focus = " in shown.stdout and "on dev recall@5" in shown.stdout
+    assert models.load(out).manifest.settings["k"] == models.Setting(20, "argument")
+    kept = cli(
+        "train", "neighbours", "--data", str(root / "slang"), "--set", "k=20", "--out", str(out), "--resume", "--json"
+    )
+    assert json.loads(kept.stdout)["recipe"] == "neighbours" and "it is finished" in kept.stderr
+    assert "licence: none known" in (out / "README.md").read_text()
+    refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
+    assert refused.exit_code == 1 and "found one that is not" in refused.stderr
+    assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1

@@ -1,0 +1,190 @@
+"""tool2vec, neighbours, mlc-light: what holds for each of them, and small cases by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lessons
+from toolscout import recipes
+from toolscout.dataset import Dataset
+from toolscout.errors import ConfigError
+from toolscout.lab.fit import Lesson, fit, lesson, prepared
+from toolscout.methods.mlc_light import Head, Scenes
+from toolscout.methods.neighbours import Log
+from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.models import Model
+from toolscout.pipeline import Stage
+from toolscout.recipes import Parts
+from toolscout.sources.folder import read_tools
+from toolscout.store import Catalogue
+from toolscout.testing import HashEncoder, check_stage
+from toolscout.types import Search, Tool
+
+LIGHT = ("tool2vec", "neighbours", "mlc-light")
+light = pytest.mark.parametrize("name", LIGHT)
+
+
+@pytest.fixture(scope="module")
+def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
+    dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
+    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+
+
+@pytest.fixture(scope="module")
+def fitted(slang: Lesson, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    shelf = tmp_path_factory.mktemp("models")
+    return {name: fit(prepared(name, slang, shelf / name, encoder=HashEncoder())) for name in LIGHT}
+
+
+def pipeline(model: Model, tools: Any, encoder: Any = None) -> Stage:
+    parts = Parts(Catalogue.of(tools), encoder or HashEncoder(), model=model.folder)
+    return recipes.build(model.manifest.recipe, parts)
+
+
+@light
+def test_usage_finds_what_no_description_says(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
+    stage = pipeline(fitted[name], slang.tools)
+    plain = recipes.build("hybrid", Parts(Catalogue.of(slang.tools), HashEncoder()))
+    texts = slang.dataset.texts("test")
+    gold = {query: {f"d/{tool}" for tool in tools} for query, tools in slang.dataset.split("test").items()}
+
+    def complete(stage: Stage) -> float:
+        found = stage([Search(query=text) for text in texts.values()])
+        return sum(gold[query] <= set(each.ids[:2]) for query, each in zip(texts, found, strict=True)) / len(texts)
+
+    assert complete(stage) >= 0.9 > 0.6 > complete(plain)
+    check_stage(stage, [Search(query=text) for text in texts.values()])
+
+
+@light
+def test_a_tool_that_training_never_saw_is_found_by_its_description(
+    name: str, slang: Lesson, fitted: dict[str, Model]
+) -> None:
+    new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
+    stage = pipeline(fitted[name], [*slang.tools, new])
+    [unused, fresh] = stage([Search(query="start a song"), Search(query="translate into another language")])
+    assert "d/music/play" in unused.ids[:3]
+    assert "other/translate" in fresh.ids[:3]
+    told = stage.explain(Search(query="start a song"), "d/music/play")
+    assert told is not None and told.rank == 1 + unused.ids.index("d/music/play")
+    assert "by its description alone" in told.note
+
+
+@light
+def test_a_removed_tool_is_never_returned(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
+    left = [tool for tool in slang.tools if tool.id != "d/weather/forecast"]
+    [found] = pipeline(fitted[name], left)([Search(query="please umbrella")])
+    assert set(found.ids) <= {tool.id for tool in left}
+
+
+@light
+def test_a_hidden_tool_is_not_returned_and_the_others_move_up(
+    name: str, slang: Lesson, fitted: dict[str, Model]
+) -> None:
+    stage = pipeline(fitted[name], slang.tools)
+    [found] = stage([Search(query="please umbrella", visible=lambda tool: "forecast" not in tool.id)])
+    [every] = stage([Search(query="please umbrella")])
+    assert every.ids[0] == "d/weather/forecast"
+    assert found.ids == every.ids[1:]
+
+
+@light
+def test_the_tools_of_a_source_with_another_name_are_the_same(
+    name: str, slang: Lesson, fitted: dict[str, Model]
+) -> None:
+    moved = [Tool(id=f"my{tool.id}", name=tool.name, description=tool.description)
+             for tool in slang.tools]  # fmt: skip
+    [found] = pipeline(fitted[name], moved)([Search(query="please umbrella")])
+    assert found.ids[0] == "myd/weather/forecast"
+
+
+@light
+def test_the_same_seed_gives_the_same_model_and_a_query_the_same_answer_in_any_batch(
+    name: str, slang: Lesson, fitted: dict[str, Model], tmp_path: Path
+) -> None:
+    again = fit(prepared(name, slang, tmp_path / "again", encoder=HashEncoder()))
+    for key, array in fitted[name].arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[key])
+    assert again.manifest.metrics == fitted[name].manifest.metrics
+    assert again.manifest.settings == fitted[name].manifest.settings
+    stage = pipeline(again, slang.tools)
+    texts = [*slang.dataset.texts("dev").values()]
+    together = stage([Search(query=text) for text in texts])
+    assert [each.hits for each in together] == [stage([Search(query=text)])[0].hits for text in texts]
+
+
+@light
+def test_a_model_on_another_encoder_or_catalogue_is_refused(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
+    with pytest.raises(ConfigError, match=r"expected a model fitted on encoder hash .* found one fitted on hash"):
+        pipeline(fitted[name], slang.tools, HashEncoder(32))
+    with pytest.raises(ConfigError, match="shares none with it"):
+        pipeline(fitted[name], [Tool(id="x/else", name="else")])
+
+
+@light
+def test_without_a_model_the_recipe_says_how_to_get_one(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"found none: run  toolscout train {name} --data DIR --out MODEL_DIR"):
+        recipes.build(name, Catalogue.of([Tool(id="x/else", name="else")]))
+
+
+@light
+def test_what_is_set_is_not_chosen(name: str, slang: Lesson, tmp_path: Path) -> None:
+    model = fit(prepared(name, slang, tmp_path / "m", encoder=HashEncoder(), changes={"kappa": 7.0}))
+    assert model.manifest.settings["kappa"].value == 7.0
+    assert model.manifest.settings["kappa"].origin == "argument"
+    assert model.manifest.settings["sharpness"].origin == "dev"
+
+
+@light
+def test_a_model_holds_no_query_text(name: str, fitted: dict[str, Model]) -> None:
+    for path in fitted[name].folder.iterdir():
+        assert b"umbrella" not in path.read_bytes(), path.name
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_tool2vec_is_the_unit_mean_of_the_queries_of_train_and_dev(slang: Lesson, fitted: dict[str, Model]) -> None:
+    model, encoder = fitted["tool2vec"], HashEncoder()
+    judged = {**slang.train, **slang.dev}
+    place = model.tools.index(("files/copy", "copy"))
+    texts = [slang.dataset.queries[query] for query, gold in judged.items() if "d/files/copy" in gold]
+    mean = encoder.encode(texts).sum(axis=0)
+    np.testing.assert_allclose(model.arrays["means"][place], mean / np.linalg.norm(mean), rtol=1e-5)
+    assert model.arrays["uses"][place] == len(texts)
+    assert model.arrays["uses"][model.tools.index(("music/play", "play"))] == 0
+
+
+def test_neighbours_vote_with_their_likeness() -> None:
+    ngrams = Ngrams(np.empty(0, np.uint32), np.empty(0, np.float32))
+    gold = Bags(np.array([0, 1, 3, 4]), np.array([0, 0, 1, 2]), np.array([1, 0.5, 0.5, 1], np.float32))
+    rows = np.array([[1, 0], [0.6, 0.8], [-1, 0]], np.float32)
+    log = Log(rows, ngrams.bags(["", "", ""]), ngrams, gold, 3)
+    nearest, likeness = log.nearest("anything", np.array([1, 0], np.float32))
+    assert nearest.tolist() == [0, 1]
+    np.testing.assert_allclose(likeness, [0.5, 0.3], rtol=1e-6)
+    less = np.exp(10 * (0.3 - 0.5))
+    np.testing.assert_allclose(
+        log.votes(nearest, likeness, 2, 10.0), [(1 + less / 2) / (1 + less), less / 2 / (1 + less), 0], rtol=1e-5
+    )
+    assert log.votes(nearest, likeness, 1, 10.0).tolist() == [1.0, 0.0, 0.0]
+    nothing = log.nearest("anything", np.zeros(2, np.float32))
+    assert log.votes(*nothing, 2, 10.0).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
+    scenes = Scenes.among([np.array([0, 1]), np.array([2]), np.array([0, 1])])
+    assert scenes.of.tolist() == [0, 1, 0] and len(scenes.tools) == 2
+    head = Head(np.empty((0, 5), np.float32), np.zeros((1, 5), np.float32), scenes.tools, 3)
+    logits = np.log(np.array([[0.6, 0.1, 0.3, 0.8, 0.2]], np.float32))
+    np.testing.assert_allclose(head.usage(logits, 0.0), [[0.6, 0.1, 0.3]], rtol=1e-5)
+    joined = np.array([0.6 * 0.801, 0.1 * 0.801, 0.3 * 0.201])
+    np.testing.assert_allclose(head.usage(logits, 1.0), [joined / joined.sum()], rtol=1e-5)
+
+
+def test_where_every_query_needs_one_tool_there_are_no_sets() -> None:
+    assert len(Scenes.among([np.array([0]), np.array([1])]).tools) == 0

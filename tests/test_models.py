@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from toolscout import models
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.models import Data, Model, Setting
+from toolscout.testing import HashEncoder, toy_tools
+from toolscout.types import Tool
+
+ARRAYS = {"table": np.arange(20, dtype=np.float32).reshape(10, 2)}
+
+
+def saved(folder: Path, **fields: object) -> Model:
+    defaults: dict[str, object] = {
+        "recipe": "tool2vec",
+        "job": "j",
+        "arrays": ARRAYS,
+        "tools": toy_tools(),
+        "settings": {"kappa": Setting(3.0, "dev")},
+        "seed": 7,
+        "data": Data(name="small", fingerprint="f", n_train=9, n_dev=1),
+        "metrics": {"recall@5": 0.5},
+        "fit_seconds": 1.5,
+        "encoder": HashEncoder(),
+        "card": "Fitted on small.",
+    }
+    return models.save(folder, **{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def test_what_was_saved_is_loaded_with_every_setting_and_its_origin(tmp_path: Path) -> None:
+    saved(tmp_path / "m")
+    model = models.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools())
+    np.testing.assert_array_equal(model.arrays["table"], ARRAYS["table"])
+    assert model.manifest.settings["kappa"] == Setting(3.0, "dev")
+    assert (model.manifest.seed, model.manifest.n_tools, model.manifest.data.n_train) == (7, 10, 9)
+    assert "Fitted on small." in (tmp_path / "m" / "README.md").read_text()
+
+
+def test_a_flipped_byte_in_any_file_is_refused_naming_both_digests(tmp_path: Path) -> None:
+    def extra(folder: Path) -> None:
+        (folder / "encoder").mkdir()
+        (folder / "encoder" / "weights.safetensors").write_bytes(bytes(64))
+
+    saved(tmp_path / "m", files=extra)
+    files = sorted(path for path in (tmp_path / "m").rglob("*") if path.is_file())
+    assert {path.name for path in files} == {
+        "manifest.json", "model.safetensors", "tools.json", "README.md", "weights.safetensors",
+    }  # fmt: skip
+    for path in files:
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 1 if path.name == "manifest.json" else max(1, len(whole) // 40)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises((StoreError, NotFound), match="expected .* found"):
+                models.load(tmp_path / "m")
+        path.write_bytes(whole)
+    assert models.verify(tmp_path / "m").recipe == "tool2vec"
+
+
+def test_another_encoder_recipe_or_catalogue_is_refused_naming_both_sides(tmp_path: Path) -> None:
+    saved(tmp_path / "m")
+    with pytest.raises(ConfigError, match=r"expected a model fitted on encoder hash \(.*found one fitted on hash \("):
+        models.load(tmp_path / "m", encoder=HashEncoder(32))
+    with pytest.raises(ConfigError, match="expected a model of dpr, found one of tool2vec"):
+        models.load(tmp_path / "m", recipe="dpr")
+    strangers = [Tool(id="other/get_forecast", name="else")]
+    with pytest.raises(ConfigError, match=r"this catalogue \(1 tools.*found one fitted on small \(10 tools"):
+        models.load(tmp_path / "m", catalogue=strangers)
+
+
+def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"found no manifest\.json"):
+        models.load(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": "else/2"}))
+    with pytest.raises(StoreError, match="expected a manifest of format toolscout-model/1"):
+        models.load(tmp_path)
+
+
+def test_a_model_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    model = saved(tmp_path / "m")
+    later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").sealed()
+    (tmp_path / "m" / "manifest.json").write_bytes(msgspec.json.encode(later))
+    with pytest.raises(StoreError, match="found 'toolscout-model/9'"):
+        models.load(tmp_path / "m")
+
+
+def test_a_file_too_many_or_too_few_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "m")
+    (tmp_path / "m" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(StoreError, match=r"found pytorch_model\.bin one more"):
+        models.load(tmp_path / "m")
+    (tmp_path / "m" / "pytorch_model.bin").unlink()
+    (tmp_path / "m" / "tools.json").unlink()
+    with pytest.raises(StoreError, match=r"found tools\.json missing"):
+        models.load(tmp_path / "m")
+
+
+def test_a_model_that_could_not_be_written_leaves_the_former_one(tmp_path: Path) -> None:
+    saved(tmp_path / "m")
+
+    def fails(folder: Path) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        saved(tmp_path / "m", seed=8, files=fails)
+    assert models.load(tmp_path / "m").manifest.seed == 7
+    assert saved(tmp_path / "m", seed=8).manifest.seed == 8
+
+
+def test_tools_are_known_by_name_and_id_within_the_source(tmp_path: Path) -> None:
+    model = saved(tmp_path / "m")
+    renamed = Tool(id="weather/get_forecast", name="forecast")
+    moved = Tool(id="elsewhere/search", name="search")
+    exported = Tool(id="mine/mail/search", name="search")
+    whole = models.places([("mail/search", "search")], [Tool(id="mail/search", name="search"), moved, exported])
+    assert whole.tolist() == [0, -1, 0]
+    assert model.places([renamed, moved]).tolist() == [-1, model.tools.index(("search", "search"))]
+
+
+def test_the_mark_of_a_catalogue_follows_what_tools_say_and_not_their_source() -> None:
+    tools = toy_tools()
+    moved = [msgspec.structs.replace(tool, id=f"x/{tool.id.partition('/')[2]}") for tool in reversed(tools)]
+    assert models.catalogue_mark(tools) == models.catalogue_mark(moved)
+    changed = [msgspec.structs.replace(tools[0], description="else"), *tools[1:]]
+    assert models.catalogue_mark(tools) != models.catalogue_mark(changed)
+
+
+def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:
+    saved(tmp_path / "a")
+    saved(tmp_path / "b")
+    (tmp_path / "b" / "manifest.json").write_text("{}")
+    (tmp_path / "c").mkdir()
+    [(first, manifest), (second, problem)] = models.list_models(tmp_path)
+    assert (first.name, second.name) == ("a", "b")
+    assert isinstance(manifest, models.Manifest) and "expected a manifest" in str(problem)
