@@ -22,6 +22,7 @@ HEAVY = (
     "numpy",
     "bm25s",
     "matplotlib",
+    "onnxruntime",
 )
 
 

@@ -61,17 +61,17 @@ def test_usage_finds_what_no_description_says(name: str, slang: Lesson, fitted: 
 
 
 @light
-def test_a_tool_that_training_never_saw_is_found_by_its_description(
-    name: str, slang: Lesson, fitted: dict[str, Model]
-) -> None:
+def test_a_tool_that_training_never_saw_is_found_by_its_description(name: str, slang: Lesson, tmp_path: Path) -> None:
+    trusting = {"sharpness": 1.0, "novelty": 1.0}  # on these dev queries descriptions are of no use
+    model = fit(prepared(name, slang, tmp_path / "m", encoder=HashEncoder(), changes=trusting))
     new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
-    stage = pipeline(fitted[name], [*slang.tools, new])
+    stage = pipeline(model, [*slang.tools, new])
     [unused, fresh] = stage([Search(query="start a song"), Search(query="translate into another language")])
-    assert "d/music/play" in unused.ids[:3]
-    assert "other/translate" in fresh.ids[:3]
+    assert "d/music/play" in unused.ids[:2]
+    assert "other/translate" in fresh.ids[:2]
     told = stage.explain(Search(query="start a song"), "d/music/play")
-    assert told is not None and told.rank == 1 + unused.ids.index("d/music/play")
-    assert "by its description alone" in told.note
+    assert told is not None and "by its description alone" in told.note
+    assert told.rank == 1 + unused.ids.index("d/music/play")
 
 
 @light
@@ -182,7 +182,7 @@ def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
     head = Head(np.empty((0, 5), np.float32), np.zeros((1, 5), np.float32), scenes.tools, 3)
     logits = np.log(np.array([[0.6, 0.1, 0.3, 0.8, 0.2]], np.float32))
     np.testing.assert_allclose(head.usage(logits, 0.0), [[0.6, 0.1, 0.3]], rtol=1e-5)
-    joined = np.array([0.6 * 0.801, 0.1 * 0.801, 0.3 * 0.201])
+    joined = np.sqrt([0.6 * 0.801, 0.1 * 0.801, 0.3 * 0.201])
     np.testing.assert_allclose(head.usage(logits, 1.0), [joined / joined.sum()], rtol=1e-5)
 
 

@@ -42,7 +42,7 @@ DIALECTS: dict[str, Any] = {
     "chat request": {"model": "m", "messages": [], "tools": [{"function": {**WEATHER, "parameters": CITY}}]},
     "json schema": {"title": "get_weather", "description": "Weather of a city.", **CITY},
 }
-FUZZ = 200 * int(os.environ.get("TOOLSCOUT_FUZZ", "1"))
+FUZZ = int(os.environ.get("TOOLSCOUT_FUZZ", "200"))
 
 
 def write(folder: Path, name: str, value: Any) -> str:

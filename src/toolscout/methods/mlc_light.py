@@ -3,9 +3,9 @@
 The query is the encoder's vector and its words and pairs of words. One linear layer over them has two softmaxes: over
 the tools (its target is spread evenly over the gold tools; the list-wise form of MLC in arXiv:2409.02141), and over the
 sets of tools that training queries needed (the scenes of COLT, arXiv:2405.16089). The second knows which tools go
-together. Both are joined ::
+together. Both are joined by a weighted geometric mean ::
 
-    usage(tool | query)  ∝  p(tool | query) · (Σ p(set | query) over the sets that hold the tool + ε) ^ sets
+    usage(tool | query) ∝ (p(tool | query) · (p(a set that holds the tool | query) + ε) ^ sets) ^ (1 / (1 + sets))
 
 with the weight `sets` chosen on dev. Training is AdaGrad: only features that occur in a batch are touched, and rare
 ones keep a high rate.
@@ -111,7 +111,7 @@ class Head:
         sets = softmax(logits[:, self.n_tools :].astype(np.float64))
         held = np.zeros_like(tools)
         held[:, self._in_sets] = np.add.reduceat(sets[:, self._holders], self._starts, axis=1)
-        joined = tools * (held + EPSILON) ** weight
+        joined = (tools * (held + EPSILON) ** weight) ** (1 / (1 + weight))
         usage: Floats = joined / joined.sum(axis=1, keepdims=True)
         return usage
 
