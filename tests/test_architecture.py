@@ -18,6 +18,7 @@ LAYERS = [
     {"training", "trust", "lint", "why"},
     {"methods"},
     {"recipes"},
+    {"ways"},
     {"scout"},
     {"lab"},
     {"learn"},

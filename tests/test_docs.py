@@ -67,13 +67,19 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_project_speaks_of_itself_alone() -> None:
+def test_the_project_names_no_place_of_the_machine_that_it_lies_on() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("needs a git checkout")
+    if listed.returncode or len(ROOT.parts) < 3:
+        pytest.skip("needs a git checkout that lies at a telling place")
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
-        if name == ".ci/run" or not path.is_file() or path.suffix in (".gz", ".png", ".safetensors"):
-            continue
-        content = path.read_text(errors="replace")
-        assert "/work/" + "main" not in content and "/work/" + "shared" not in content, name
+        if path.is_file() and path.suffix not in (".gz", ".png", ".safetensors"):
+            content = path.read_text(errors="replace")
+            assert str(ROOT) not in content and str(ROOT.parent / "shared") not in content, name
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "tables.py"), "--check"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

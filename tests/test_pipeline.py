@@ -170,3 +170,13 @@ def test_explain_is_exact_beyond_k_and_fuse_asks_its_branches(retrieve: Retrieve
     unreachable = pipeline.explain(Search(query="weather"), "ru/perevod")
     assert unreachable is not None and unreachable.rank is None
     assert Pipeline([Detect(lambda texts: [1.0])]).explain(Search(query="q"), "x") is None
+
+
+def test_explain_tells_the_rank_after_a_reordering_and_the_former_one_beyond_it() -> None:
+    stage = Fixed(a=4, b=3, c=2, d=1) >> Rerank(lambda batch: [[0.1, 0.9]] * len(batch), depth=2)
+    told = stage.explain(Search(query="q", k=1), "b")
+    assert told is not None and (told.rank, told.score) == (1, 0.9)
+    assert told.parts[-1].note == "2 before"
+    beyond = stage.explain(Search(query="q", k=1), "c")
+    assert beyond is not None and beyond.rank == 3 and beyond.note == "beyond the first 2"
+    assert stage.explain(Search(query="q"), "x") is None

@@ -37,6 +37,7 @@ class Settings:
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
     recipe: str = "hybrid"
+    model: Path | None = None
     encoder: str = "static"
     k: int = 5
     mcp_timeout: float = 60.0
@@ -96,7 +97,7 @@ def load_settings(*, file: Path | None = None, environ: Mapping[str, str] | None
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     kinds = {field.name: type(getattr(Settings(), field.name)) for field in dataclasses.fields(Settings)}
-    kinds["home"] = Path
+    kinds["home"] = kinds["model"] = Path
     del kinds["origins"]
     for origin, given in (
         (str(file or FILE_NAME), _from_file(file)),
@@ -150,6 +151,8 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
         if kind is tuple:
             return _names(value)
         if kind is Path:
+            if not str(value).strip():
+                raise ValueError
             return Path(value).expanduser()
         if kind is str and not isinstance(value, str):
             raise ValueError

@@ -14,7 +14,6 @@ the manifest's own in itself, so that what was damaged or put there by somebody 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import shutil
@@ -41,7 +40,9 @@ __all__ = [
     "load",
     "places",
     "read_manifest",
+    "refuse_other",
     "save",
+    "stamp",
     "verify",
 ]
 
@@ -248,9 +249,12 @@ def save(
     )
     manifest = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).sealed()
     (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    former = folder.with_name(f".{folder.name}.former")
+    shutil.rmtree(former, ignore_errors=True)
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.replace(former)
     aside.replace(folder)
+    shutil.rmtree(former, ignore_errors=True)
     return load(folder)
 
 
@@ -321,6 +325,28 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
+def stamp(folder: Path) -> tuple[int, int, int] | None:
+    """Changes when another model is put into the folder, and costs next to nothing; None: there is none."""
+    try:
+        found = (folder / MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
+    """Refuse a model that does not belong to a recipe.
+
+    Raises:
+        ConfigError: naming both sides.
+    """
+    if manifest.recipe != recipe:
+        raise ConfigError(
+            f"{folder}: expected a model of {recipe}, found one of {manifest.recipe}: name that recipe or none, or "
+            "give another model"
+        )
+
+
 def load(
     folder: Path,
     *,
@@ -345,8 +371,8 @@ def load(
     from safetensors.numpy import load_file
 
     manifest = verify(folder)
-    if recipe is not None and manifest.recipe != recipe:
-        raise ConfigError(f"{folder}: expected a model of {recipe}, found one of {manifest.recipe}")
+    if recipe is not None:
+        refuse_other(folder, manifest, recipe)
     fitted_on = manifest.encoder
     if encoder is not None and (fitted_on is None or fitted_on.fingerprint != encoder.fingerprint):
         found = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
@@ -369,12 +395,16 @@ def load(
 
 
 def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:
-    """The models in a folder, by name: each with its manifest, or with what is wrong with it."""
+    """The models in a folder, by name: each with its manifest, or with what is wrong with it.
+
+    Every file is compared with its digest. Folders that hold neither a manifest nor arrays are no models.
+    """
     found: list[tuple[Path, Manifest | str]] = []
     for folder in sorted(path for path in shelf.glob("*") if path.is_dir() and path.name[0] != "."):
-        with contextlib.suppress(NotFound):
-            try:
-                found.append((folder, read_manifest(folder)))
-            except StoreError as error:
-                found.append((folder, str(error)))
+        if not any((folder / name).exists() for name in (MANIFEST, ARRAYS)):
+            continue
+        try:
+            found.append((folder, verify(folder)))
+        except (NotFound, StoreError) as error:
+            found.append((folder, str(error)))
     return found

@@ -7,6 +7,7 @@ nothing else. A bare dictionary word inside a longer query (`search`, `copy`) is
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -71,7 +72,7 @@ class Names(Stage):
         scores = {hit.id: hit.score for hit in search.hits}
         ids = [self.catalogue.ids[position] for position in found]
         if asked is None:  # several tools of one name: the better match first
-            ids.sort(key=lambda each: (-scores.get(each, 0.0), each))
+            ids.sort(key=lambda each: (-scores.get(each, -math.inf), each))
         top = max([1.0, *scores.values()])
         exact = tuple(Hit(each, top, EXACT) for each in ids)
         rest = () if asked is not None else tuple(hit for hit in search.hits if hit.id not in set(ids))

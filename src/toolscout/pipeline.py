@@ -79,7 +79,12 @@ class Stage:
         ]
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Where `tool_id` stands in this stage, exact beyond k; None if the stage does not rank."""
+        """Where `tool_id` stands in this stage, exact beyond k; None if the stage does not rank, or not this tool.
+
+        Args:
+            search: as the stage before leaves it.
+            tool_id: the tool.
+        """
         return None
 
     def __rshift__(self, other: Stage) -> Pipeline:
@@ -127,7 +132,12 @@ class Pipeline(Stage):
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         """Each stage's view in `parts`; rank and score are those of the last stage that ranks."""
-        parts = [part for stage in self.stages if (part := stage.explain(search, tool_id)) is not None]
+        parts: list[Explanation] = []
+        for number, stage in enumerate(self.stages, 1):
+            if (part := stage.explain(search, tool_id)) is not None:
+                parts.append(part)
+            if number < len(self.stages):
+                [search] = stage([search])
         if not parts:
             return None
         last = parts[-1]
@@ -341,6 +351,15 @@ class Rerank(Stage):
             msgspec.structs.replace(search, hits=self._reorder(search, head.hits, row))
             for search, head, row in zip(searches, heads, scores, strict=True)
         ]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Rank and score among the hits; None for a tool that is none of them."""
+        if tool_id not in search.ids:
+            return None
+        [found] = self.run([search])
+        rank = found.ids.index(tool_id)
+        note = f"{search.ids.index(tool_id) + 1} before" if rank < self.depth else f"beyond the first {self.depth}"
+        return Explanation(self.name, rank + 1, found.hits[rank].score, note)
 
     def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
         ranked = order(

@@ -5,12 +5,25 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from toolscout.errors import ConfigError, NotFound
-from toolscout.methods import Fitting, Parts, dpr, mlc_light, neighbours, options, plain, tool2vec
+from toolscout.methods import (
+    Fitting,
+    Parts,
+    beside_words,
+    colt,
+    dpr,
+    mlc,
+    mlc_light,
+    neighbours,
+    options,
+    plain,
+    tool2vec,
+    toolrefiner,
+)
 from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
 
@@ -51,6 +64,43 @@ class Recipe:
     judges: bool = False
 
 
+STRONG: Final = {  # what was left of COLT once each part had to earn its place on dev (benchmarks/LAB.md)
+    "base": "dpr",
+    "layers": 0,
+    "dropped": 0.0,
+    "queries": "frozen",
+    "loss": "softmax",
+    "length": 0,
+    "sharpness": 8.0,
+    "contrast": 0.0,
+    "epochs": 60,
+    "rate": 2e-3,
+}
+
+
+def _learned(
+    name: str,
+    summary: str,
+    method: Any,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    encoder: str | None = "minilm",
+    transfers: bool = False,
+) -> Recipe:
+    """A recipe that is fitted, from a method's module; see `toolscout.methods`."""
+    return Recipe(
+        name,
+        summary,
+        method.make,
+        settings or {},
+        encoder=encoder,
+        encodes=True,
+        fit=method.fit,
+        options=method.Options,
+        transfers=transfers,
+    )
+
+
 RECIPES: dict[str, Recipe] = {
     each.name: each
     for each in (
@@ -76,52 +126,55 @@ RECIPES: dict[str, Recipe] = {
             encodes=True,
             without="bm25",
         ),
-        # fine-tuned encoders
-        Recipe(
+        # an encoder that is tuned
+        _learned(
             "dpr",
             "An encoder tuned so that queries lie near all their gold tools, against the whole catalogue.",
-            dpr.make,
-            encoder="minilm",
-            encodes=True,
-            fit=dpr.fit,
-            options=dpr.Options,
+            dpr,
             transfers=True,
         ),
-        Recipe(
+        _learned(
             "dpr-inbatch",
             "An encoder tuned as published: one gold tool of a query against the other tools of the batch.",
-            dpr.make,
-            {"negatives": "batch", "epochs": 3, "batch": 64, "rate": 2e-5},
-            encoder="minilm",
-            encodes=True,
-            fit=dpr.fit,
-            options=dpr.Options,
+            dpr,
+            {"negatives": "batch", "epochs": 2, "batch": 64, "rate": 2e-5},
             transfers=True,
         ),
+        _learned("hybrid-dpr", "BM25 beside dpr, joined.", beside_words, transfers=True),
+        _learned("mlc", "A tuned encoder under a linear classifier of tools and of sets of tools.", mlc),
+        # what learns which tools go together
+        *(
+            _learned(name, summary, colt, settings, transfers=True)
+            for name, summary, settings in (
+                ("colt", "Vectors of tools, tuned over graphs of what was needed together, as published.", {}),
+                ("colt-no-semantic", "colt over an encoder that was not tuned.", {"base": None}),
+                ("colt-no-collaborative", "colt without its second stage.", {"collaborative": False}),
+                ("colt-no-contrastive", "colt without the contrast between its views.", {"contrast": 0.0}),
+                ("colt-strong", "colt over dpr, with settings chosen on validation queries of ToolLens.", STRONG),
+            )
+        ),
+        # what puts others' answers in a new order
+        _learned(
+            "toolrefiner",
+            "The first tools of mlc, all read together with the query and put in a new order.",
+            toolrefiner,
+        ),
+        _learned("toolrefiner-tool2vec", "The same over tool2vec-tuned.", toolrefiner, {"base": "tool2vec-tuned"}),
         # what learns from usage without a transformer
-        Recipe(
-            "tool2vec",
-            "The mean of the queries that used a tool as its vector.",
-            tool2vec.make,
-            encodes=True,
-            fit=tool2vec.fit,
-            options=tool2vec.Options,
+        _learned("tool2vec", "The mean of the queries that used a tool as its vector.", tool2vec, encoder=None),
+        dataclasses.replace(
+            _learned("tool2vec-tuned", "The same, queries that share a tool brought together first.", tool2vec),
+            fit=tool2vec.fit_tuned,
+            options=tool2vec.TunedOptions,
         ),
-        Recipe(
-            "neighbours",
-            "The nearest logged queries vote for the tools that they used.",
-            neighbours.make,
-            encodes=True,
-            fit=neighbours.fit,
-            options=neighbours.Options,
+        _learned(
+            "neighbours", "The nearest logged queries vote for the tools that they used.", neighbours, encoder=None
         ),
-        Recipe(
+        _learned(
             "mlc-light",
             "A linear classifier of tools and of sets of tools; no transformer.",
-            mlc_light.make,
-            encodes=True,
-            fit=mlc_light.fit,
-            options=mlc_light.Options,
+            mlc_light,
+            encoder=None,
         ),
     )
 }
@@ -150,7 +203,7 @@ def build(name: str, parts: Parts | Catalogue, settings: Mapping[str, Any] | Non
         StoreError: for a damaged model.
     """
     chosen = recipe(name)
-    parts = dataclasses.replace(Parts(parts) if isinstance(parts, Catalogue) else parts, recipe=name)
+    parts = dataclasses.replace(Parts(parts) if isinstance(parts, Catalogue) else parts, recipe=name, build=build)
     if chosen.encoder and isinstance(parts.encoder, str):
         parts = dataclasses.replace(parts, encoder=chosen.encoder)
     if chosen.fit and settings:

@@ -16,8 +16,9 @@ import msgspec
 from toolscout import encoders, recipes, sources
 from toolscout.config import Settings, load_settings
 from toolscout.encoders import Encoder
-from toolscout.errors import NotFound, SourceError, Unavailable
+from toolscout.errors import ConfigError, NotFound, SourceError, Unavailable, UserError
 from toolscout.journal import Journal, new_id
+from toolscout.models import Manifest
 from toolscout.names import Names
 from toolscout.pipeline import Cut, Decide, Pipeline, Stage
 from toolscout.prior import Prior
@@ -25,6 +26,7 @@ from toolscout.store import Catalogue, Changes, Origin, Source, Store, Waiting
 from toolscout.trust import suspects, vet
 from toolscout.types import Hit, Search, Tool
 from toolscout.vectors import VectorStore
+from toolscout.ways import Key, Way, Ways
 from toolscout.why import Why, explain, find
 
 __all__ = ["Scout"]
@@ -58,12 +60,13 @@ class Scout:
             ConfigError, StoreError
         """
         self.settings: Settings = load_settings(home=home, **settings)
+        self.ways = Ways(self.settings)
         scan = self.settings.trust_scan
         self.store = Store(self.settings.home, pin=self.settings.trust == "pin", vet=vet if scan else None)
         self._lock = threading.RLock()
-        self._ready: dict[str, tuple[Catalogue, Pipeline]] = {}
+        self._ready: dict[Key, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
         self._encoders: dict[str, Encoder] = {}
-        self._down: dict[str, tuple[float, Unavailable | None]] = {}
+        self._down: dict[Key, tuple[float, Unavailable | None]] = {}
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -254,14 +257,31 @@ class Scout:
 
     # --- the search
 
-    def embed(self, recipe: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Make whatever the recipe needs for the present catalogue: indexes, and vectors that are missing.
+    def embed(
+        self,
+        recipe: str | None = None,
+        *,
+        model: str | Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Make whatever the search needs for the present catalogue: indexes, and vectors that are missing.
+
+        A model of the environment or the settings file that cannot serve the catalogue is left to the search, which
+        says so (sources must come in before it can); then this is done for the setting `recipe` alone.
 
         Args:
-            recipe: by default the setting `recipe`.
+            recipe: as in `search`.
+            model: as in `search`.
             progress: called with (done, all) while texts are embedded.
         """
-        self._pipeline(recipe or self.settings.recipe, embed=True, progress=progress)
+        try:
+            self._pipeline(self.ways.find(recipe, model), embed=True, progress=progress)
+        except UserError:
+            alone = recipe or self.settings.recipe
+            asked = model is not None or self.settings.origins.get("model") == "argument"
+            if asked or self.settings.model is None or recipes.recipe(alone).fit is not None:
+                raise
+            self._pipeline(Way(alone), embed=True, progress=progress)
 
     def search(
         self,
@@ -269,6 +289,7 @@ class Scout:
         k: int | None = None,
         *,
         recipe: str | None = None,
+        model: str | Path | None = None,
         visible: Visible | None = None,
         caller: str | None = None,
     ) -> Search:
@@ -277,11 +298,18 @@ class Scout:
         Args:
             query: the request. `select:name,name` asks for tools by name.
             k: how many at most; by default the setting `k`.
-            recipe: see `toolscout.recipes`; by default the setting `recipe`.
+            recipe: see `toolscout.recipes`; by default that of the model, or else the setting `recipe`.
+            model: the folder of a fitted model (`toolscout train`); by default the setting `model`. Which counts when
+                a recipe is set too: `toolscout.ways`.
             visible: which tools this caller may discover; hashable.
             caller: who asks, for the journal.
+
+        Raises:
+            ConfigError: for a model that belongs to another recipe, encoder or catalogue.
+            NotFound: if there is no such recipe or model.
+            StoreError: for a damaged model.
         """
-        return self.search_many([query], k, recipe=recipe, visible=visible, caller=caller)[0]
+        return self.search_many([query], k, recipe=recipe, model=model, visible=visible, caller=caller)[0]
 
     def search_many(
         self,
@@ -289,6 +317,7 @@ class Scout:
         k: int | None = None,
         *,
         recipe: str | None = None,
+        model: str | Path | None = None,
         visible: Visible | None = None,
         caller: str | None = None,
     ) -> list[Search]:
@@ -296,80 +325,91 @@ class Scout:
         k = self.settings.k if k is None else k
         if k < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
-        name = recipe or self.settings.recipe
+        way = self.ways.find(recipe, model)
         batch = [Search(query=query, k=k, visible=visible, search_id=new_id()) for query in queries]
         try:
-            found, generation = self._run_unless_down(name, batch)
+            found, generation = self._run_unless_down(way, batch)
         except Unavailable as error:
-            without = recipes.recipe(name).without
+            without = recipes.recipe(way.recipe).without
             if without is None:
                 raise
             notice = f"searched with {without} alone: {error}"
-            found, generation = self._run(without, [msgspec.structs.replace(each, reason=notice) for each in batch])
+            asked = [msgspec.structs.replace(each, reason=notice) for each in batch]
+            found, generation = self._run(Way(without), asked)
         if self.settings.journal:
-            self._write(found, name, generation, caller)
+            self._write(found, way, generation, caller)
         return found
 
-    def _run_unless_down(self, name: str, batch: Sequence[Search]) -> tuple[list[Search], int]:
+    def _run_unless_down(self, way: Way, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """`_run`; what did not answer is left alone for a while, so that every search need not wait for it."""
-        since, error = self._down.get(name, (0.0, None))
+        since, error = self._down.get(way.key, (0.0, None))
         if error is not None and time.monotonic() - since < LEFT_ALONE:
             raise error
         try:
-            return self._run(name, batch)
+            return self._run(way, batch)
         except Unavailable as error:
-            self._down[name] = (time.monotonic(), error)
+            self._down[way.key] = (time.monotonic(), error)
             raise
 
-    def _run(self, name: str, batch: Sequence[Search]) -> tuple[list[Search], int]:
-        """The batch through a recipe, and the generation it was answered from: one state of the catalogue for all."""
+    def _run(self, way: Way, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """The batch through a pipeline, and the generation it was answered from: one state of the catalogue for all."""
         for _ in range(ATTEMPTS):
-            catalogue, pipeline = self._pipeline(name)
+            catalogue, pipeline = self._pipeline(way)
             with self.store.reading():
                 if self.store.generation() == catalogue.generation:
                     return [self._fill(search) for search in pipeline(batch)], catalogue.generation
         with self._lock, self.store.reading():  # somebody writes all the time: stay on one state while it is indexed
-            catalogue, pipeline = self._pipeline(name)
+            catalogue, pipeline = self._pipeline(way)
             return [self._fill(search) for search in pipeline(batch)], catalogue.generation
 
     async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
         """`search` in a thread, for asynchronous callers."""
         return await asyncio.to_thread(self.search, query, k, **options)
 
-    def pipeline(self, recipe: str | None = None) -> tuple[Catalogue, Pipeline]:
-        """The present snapshot, and the recipe's pipeline over it."""
-        return self._pipeline(recipe or self.settings.recipe)
+    def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
+        """The present snapshot, and the pipeline over it; `recipe` and `model` as in `search`."""
+        return self._pipeline(self.ways.find(recipe, model))
 
     def _pipeline(
-        self, name: str, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
+        self, way: Way, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Catalogue, Pipeline]:
-        held = self._ready.get(name)
-        if held is not None and held[0].generation == self.store.generation():
+        held = self._held(way)
+        if held is not None:
             return held
         with self._lock:
-            held = self._ready.get(name)
-            if held is None or held[0].generation != self.store.generation():
+            held = self._held(way)
+            if held is None:
                 with self.store.reading():
                     catalogue = self.store.catalogue()
-                    parts = recipes.Parts(
-                        catalogue, self._encoder(name), self.settings, self.vectors, embed=embed, progress=progress
-                    )
-                    retrieve = recipes.build(name, parts)
+                    parts = self._parts(way, catalogue, embed=embed, progress=progress)
+                    retrieve = recipes.build(way.recipe, parts)
                     why = functools.partial(_why_empty, catalogue)
                     prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
                     held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> Decide(why)
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
-                self._ready[name] = held
+                self._ready[way.key] = held, way.manifest
             return held
 
-    def _encoder(self, name: str) -> str | Encoder:
-        chosen = recipes.recipe(name)
-        if not chosen.encodes:
-            return self.settings.encoder
-        wanted = chosen.encoder or self.settings.encoder
+    def _held(self, way: Way) -> tuple[Catalogue, Pipeline] | None:
+        """What is ready for the present catalogue and model."""
+        held, manifest = self._ready.get(way.key, (None, None))
+        if held is None or manifest != way.manifest or held[0].generation != self.store.generation():
+            return None
+        return held
+
+    def _parts(self, way: Way, catalogue: Catalogue, **options: Any) -> recipes.Parts:
+        return recipes.Parts(catalogue, self._encoder(way), self.settings, self.vectors, model=way.model, **options)
+
+    def _encoder(self, way: Way) -> str | Encoder:
+        wanted, asked = self.ways.encoder(way)
+        if not asked:
+            return wanted
         if wanted not in self._encoders:
-            self._encoders[wanted] = encoders.load(wanted, self.settings)
+            try:
+                self._encoders[wanted] = encoders.load(wanted, self.settings)
+            except ConfigError as error:
+                raise ConfigError(f"{way.model}: {error}" if way.model else str(error)) from None
         return self._encoders[wanted]
 
     def _fill(self, search: Search) -> Search:
@@ -384,6 +424,7 @@ class Scout:
         k: int | None = None,
         *,
         recipe: str | None = None,
+        model: str | Path | None = None,
         visible: Visible | None = None,
     ) -> Why:
         """Why a tool is not among the answers to a query, and what would lift it. Not journaled.
@@ -393,18 +434,18 @@ class Scout:
             tool: an id, or a name that only one tool has.
             k: how many answers; by default the setting `k`.
             recipe: as in `search`.
+            model: as in `search`.
             visible: as in `search`.
 
         Raises:
             NotFound: if there is no such tool.
         """
-        name = recipe or self.settings.recipe
-        catalogue, pipeline = self._pipeline(name)
+        way = self.ways.find(recipe, model)
+        catalogue, pipeline = self._pipeline(way)
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
 
         def rebuild(changed: Catalogue) -> Stage:
-            parts = recipes.Parts(changed, self._encoder(name), self.settings, self.vectors)
-            return recipes.build(name, parts)
+            return recipes.build(way.recipe, self._parts(way, changed))
 
         with self.store.reading():
             [found] = pipeline([search])
@@ -412,8 +453,9 @@ class Scout:
 
     # --- the journal
 
-    def _write(self, found: Sequence[Search], recipe: str, generation: int, caller: str | None) -> None:
-        common = {"recipe": recipe, "model": None, "generation": generation}
+    def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> None:
+        model = way.manifest.job if way.manifest else None
+        common = {"recipe": way.recipe, "model": model, "generation": generation}
         self.journal.append_all(
             (
                 "search",

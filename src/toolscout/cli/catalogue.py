@@ -14,6 +14,7 @@ from toolscout.cli.output import (
     encoder_option,
     failures,
     json_option,
+    model_option,
     print_json,
     progress,
     table,
@@ -31,6 +32,7 @@ from toolscout.types import Tool
 @click.option("--name", help="Name of the source; the ids of its tools begin with it.")
 @click.option("--kind", help="Which reader: mcp, openapi, schemas, python or folder. By default found out.")
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
+@model_option
 @encoder_option
 @json_option
 @with_scout
@@ -69,6 +71,7 @@ def _discovered() -> list[str]:
 
 @click.command("sync")
 @click.argument("names", nargs=-1, metavar="[SOURCE]...")
+@model_option
 @encoder_option
 @json_option
 @with_scout

@@ -19,8 +19,10 @@ __all__ = [
     "encoder_option",
     "failures",
     "json_option",
+    "model_option",
     "print_json",
     "progress",
+    "recipe_option",
     "table",
     "with_scout",
 ]
@@ -29,13 +31,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--home` and, as its first argument, the open Scout."""
+    """Give a command `--home` and, as its first argument, the open Scout; it has the settings of the options here."""
 
     @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, **options: Any) -> Any:
-        with Scout(home or (ctx.obj or {}).get("home"), encoder=options.pop("encoder", None)) as scout:
+        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model")}
+        with Scout(home or (ctx.obj or {}).get("home"), **settings) as scout:
             return command(scout, **options)
 
     return run
@@ -44,6 +47,20 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
 def encoder_option(command: F) -> F:
     """The option `--encoder`."""
     return click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")(
+        command
+    )
+
+
+def recipe_option(command: F) -> F:
+    """The option `--recipe`."""
+    return click.option(
+        "--recipe", "-r", help="How to search; by default that of the model, or else the setting `recipe`."
+    )(command)
+
+
+def model_option(command: F) -> F:
+    """The option `--model`."""
+    return click.option("--model", metavar="DIR", help="A model that `train` wrote; by default the setting `model`.")(
         command
     )
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import click
 
-from toolscout.cli.output import clip, encoder_option, json_option, print_json, table, with_scout
+from toolscout.cli.output import (
+    clip,
+    encoder_option,
+    json_option,
+    model_option,
+    print_json,
+    recipe_option,
+    table,
+    with_scout,
+)
 from toolscout.scout import Scout
 from toolscout.types import Search
 from toolscout.types import as_json as to_json
@@ -13,15 +22,16 @@ from toolscout.types import as_json as to_json
 @click.command("search")
 @click.argument("query")
 @click.option("-k", type=click.IntRange(min=1), help="How many tools at most (5).")
-@click.option("--recipe", "-r", help="How to search; by default the setting `recipe`.")
+@recipe_option
+@model_option
 @click.option("--explain", is_flag=True, help="Show why each tool is there, and what each stage did.")
 @encoder_option
 @json_option
 @with_scout
-def search_command(scout: Scout, query: str, k: int | None, recipe: str | None, explain: bool, as_json: bool) -> None:
+def search_command(scout: Scout, query: str, k: int | None, explain: bool, as_json: bool) -> None:
     """Find the tools that QUERY needs."""
-    scout.pipeline(recipe)  # opening the index is no part of the search's time
-    found = scout.search(query, k, recipe=recipe)
+    scout.pipeline()  # opening the index is no part of the search's time
+    found = scout.search(query, k)
     if as_json:
         print_json(to_json(found))
     else:
@@ -32,13 +42,14 @@ def search_command(scout: Scout, query: str, k: int | None, recipe: str | None, 
 @click.argument("query")
 @click.argument("tool")
 @click.option("-k", type=click.IntRange(min=1), help="How many tools the search returns (5).")
-@click.option("--recipe", "-r", help="How to search; by default the setting `recipe`.")
+@recipe_option
+@model_option
 @encoder_option
 @json_option
 @with_scout
-def why_command(scout: Scout, query: str, tool: str, k: int | None, recipe: str | None, as_json: bool) -> None:
+def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Say why TOOL (an id or a name) is not among the answers to QUERY, and what would lift it."""
-    found = scout.why(query, tool, k, recipe=recipe)
+    found = scout.why(query, tool, k)
     if as_json:
         print_json(found)
         return
@@ -46,7 +57,7 @@ def why_command(scout: Scout, query: str, tool: str, k: int | None, recipe: str 
     click.echo(f"{found.tool}: {'returned' if found.shown else 'not returned'}, {where} (of {found.k} asked for)\n")
     for stage in found.stages:
         rank = "not ranked" if stage.rank is None else f"rank {stage.rank}, score {stage.score:.2f}"
-        click.echo(f"  {stage.stage}: {rank}")
+        click.echo(f"  {stage.stage}: {rank}" + (f" ({stage.note})" if stage.note else ""))
     if found.matched:
         click.echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in found.matched.items()))
     if found.missing:

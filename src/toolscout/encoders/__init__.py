@@ -49,9 +49,10 @@ def load(name: str, settings: Settings) -> Encoder:
     """The encoder of that name.
 
     Args:
-        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `onnx:FOLDER` (as `toolscout export-encoder` writes it),
-            `https://host/v1/embeddings#model` (an OpenAI-compatible endpoint), or what sentence-transformers loads: a
-            folder or a name on the Hugging Face hub.
+        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `minilm:N` (the same cut to its first N layers, 1 to 5),
+            `onnx:FOLDER` (as `toolscout export-encoder` writes it), `https://host/v1/embeddings#model` (an
+            OpenAI-compatible endpoint), or what sentence-transformers loads: a folder or a name on the Hugging Face
+            hub.
         settings: timeouts.
 
     Raises:

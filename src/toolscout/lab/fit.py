@@ -7,19 +7,22 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from toolscout import encoders, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool, Qrels, drop_leaks, in_dev
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, UserError
-from toolscout.methods import Fitting
+from toolscout.methods import Base, Fitting, Parts
 from toolscout.models import Data, Manifest, Model
+from toolscout.store import Catalogue
 from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
 
-__all__ = ["Lesson", "fit", "lesson", "prepared"]
+__all__ = ["Lesson", "fit", "lesson", "on_shelf", "prepared"]
+
+OF_BASE: Final = "base."  # settings with this before their name are those of the recipe that a fit goes on from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,14 +112,14 @@ def prepared(
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Fitting:
-    """A fit, ready to be done.
+    """A fit, ready to be done: the recipe that it goes on from, if there is one, is fitted, or found on the shelf.
 
     Args:
         name: of the recipe.
         learned: what it may see.
         out: the folder of the model.
         encoder: by name or ready-made; None: the recipe's own, or the setting.
-        changes: settings over the recipe's own.
+        changes: settings over the recipe's own; with `base.` before the name, over those of what it goes on from.
         seed: of everything random.
         no_tool: queries that need no tool.
         settings: timeouts and the like.
@@ -128,11 +131,24 @@ def prepared(
         UserError: for a recipe that cannot be fitted so.
     """
     chosen = recipes.recipe(name)
-    options, origins = recipes.resolve(name, changes or {})
+    changes = changes or {}
+    options, origins = recipes.resolve(name, {key: changes[key] for key in changes if not key.startswith(OF_BASE)})
     if no_tool is not None and not chosen.judges:
         raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {name}")
     settings = settings or Settings()
     wanted = encoder or chosen.encoder or settings.encoder
+    below = {key.removeprefix(OF_BASE): changes[key] for key in changes if key.startswith(OF_BASE)}
+    base = None
+    ready = encoders.load(wanted, settings) if chosen.encodes and isinstance(wanted, str) else wanted
+    if (first := getattr(options, "base", None)) is not None:
+        base = _base(
+            first,
+            learned,
+            ready,
+            {"changes": below, "seed": seed, "settings": settings, "vectors": vectors, "say": say},
+        )
+    elif below:
+        raise ConfigError(f"recipe {name}: expected settings of its own, found {OF_BASE}{next(iter(below))}")
     return Fitting(
         recipe=name,
         options=options,
@@ -141,7 +157,7 @@ def prepared(
         texts=learned.dataset.queries,
         train=learned.train,
         dev=learned.dev,
-        encoder=encoders.load(wanted, settings) if chosen.encodes and isinstance(wanted, str) else wanted,
+        encoder=ready,
         data=Data(
             name=learned.dataset.name,
             fingerprint=learned.fingerprint,
@@ -155,8 +171,30 @@ def prepared(
         vectors=vectors,
         no_tool=no_tool,
         resume=resume,
+        base=base,
         say=say,
     )
+
+
+def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str, Any]) -> Base:
+    """The recipe that a fit goes on from, over the encoder of that fit, as `Parts.base` builds it again later."""
+    settings = given["settings"]
+    parts = Parts(Catalogue.of(learned.tools), encoder, settings, given["vectors"])
+    if recipes.recipe(name).fit is None:
+        if given["changes"]:
+            raise ConfigError(
+                f"expected settings of a base that is fitted, found {OF_BASE}{next(iter(given['changes']))} and base "
+                f"{name}, which is not: leave the setting out"
+            )
+        return Base(name, None, recipes.build(name, parts), name)
+    job = prepared(name, learned, settings.home, encoder=encoder, resume=True, **given)
+    model = fit(on_shelf(job))
+    return Base(name, model, recipes.build(name, dataclasses.replace(parts, model=model.folder)), job.identity)
+
+
+def on_shelf(job: Fitting) -> Fitting:
+    """The same fit, with its model on the shelf of `bench`, where fits of the same identity meet."""
+    return dataclasses.replace(job, out=job.settings.home / "bench-models" / f"{job.recipe}-{job.identity[:16]}")
 
 
 def fit(job: Fitting) -> Model:

@@ -9,16 +9,18 @@ import base64
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.lab.results import PUBLISHED, TRAINED, UNTRAINED, Result
+from toolscout.lab.results import PUBLISHED, TRAINED, UNTRAINED, Result, SweepResult
 from toolscout.metrics import MEASURES
 from toolscout.sources import Problem
 
-__all__ = ["Image", "count", "mean", "page"]
+__all__ = ["Content", "Image", "count", "mean", "page"]
 
+MOST_TRIALS: Final = 20
+WORST: Final = 3
 SUMMARY: Final = ("recall@5", "ndcg@5", "ndcg@10", "comp@5", "comp@10", "mrr")
 
 
@@ -29,6 +31,16 @@ class Image(NamedTuple):
     alt: str
     caption: str
     data: bytes
+
+
+class Content(NamedTuple):
+    """What the page shows of one dataset: results, best first; sweeps; failures of labels; charts."""
+
+    slug: str
+    held: Sequence[Result]
+    sweeps: Sequence[SweepResult]
+    failures: Mapping[str, Mapping[str, Any]]
+    images: Sequence[Image]
 
 
 def count(number: int, what: str) -> str:
@@ -129,6 +141,54 @@ def _origin_table(name: str, held: Sequence[Result]) -> str:
     return _table(f"{name}: how each was made.", ["label", "commit", "settings", "versions", "machine"], rows)
 
 
+def _failure_table(name: str, failures: Mapping[str, Mapping[str, Any]]) -> str:
+    heads = ["label", "gold tools", "mean rate", "deviation", "missed a tool", "never missed", "failed queries"]
+    heads += ["words, failed", "words, found", "worst tools"]
+    rows = []
+    for label, found in failures.items():
+        rate, words = found["rate"], found["words"]
+        worst = "; ".join(f"{each['tool']} {each['missed']}/{each['gold']}" for each in found["worst"][:WORST])
+        numbers = (found["missed_per_tool"], found["spared"], words["failed"]["n"])
+        rows.append(
+            (
+                "",
+                html.escape(label),
+                [
+                    _plain(found["tools"]),
+                    *map(_percent, (rate["mean"], rate["deviation"])),
+                    *map(_plain, (*numbers, words["failed"]["mean"], words["found"]["mean"])),
+                    _text(worst or None),
+                ],
+            )
+        )
+    return _table(
+        f"{name}: gold tools that are not among the first 5, in percent of the queries that need them (mean over "
+        "tools, and its deviation); the mean number of misses of a tool; mean lengths of queries in words.",
+        heads,
+        rows,
+    )
+
+
+def _sweep_table(swept: SweepResult) -> str:
+    ranked = sorted(swept.trials, key=lambda trial: -(trial.dev["ndcg@5"] + trial.dev["comp@5"]))
+    names = list(swept.trials[0].dev)
+    rows = [
+        (
+            "",
+            html.escape(", ".join(f"{name} = {value}" for name, value in trial.settings.items())),
+            [*(_percent(trial.dev.get(name)) for name in names), _plain(trial.fit_seconds), _plain(trial.seconds)],
+        )
+        for trial in ranked[:MOST_TRIALS]
+    ]
+    few = f" The best {MOST_TRIALS} of {len(ranked)} trials." if len(ranked) > MOST_TRIALS else ""
+    encoder = f", encoder {swept.encoder}" if swept.encoder else ""
+    return _table(
+        f"{swept.dataset}: sweep {swept.label} of {swept.recipe} on dev{encoder}.{few}",
+        ["settings", *names, "fit s", "all s"],
+        rows,
+    )
+
+
 def _raw(value: msgspec.Raw) -> str:
     return _text(bytes(value).decode(errors="replace").strip('"'))
 
@@ -226,36 +286,39 @@ def _figure(image: Image) -> str:
 
 
 def page(
-    sets: Mapping[str, Sequence[Result]],
-    slugs: Mapping[str, str],
-    problems: Sequence[Problem],
-    overview: Sequence[Image],
-    images: Mapping[str, Sequence[Image]],
+    sets: Mapping[str, Content], problems: Sequence[Problem], notes: Sequence[str], overview: Sequence[Image]
 ) -> str:
     """The whole document.
 
     Args:
-        sets: dataset → its results, best first.
-        slugs: dataset → what its heading is called in links.
+        sets: dataset → what is shown of it.
         problems: what was left out.
+        notes: what could not be shown, for want of something that is no result.
         overview: charts over several datasets.
-        images: dataset → its charts.
     """
-    links = " · ".join(f'<a href="#{slugs[name]}">{html.escape(name)}</a>' for name in sets)
-    number = sum(map(len, sets.values()))
-    parts = [f"<h1>toolscout: results</h1>\n<p>{count(number, 'result')} on {count(len(sets), 'dataset')}.</p>\n"]
+    links = " · ".join(f'<a href="#{held.slug}">{html.escape(name)}</a>' for name, held in sets.items())
+    results = {name: held.held for name, held in sets.items() if held.held}
+    number = sum(map(len, results.values()))
+    sweeps = sum(len(held.sweeps) for held in sets.values())
+    counted = " and ".join([count(number, "result"), *([count(sweeps, "sweep")] if sweeps else [])])
+    parts = [f"<h1>toolscout: results</h1>\n<p>{counted} on {count(len(sets), 'dataset')}.</p>\n"]
+    parts += [f"<p>{html.escape(note)}</p>\n" for note in notes]
     if problems:
         listed = "".join(f"<li><code>{html.escape(p.entry)}</code>: {html.escape(p.message)}</li>\n" for p in problems)
         parts.append(f"<h2>Left out</h2>\n<ul>\n{listed}</ul>\n")
-    parts += [f"<nav>{links}</nav>\n<h2>Summary</h2>\n", _summary(sets), *map(_figure, overview)]
-    for name, held in sets.items():
-        parts += [
-            f'<h2 id="{slugs[name]}">{html.escape(name)}</h2>\n',
-            *map(_figure, images[name]),
-            _quality_table(name, held),
-            _cost_table(name, held),
-            f"<details><summary>How each was made</summary>\n{_origin_table(name, held)}</details>\n",
-        ]
+    parts.append(f"<nav>{links}</nav>\n")
+    if results:
+        parts += ["<h2>Summary</h2>\n", _summary(results), *map(_figure, overview)]
+    for name, content in sets.items():
+        parts += [f'<h2 id="{content.slug}">{html.escape(name)}</h2>\n', *map(_figure, content.images)]
+        if content.held:
+            parts += [_quality_table(name, content.held), _cost_table(name, content.held)]
+        if content.failures:
+            parts.append(_failure_table(name, content.failures))
+        parts += map(_sweep_table, content.sweeps)
+        if content.held:
+            made = _origin_table(name, content.held)
+            parts.append(f"<details><summary>How each was made</summary>\n{made}</details>\n")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>toolscout: results</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

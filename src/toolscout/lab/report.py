@@ -1,4 +1,4 @@
-"""Result files → one self-contained page and its charts.
+"""Result, run and sweep files → one self-contained page and its charts.
 
 The page needs nothing from elsewhere and is the same, byte for byte, for the same results. Names that stand in result
 files are untrusted: they are escaped in the page and never become part of a path.
@@ -6,16 +6,19 @@ files are untrusted: they are escaped in the page and never become part of a pat
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from toolscout.dataset import Dataset, read_run
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
-from toolscout.lab.page import Image, count, mean, page
-from toolscout.lab.results import PUBLISHED, Result, read_results
+from toolscout.lab.anatomy import failures
+from toolscout.lab.page import Content, Image, count, mean, page
+from toolscout.lab.results import PUBLISHED, Result, SweepResult, read_results, read_sweeps
 from toolscout.sources import Problem
 
 __all__ = ["PUBLISHED", "Written", "report"]
@@ -23,32 +26,43 @@ __all__ = ["PUBLISHED", "Written", "report"]
 MOST_ROWS: Final = 60
 MOST_COLUMNS: Final = 16
 LONGEST_PART: Final = 24
+MOST_LINES: Final = 6
+MOST_FAILURES: Final = 24
+MOST_SWEEPS: Final = 12
+MOST_PANELS: Final = 6
 
 
 class Written(list[Path]):
-    """The files that were written, the page first; `problems` names each result file that was left out."""
+    """The files that were written, the page first; `problems` names each file that was left out.
+
+    `notes` says what could not be shown for want of a dataset.
+    """
 
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def report(folder: Path, out: Path | None = None) -> Written:
-    """Write `report.html` and its charts from the result files `<dataset>/<label>.json` below a folder.
+def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -> Written:
+    """Write `report.html` and its charts from the result, run and sweep files below a folder.
 
-    A file that is no result, or not the one that its place says, is left out and named: in the page and in the
-    `problems` of what is returned.
+    These are `<dataset>/<label>.json`, `.run.gz` and `.sweep.json`. A file that is none of them, or not the one that
+    its place says, is left out and named: in the page and in the `problems` of what is returned.
 
     Args:
-        folder: what `bench --out` wrote.
+        folder: what `bench --out` and `sweep --out` wrote.
         out: where to write; by default `folder` itself.
+        data: root of the datasets, for failures per tool; without it, or without a dataset, they are not shown.
 
     Raises:
-        NotFound: when there is no result at all.
+        NotFound: when there is no result and no sweep at all.
         MissingExtra: without matplotlib.
         UserError: when `out` cannot be written.
     """
     folder = Path(folder)
     results, problems = read_results(folder)
-    if not results:
+    sweeps, more = read_sweeps(folder)
+    problems += more
+    if not results and not sweeps:
         broken = f"; {len(problems)} cannot be read, {problems[0].entry}: {problems[0].message}" if problems else ""
         raise NotFound(
             f"{folder}: expected result files <dataset>/<label>.json, found none{broken}: write some with  "
@@ -57,22 +71,62 @@ def report(folder: Path, out: Path | None = None) -> Written:
     sets: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda each: (each.dataset, -each.quality, each.label)):
         sets.setdefault(result.dataset, []).append(result)
+    for name in sorted({swept.dataset for swept in sweeps} - sets.keys()):
+        sets[name] = []
     slugs = _slugs(sets)
     overview = _latency_charts(sets)
-    images = {name: _set_charts(name, slugs[name], held) for name, held in sets.items()}
-    document = page(sets, slugs, problems, overview, images)
+    notes: list[str] = []
+    shown = {}
+    for name, held in sets.items():
+        failed = _failures(folder, data, held, problems, notes)
+        own = [swept for swept in sweeps if swept.dataset == name]
+        images = _set_charts(name, slugs[name], held) if held else []
+        images += _failure_charts(name, slugs[name], failed) + _sweep_charts(slugs[name], own)
+        shown[name] = Content(slugs[name], held, own, failed, images)
+    document = page(shown, problems, notes, overview)
     place = folder if out is None else Path(out)
     files = {"report.html": document.encode(errors="replace")}
-    files |= {image.file: image.data for group in (overview, *images.values()) for image in group}
+    files |= {
+        image.file: image.data for group in (overview, *(each.images for each in shown.values())) for image in group
+    }
     try:
         place.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            (place / name).write_bytes(data)
+        for name, content in files.items():
+            (place / name).write_bytes(content)
     except OSError as error:
         raise UserError(f"{place}: expected a folder to write the report to, found: {error.strerror}") from None
     written = Written(place / name for name in files)
-    written.problems = tuple(problems)
+    written.problems, written.notes = tuple(problems), tuple(notes)
     return written
+
+
+def _failures(
+    folder: Path, data: Path | None, held: Sequence[Result], problems: list[Problem], notes: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Label → `anatomy.failures`, of the labels that have a run file; what is wrong goes to `problems` or `notes`."""
+    runs = [(each, folder / each.dataset / f"{each.label}.run.gz") for each in held]
+    runs = [(each, path) for each, path in runs if path.is_file()]
+    if not runs:
+        return {}
+    name = held[0].dataset
+    if data is None or not (data / name / "queries.jsonl").is_file():
+        looked = f"none at {data / name}" if data else "no root: set --data or TOOLSCOUT_DATA"
+        notes.append(f"{name}: failures per tool are not shown, for want of the dataset: found {looked}.")
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        dataset = Dataset.load(data / name, root=data)
+        for each, path in runs:
+            if each.run_sha256 and each.run_sha256 != hashlib.sha256(path.read_bytes()).hexdigest():
+                entry = path.relative_to(folder).as_posix()
+                problems.append(Problem(entry, f"expected the rankings that {each.label}.json was computed from"))
+                continue
+            run = {query: [tool for tool, _ in hits] for query, hits in read_run(path).items()}
+            found[each.label] = failures(run, dataset.split(each.split), dataset.queries)
+    except UserError as error:
+        notes.append(f"{name}: failures per tool are not shown: {error}.")
+        return {}
+    return found
 
 
 def _slugs(names: Iterable[str]) -> dict[str, str]:
@@ -133,6 +187,104 @@ def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
                 f"columns {', '.join(columns)}.",
                 f"COMP@5 in percent by {what}.{few}{cut}",
                 charts.grid(f"{name}: COMP@5 by {what}", [each.label for each in shown], heads, values),
+            )
+        )
+    return images + _size_chart(name, slug, held)
+
+
+def _size_chart(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
+    """recall@|N| and comp@|N| by the number of gold tools, as COLT's Fig. 4; nothing without two numbers to compare."""
+    known = [each for each in held if any("comp@|N|" in part for part in each.slices.get("gold", {}).values())]
+    shown = known[:MOST_LINES]
+    ticks = sorted({part for each in shown for part in each.slices["gold"]}, key=lambda part: (len(part), part))
+    if len(ticks) < 2:
+        return []
+    panels = [
+        charts.Panel(
+            f"{metric} by number of gold tools",
+            ticks[:MOST_COLUMNS],
+            {
+                each.label: [
+                    None if (value := each.slices["gold"].get(tick, {}).get(metric)) is None else 100 * value
+                    for tick in ticks[:MOST_COLUMNS]
+                ]
+                for each in shown
+            },
+        )
+        for metric in ("recall@|N|", "comp@|N|")
+    ]
+    labels = ", ".join(each.label for each in shown)
+    return [
+        Image(
+            f"size-{slug}.png",
+            f"Lines: recall@|N| and comp@|N| on {name} by number of gold tools ({', '.join(ticks)}) for {labels}.",
+            f"recall@|N| and comp@|N| in percent by number of gold tools.{_few(len(shown), len(known))}",
+            charts.lines(f"{name}: by number of gold tools", panels, "percent"),
+        )
+    ]
+
+
+def _failure_charts(name: str, slug: str, failed: Mapping[str, Mapping[str, Any]]) -> list[Image]:
+    if not failed:
+        return []
+    shown = dict(itertools.islice(failed.items(), MOST_FAILURES))
+
+    def spread(found: Mapping[str, Any], factor: float) -> tuple[float, float] | None:
+        return None if found["mean"] is None else (factor * found["mean"], factor * found["deviation"])
+
+    rates = [charts.Spread(label, {"rate": spread(found["rate"], 100)}) for label, found in shown.items()]
+    words = [
+        charts.Spread(
+            label,
+            {
+                "missed a gold tool": spread(found["words"]["failed"], 1),
+                "found all": spread(found["words"]["found"], 1),
+            },
+        )
+        for label, found in shown.items()
+    ]
+    means = ", ".join(f"{label} {100 * found['rate']['mean']:.1f}" for label, found in shown.items())
+    return [
+        Image(
+            f"failures-{slug}.png",
+            f"Bars: how often gold tools of {name} are not among the first 5, mean over tools in percent: {means}; and "
+            "the length of the queries where that happens beside the others'.",
+            "Failures per tool at 5, and the length of failed queries: means, lines of one deviation to both sides."
+            + _few(len(shown), len(failed)),
+            charts.spreads(
+                f"{name}: failures at 5",
+                [("failure rate of a tool, percent", rates, 100.0), ("words of a query", words, None)],
+            ),
+        )
+    ]
+
+
+def _sweep_charts(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
+    """For each sweep a field a setting: the best of the trials with each value, and all trials as dots."""
+    images = []
+    for number, swept in enumerate(sweeps[:MOST_SWEEPS], 1):
+        panels = []
+        for name, values in itertools.islice(swept.over.items(), MOST_PANELS):
+            ticks = [str(value) for value in values][:MOST_COLUMNS]
+            held = [[trial for trial in swept.trials if str(trial.settings[name]) == tick] for tick in ticks]
+            series = {
+                metric: [max((100 * trial.dev[metric] for trial in one), default=None) for one in held]
+                for metric in ("ndcg@5", "comp@5")
+            }
+            dots = [
+                (place, 100 * trial.dev[metric]) for place, one in enumerate(held) for trial in one for metric in series
+            ]
+            panels.append(charts.Panel(name, ticks, series, dots if len(swept.over) > 1 else ()))
+        best = max(swept.trials, key=lambda trial: trial.dev["ndcg@5"] + trial.dev["comp@5"])
+        chosen = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
+        images.append(
+            Image(
+                f"sweep-{slug}-{number}.png",
+                f"Lines: NDCG@5 and COMP@5 on dev of {swept.dataset} by each swept setting of {swept.recipe}; "
+                f"best: {chosen} with {100 * best.dev['ndcg@5']:.1f} and {100 * best.dev['comp@5']:.1f} percent.",
+                f"Sweep {swept.label} on dev, {count(len(swept.trials), 'trial')}: each point the best over the other "
+                f"settings, each dot a trial. Best: {chosen}.",
+                charts.lines(f"{swept.dataset}: {swept.label} on dev", panels, "percent"),
             )
         )
     return images

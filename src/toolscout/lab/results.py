@@ -1,16 +1,31 @@
-"""Result files as `bench` writes them, read without trust; and the figures that papers publish beside them."""
+"""Result files as `bench` and `sweep` write them, read without trust; the figures that papers publish beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
 from toolscout.sources import Problem
 
-__all__ = ["PUBLISHED", "TRAINED", "UNTRAINED", "Published", "Result", "read_results"]
+__all__ = [
+    "ANATOMY",
+    "PUBLISHED",
+    "SWEEP",
+    "TRAINED",
+    "UNTRAINED",
+    "Published",
+    "Result",
+    "SweepResult",
+    "Trial",
+    "read_results",
+    "read_sweeps",
+    "write_json",
+]
+
+SWEEP, ANATOMY = ".sweep.json", ".anatomy.json"  # how the names of files end that are no results of bench
 
 TRAINED: Final = (
     "toollens",
@@ -94,6 +109,7 @@ class Result(msgspec.Struct, frozen=True):
     versions: msgspec.Raw = NOTHING
     commit: str | None = None
     machine: msgspec.Raw = NOTHING
+    run_sha256: str | None = None
 
     @property
     def quality(self) -> float:
@@ -101,21 +117,83 @@ class Result(msgspec.Struct, frozen=True):
         return self.metrics["ndcg@5"]
 
 
+class Trial(msgspec.Struct, frozen=True):
+    """One combination of a sweep: its settings, its figures on dev, wall seconds."""
+
+    settings: dict[str, Any]
+    dev: dict[str, Share]
+    seconds: Amount
+    fit_seconds: Amount | None = None
+
+
+class SweepResult(msgspec.Struct, frozen=True):
+    """A sweep's file: what was swept over which values, and the trials."""
+
+    dataset: str
+    recipe: str
+    label: str
+    over: dict[str, list[Any]]
+    trials: list[Trial]
+    encoder: str | None = None
+    seed: Whole = 0
+    n_dev: Whole | None = None
+    combinations: Whole | None = None
+    objective: str = ""
+    best: Trial | None = None
+
+    def __post_init__(self) -> None:
+        if not self.over or not self.trials:
+            raise ValueError("nothing that was swept, or no trial")
+        for trial in self.trials:
+            if trial.settings.keys() != self.over.keys() or not {"ndcg@5", "comp@5"} <= trial.dev.keys():
+                raise ValueError("a trial without its settings, or without ndcg@5 and comp@5")
+
+
 def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
     """All results below a folder, in the order of their paths, and what is wrong with each file that is none."""
     decoder = msgspec.json.Decoder(Result)
     results, problems = [], []
     for file in sorted(folder.glob("*/**/*.json")):
+        if file.name.endswith((SWEEP, ANATOMY)):
+            continue
         place = file.relative_to(folder)
         try:
             result = decoder.decode(file.read_bytes())
             missing = [name for name in ("ndcg@5", "comp@5") if name not in result.metrics]
             if missing:
                 raise ValueError(f"no metric {missing[0]}")
-            if (result.dataset, result.label) != (place.parent.as_posix(), place.stem):
-                raise ValueError(f"the result of {result.label!r} on {result.dataset!r}, which belongs elsewhere")
+            _in_place(result, place, place.stem)
         except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             problems.append(Problem(place.as_posix(), f"expected a result file of `bench`, found: {error}"))
         else:
             results.append(result)
     return results, problems
+
+
+def read_sweeps(folder: Path) -> tuple[list[SweepResult], list[Problem]]:
+    """All sweeps below a folder, as `read_results` reads results."""
+    decoder = msgspec.json.Decoder(SweepResult)
+    sweeps, problems = [], []
+    for file in sorted(folder.glob(f"*/**/*{SWEEP}")):
+        place = file.relative_to(folder)
+        try:
+            found = decoder.decode(file.read_bytes())
+            _in_place(found, place, place.name.removesuffix(SWEEP))
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(Problem(place.as_posix(), f"expected a file of `sweep`, found: {error}"))
+        else:
+            sweeps.append(found)
+    return sweeps, problems
+
+
+def _in_place(found: Result | SweepResult, place: Path, label: str) -> None:
+    if (found.dataset, found.label) != (place.parent.as_posix(), label):
+        raise ValueError(f"the result of {found.label!r} on {found.dataset!r}, which belongs elsewhere")
+
+
+def write_json(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result in one step, indented; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    partial.replace(path)

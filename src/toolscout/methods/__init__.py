@@ -28,12 +28,14 @@ from toolscout.dataset import NoTool, Qrels
 from toolscout.encoders import Encoder, Vectors, encode_tools
 from toolscout.errors import ConfigError, StoreError
 from toolscout.models import Data, Model, Setting
+from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
 from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
 
-__all__ = ["Fitting", "Parts", "options"]
+__all__ = ["Base", "Fitting", "Parts", "options"]
 
+BASE: Final = "base"  # the folder, in a model's own, of the model that it goes on from
 UNASKED: Final = 256  # so many texts a search may embed by itself; more are for add and sync, where people wait
 JUDGED: Final = ("recall@5", "ndcg@5", "comp@5")
 Options = TypeVar("Options", bound=msgspec.Struct)
@@ -64,6 +66,7 @@ class Parts:
         progress: called with (done, all) while texts are embedded.
         model: the folder of the fitted model, for recipes that are fitted.
         recipe: name of the recipe that is built.
+        build: (name, parts) → another recipe's stages, for recipes that go on from one.
     """
 
     catalogue: Catalogue
@@ -74,10 +77,22 @@ class Parts:
     progress: Callable[[int, int], None] | None = None
     model: Path | None = None
     recipe: str = ""
+    build: Callable[[str, Parts], Stage] | None = None
 
     def loaded(self) -> Encoder:
         """The encoder, ready-made."""
         return encoders.load(self.encoder, self.settings) if isinstance(self.encoder, str) else self.encoder
+
+    def base(self, model: Model) -> Stage:
+        """The stages of the recipe that a fitted model goes on from, which it carries with it."""
+        name, folder = model.manifest.settings["base"].value, model.folder / BASE
+        assert self.build is not None
+        if not folder.exists():
+            return self.build(name, dataclasses.replace(self, model=None))
+        parts, mark = dataclasses.replace(self, model=folder), models.read_manifest(folder).encoder
+        if mark is not None and (isinstance(self.encoder, str) or self.encoder.fingerprint != mark.fingerprint):
+            parts = dataclasses.replace(parts, encoder=mark.name)
+        return self.build(name, parts)
 
     def tool_rows(self, encoder: Encoder, style: str = "named") -> Vectors:
         """Vectors of the catalogue's tools, in its order; see `encoders.encode_tools`.
@@ -88,7 +103,7 @@ class Parts:
 
         def rows(texts: list[str]) -> Vectors:
             if self.vectors is not None and not encoder.cheap and not self.embed:
-                _refuse_many(self.vectors, encoder, texts)
+                _refuse_many(self.vectors, encoder, texts, self.model)
             return _encoded(encoder, self.vectors, texts, "tool", self.progress)
 
         return encode_tools(rows, self.catalogue.tools(), style)
@@ -112,6 +127,28 @@ class Parts:
 
 
 @dataclasses.dataclass(frozen=True)
+class Base:
+    """The recipe that a fit goes on from, fitted on the same queries.
+
+    Attributes:
+        recipe: its name.
+        model: its model; None: it is not fitted.
+        stage: its stages over the catalogue of the fit.
+        job: identity of its fit.
+    """
+
+    recipe: str
+    model: Model | None
+    stage: Stage
+    job: str
+
+    def save(self, folder: Path) -> None:
+        """Put its model into a model's folder, where `Parts.base` finds it."""
+        if self.model is not None:
+            shutil.copytree(self.model.folder, folder / BASE)
+
+
+@dataclasses.dataclass(frozen=True)
 class Fitting:
     """One fit: what to learn from, with which settings, and where the model goes.
 
@@ -132,6 +169,7 @@ class Fitting:
         no_tool: queries that need no tool, for methods that judge the need.
         licence: of the data, where it is known.
         resume: whether to go on from what an interrupted fit left in `work`.
+        base: what it goes on from, if its options have a `base`.
         say: told what is going on, one line at a time.
         started: `time.monotonic()` at the start of the fit.
     """
@@ -152,6 +190,7 @@ class Fitting:
     no_tool: NoTool | None = None
     licence: str | None = None
     resume: bool = False
+    base: Base | None = None
     say: Callable[[str], None] = lambda text: None
     started: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -165,7 +204,7 @@ class Fitting:
         """What makes two fits the same: recipe, settings, seed, encoder, data, catalogue, version."""
         encoder = self.encoder if isinstance(self.encoder, str) else self.encoder.fingerprint
         settings = msgspec.structs.asdict(self.options)
-        data = [self.data.fingerprint, models.catalogue_mark(self.tools)]
+        data = [self.data.fingerprint, models.catalogue_mark(self.tools), *([self.base.job] if self.base else [])]
         return digest("fit/1", [toolscout.__version__, self.recipe, settings, self.seed, encoder, *data])
 
     def loaded(self) -> Encoder:
@@ -241,13 +280,14 @@ class Fitting:
         return model
 
 
-def _refuse_many(kept: VectorStore, encoder: Encoder, texts: list[str]) -> None:
+def _refuse_many(kept: VectorStore, encoder: Encoder, texts: list[str], model: Path | None) -> None:
     missing = kept.missing(encoder.fingerprint, texts)
     if len(missing) > UNASKED:
         held = ", ".join(f"{name} ({count:,})" for name, count in kept.encoders()) or "none"
         raise StoreError(
             f"expected vectors of {encoder.name} for {len(texts):,} tools, found {len(missing):,} of them missing "
-            f"(kept are vectors of: {held}): run  toolscout sync --encoder {encoder.name}"
+            f"(kept are vectors of: {held}): run  toolscout sync "
+            + (f"--model {model}" if model else f"--encoder {encoder.name}")
         )
 
 

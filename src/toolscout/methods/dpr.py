@@ -6,7 +6,6 @@ positive against the other tools of its batch. Tools that training never saw are
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +18,22 @@ import numpy.typing as npt
 from toolscout.dataset import Qrels
 from toolscout.encoders import Kind, Vectors, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.errors import ConfigError
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
 from toolscout.methods import Fitting, Parts, plain
+from toolscout.methods.tuning import (
+    FOLDER,
+    Batch,
+    Count,
+    Positive,
+    Tuning,
+    Whole,
+    about,
+    kept,
+    tower_of,
+    trained,
+    tunable,
+)
 from toolscout.models import Model
 from toolscout.pipeline import Stage
 from toolscout.types import Tool, digest, render
@@ -30,62 +41,49 @@ from toolscout.types import Tool, digest, render
 __all__ = ["FittedEncoder", "Options", "encoder_of", "fit", "make"]
 
 STYLE: Final = "short"
-FOLDER: Final = "encoder"
 DEPTH: Final = 10
 NEAR: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit.
+class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit; `batch` counts pairs where `negatives` is `batch`.
 
     Attributes:
         negatives: `catalogue`: all gold tools of a query against the catalogue; `batch`: one against its batch.
         whole: a catalogue of more tools than this is sampled at each step.
         sampled: tools drawn at random for a step, of such a catalogue.
         hard: hard negatives of a query at a step, of such a catalogue.
-        epochs: at most; the best on dev is kept.
-        batch: queries a step; of `negatives=batch`, pairs.
-        rate: highest learning rate.
-        decay: weight decay.
-        warmup: share of the steps in which the rate rises.
-        schedule: how it falls.
         patience: epochs without a better dev before it stops.
         temperature: cosines are divided by it.
-        dropout: in training, in place of the encoder's own; none is a third faster on a processor.
         tool_length: tokens after which the text of a tool is cut, in training and later.
-        precision: `auto`: bfloat16 where the processor or the device has it.
-        hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
-        threads: of the processor; 0: as many as torch takes by itself.
+        hold: tokens of a step that are held with their graph, 150 KB each in MiniLM; gradients of larger steps are
+            cached, which costs a third more time.
     """
 
     negatives: Literal["catalogue", "batch"] = "catalogue"
     whole: Count = 1_000
     sampled: Count = 512
-    hard: Annotated[int, msgspec.Meta(ge=0)] = 2
+    hard: Whole = 2
     epochs: Count = 4
-    batch: Annotated[int, msgspec.Meta(ge=2)] = 384
+    batch: Batch = 384
     rate: Positive = 2e-4
-    decay: Annotated[float, msgspec.Meta(ge=0)] = 0.01
-    warmup: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
     patience: Count = 2
     temperature: Positive = 0.05
-    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    hold: Annotated[int, msgspec.Meta(ge=0)] = 4_096
-    threads: Annotated[int, msgspec.Meta(ge=0)] = 0
+    hold: Whole = 32_768
 
 
 class FittedEncoder(TransformerEncoder):
-    """The encoder of a fitted model; texts of tools are cut where they were cut in training."""
+    """The encoder of a fitted model; texts of tools are cut where they were cut in training.
 
-    def __init__(self, folder: Path, tool_length: int) -> None:
-        """Load the folder of the encoder; `tool_length` is in tokens."""
+    Attributes:
+        tool_length: in tokens.
+    """
+
+    def __init__(self, folder: Path | str, tool_length: int) -> None:
+        """Load the folder of the encoder, or whatever else an encoder is loaded from."""
         super().__init__(str(folder))
-        self._most = tool_length
+        self.tool_length = tool_length
         self.fingerprint = digest("fitted/1", [self.fingerprint, tool_length])
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
@@ -96,7 +94,7 @@ class FittedEncoder(TransformerEncoder):
         whole = [split_identifiers(text) for text in texts]
         if not whole:
             return whole
-        found = self.model.tokenizer(whole, truncation=True, max_length=self._most, return_offsets_mapping=True)
+        found = self.model.tokenizer(whole, truncation=True, max_length=self.tool_length, return_offsets_mapping=True)
         ends = [max(end for _, end in spans) for spans in found["offset_mapping"]]
         return [text[:end] for text, end in zip(whole, ends, strict=True)]
 
@@ -108,26 +106,18 @@ def fit(job: Fitting) -> None:
         MissingExtra: without torch or sentence-transformers.
         ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
     """
-    from toolscout.training import Plan, train
     from toolscout.training.biencoders import InBatch, Lists, Texts
-    from toolscout.training.towers import Tower
 
     options: Options = job.options
-    encoder = job.loaded()
-    if not isinstance(encoder, TransformerEncoder):
-        raise ConfigError(
-            f"expected an encoder that can be tuned (minilm, a folder, or a name on the Hugging Face hub), found "
-            f"{encoder.name}: give another --encoder"
-        )
-    tower = Tower(copy.deepcopy(encoder.model), dropout=options.dropout, precision=options.precision)
-    longest = int(encoder.model.max_seq_length or 512)
+    encoder = tunable(job.loaded())
+    tower = tower_of(encoder, options)
     place = {tool.id: number for number, tool in enumerate(job.tools)}
     texts = Texts(
         tower=tower,
-        queries=tower.tokens([job.texts[query] for query in job.train], "query", longest),
+        queries=tower.tokens([job.texts[query] for query in job.train], "query"),
         tools=tower.tokens([render(tool, STYLE) for tool in job.tools], "tool", options.tool_length),
         gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()],
-        dev=tower.tokens([job.texts[query] for query in job.dev], "query", longest),
+        dev=tower.tokens([job.texts[query] for query in job.dev], "query"),
         judge=lambda cosines: job.judge(_nearest(cosines, job.dev, job.tools)),
         identity=digest("dpr/1", [encoder.fingerprint, job.data.fingerprint, options]),
         temperature=options.temperature,
@@ -140,30 +130,13 @@ def fit(job: Fitting) -> None:
         task = Lists(texts)
     else:
         task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(job, place))
-    plan = Plan(
-        epochs=options.epochs,
-        batch=options.batch,
-        rate=options.rate,
-        decay=options.decay,
-        warmup=options.warmup,
-        schedule=options.schedule,
-        patience=options.patience,
-        seed=job.seed,
-        threads=options.threads,
-    )
-    job.say(f"training on {task.size:,} examples with {'bfloat16' if tower.half else 'float32'} on {tower.device}")
-    done = train(task, plan, checkpoint=job.work / "checkpoint.safetensors", resume=job.resume, say=job.say)
+    done = trained(job, task, tower)
     job.save(
         {},
         metrics=done.figures,
-        values={
-            "best_epoch": done.best,
-            "history": done.history,
-            "examples_per_second": round(done.rate, 2),
-            "peak_mb": round(done.peak_mb, 1),
-        },
+        values=about(done),
         seconds=done.seconds,
-        files=lambda folder: tower.model.save(str(folder / FOLDER), create_model_card=False),
+        files=kept(tower.model),
     )
 
 

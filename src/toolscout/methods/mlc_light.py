@@ -2,50 +2,38 @@
 
 The query is the encoder's vector and its words and pairs of words. One linear layer over them has two softmaxes: over
 the tools (its target is spread evenly over the gold tools; the list-wise form of MLC in arXiv:2409.02141), and over the
-sets of tools that training queries needed (the scenes of COLT, arXiv:2405.16089). The second knows which tools go
-together. Both are joined by a weighted geometric mean ::
-
-    usage(tool | query) ∝ (p(tool | query) · (p(a set that holds the tool | query) + ε) ^ sets) ^ (1 / (1 + sets))
-
-with the weight `sets` chosen on dev. Training is AdaGrad: only features that occur in a batch are touched, and rare
-ones keep a high rate.
+sets of tools that training queries needed, joined as in `methods.sets`. Training is AdaGrad: only features that occur
+in a batch are touched, and rare ones keep a high rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.ngrams import Bags, Ngrams
-from toolscout.methods.usage import Floats, Rows, Study, best, picked, softmax, stage
+from toolscout.methods.sets import WEIGHTS, Sets
+from toolscout.methods.usage import Blend, Floats, Rows, Study, best, picked, softmax, stage
 from toolscout.pipeline import Stage
 
 __all__ = ["Options", "fit", "make"]
 
-MOST_SETS: Final = 4_000
-SETS: Final = (0.0, 0.5, 1.0, 2.0)
-EPSILON: Final = 1e-3
 GAIN: Final = 1e-3
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `mlc-light`.
 
     Attributes:
         rate: step of AdaGrad.
         batch: queries a step.
-        epochs: how often training goes through the queries; None: until another one
-            brings dev less than a tenth of a point, `most_epochs` at most.
+        epochs: how often training goes through the queries; None: until another one brings dev less than a tenth of a
+            point, `most_epochs` at most.
         most_epochs: see `epochs`.
         sets: weight of the sets of tools; None: the best on dev.
-        sharpness: what description scores are multiplied with before their softmax; None: the likeliest on dev.
-        kappa: so many training queries count as much as a description; None: the best on dev.
-        agreement: how much a tool with usage must fit by its description too.
-        novelty: how much the description of a tool without usage counts.
     """
 
     rate: float = 0.3
@@ -53,33 +41,6 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epochs: int | None = None
     most_epochs: int = 12
     sets: float | None = None
-    sharpness: float | None = None
-    kappa: float | None = None
-    agreement: float | None = None
-    novelty: float | None = None
-
-
-class Scenes(NamedTuple):
-    """The distinct sets of tools.
-
-    Attributes:
-        of: the set of each query, `(n,)`.
-        tools: the tools of each set, sparse rows of ones.
-    """
-
-    of: Any
-    tools: Bags
-
-    @classmethod
-    def among(cls, gold: list[Any]) -> Scenes:
-        """The sets of tools that queries needed; none at all when there are more than 4,000, or each is one tool."""
-        numbers: dict[bytes, int] = {}
-        of = np.array([numbers.setdefault(each.tobytes(), len(numbers)) for each in gold])
-        sets = [np.frombuffer(each, dtype=gold[0].dtype) for each in numbers]
-        if len(sets) > MOST_SETS or max(map(len, sets)) == 1:
-            sets = []
-        indptr = np.cumsum([0, *map(len, sets)])
-        return cls(of, Bags(indptr, np.concatenate([np.empty(0, np.int64), *sets]), np.ones(indptr[-1], np.float32)))
 
 
 class Head:
@@ -88,15 +49,12 @@ class Head:
     Attributes:
         sparse: `(features, tools + sets)` float32.
         dense: `(dim + 1, tools + sets)` float32; the last row is the bias.
-        scenes: the sets.
+        sets: of tools that are classes of their own.
         n_tools: how many tools.
     """
 
-    def __init__(self, sparse: Rows, dense: Rows, sets: Bags, n_tools: int) -> None:
+    def __init__(self, sparse: Rows, dense: Rows, sets: Sets, n_tools: int) -> None:
         self.sparse, self.dense, self.sets, self.n_tools = sparse, dense, sets, n_tools
-        order = np.argsort(sets.indices, kind="stable")
-        self._holders = np.repeat(np.arange(len(sets)), np.diff(sets.indptr))[order]
-        self._in_sets, self._starts = np.unique(sets.indices[order], return_index=True)
 
     def logits(self, bags: Bags, rows: Rows) -> Rows:
         """`(n, tools + sets)`."""
@@ -105,15 +63,8 @@ class Head:
 
     def usage(self, logits: Rows, weight: float) -> Floats:
         """How likely each tool is, `(n, tools)`."""
-        tools = softmax(logits[:, : self.n_tools].astype(np.float64))
-        if not len(self.sets) or not weight:
-            return tools
-        sets = softmax(logits[:, self.n_tools :].astype(np.float64))
-        held = np.zeros_like(tools)
-        held[:, self._in_sets] = np.add.reduceat(sets[:, self._holders], self._starts, axis=1)
-        joined = (tools * (held + EPSILON) ** weight) ** (1 / (1 + weight))
-        usage: Floats = joined / joined.sum(axis=1, keepdims=True)
-        return usage
+        tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
+        return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
 
 
 class Training:
@@ -124,11 +75,11 @@ class Training:
         self.options, self.rng = job.options, np.random.default_rng(job.seed)
         self.ngrams = Ngrams.of(study.texts[:n])
         self.bags, self.rows, self.gold = self.ngrams.bags(study.texts[:n]), study.rows[:n], study.gold[:n]
-        self.scenes = Scenes.among(self.gold)
-        width = len(job.tools) + len(self.scenes.tools)
+        sets, self.set_of = Sets.among(self.gold)
+        width = len(job.tools) + len(sets)
         sparse = np.zeros((self.ngrams.keys.size, width), dtype=np.float32)
         dense = np.zeros((self.rows.shape[1] + 1, width), dtype=np.float32)
-        self.head = Head(sparse, dense, self.scenes.tools, len(job.tools))
+        self.head = Head(sparse, dense, sets, len(job.tools))
         self._squares = np.full_like(sparse, 1e-8), np.full_like(dense, 1e-8)
 
     def epoch(self) -> float:
@@ -148,7 +99,7 @@ class Training:
             row[self.gold[place]] = 1 / len(self.gold[place])
         groups = [slice(0, n_tools)]
         if len(head.sets):
-            targets[np.arange(len(batch)), n_tools + self.scenes.of[batch]] = 1
+            targets[np.arange(len(batch)), n_tools + self.set_of[batch]] = 1
             groups.append(slice(n_tools, None))
         for group in groups:
             logits[:, group] = softmax(logits[:, group])
@@ -174,7 +125,7 @@ def fit(job: Fitting) -> None:
     training = Training(study, study.n_train)
     bags, rows = training.ngrams.bags(study.texts[study.n_train :]), study.rows[study.n_train :]
     quality, logits, epochs, weight = -1.0, np.empty(0, np.float32), 0, 0.0
-    weights = (SETS if len(training.head.sets) else SETS[:1]) if job.options.sets is None else (job.options.sets,)
+    weights = (WEIGHTS if len(training.head.sets) else WEIGHTS[:1]) if job.options.sets is None else (job.options.sets,)
     for epoch in range(1, (job.options.epochs or job.options.most_epochs) + 1):
         loss = training.epoch()
         found = training.head.logits(bags, rows)
@@ -196,7 +147,7 @@ def fit(job: Fitting) -> None:
             "rarity": training.ngrams.rarity,
             "sparse": head.sparse,
             "dense": head.dense,
-            **{f"sets.{name}": array for name, array in head.sets._asdict().items()},
+            **head.sets.arrays(),
             "uses": study.uses(len(study.ids)),
         },
         metrics=figures,
@@ -211,11 +162,8 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     encoder = parts.loaded()
     model = parts.load(encoder=encoder)
     arrays = model.arrays
-    sets = Bags(*(arrays[f"sets.{field}"] for field in Bags._fields))
-    head, ngrams = (
-        Head(arrays["sparse"], arrays["dense"], sets, len(model.tools)),
-        Ngrams(arrays["keys"], arrays["rarity"]),
-    )
+    head = Head(arrays["sparse"], arrays["dense"], Sets.of_arrays(arrays), len(model.tools))
+    ngrams = Ngrams(arrays["keys"], arrays["rarity"])
     weight = model.manifest.settings["sets"].value
 
     def usage(text: str, row: Rows) -> Floats:

@@ -10,14 +10,13 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.indexes import top_k
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.ngrams import Bags, Ngrams
-from toolscout.methods.usage import Floats, Rows, Study, best, picked, stage
+from toolscout.methods.usage import Blend, Floats, Rows, Study, best, picked, stage
 from toolscout.pipeline import Stage
 
 __all__ = ["Log", "Options", "fit", "make"]
@@ -27,24 +26,17 @@ FOCUS: Final = (5.0, 10.0, 20.0, 40.0)
 MOST: Final = max(NEAREST)
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `neighbours`; None: the best on dev.
 
     Attributes:
         k: how many queries vote.
         focus: how much more the nearer ones count: weights exp(focus · likeness).
-        sharpness: what description scores are multiplied with before their softmax.
-        kappa: so many training queries count as much as a description.
-        agreement: how much a tool with usage must fit by its description too.
-        novelty: how much the description of a tool without usage counts.
     """
 
     k: int | None = None
     focus: float | None = None
-    sharpness: float | None = None
-    kappa: float | None = None
-    agreement: float | None = None
-    novelty: float | None = None
+    novelty: float = 1.0
 
 
 class Log:

@@ -1,7 +1,8 @@
 """Tool2Vec (arXiv:2409.02141): the vector of a tool is the mean of the vectors of the queries that used it.
 
-The encoder stays as it is; a tuned one can be given. The paper ranks by the cosine with that mean; here a softmax over
-it is the usage side of `methods.usage`, so that tools without usage are found by their description.
+The encoder stays as it is, or is tuned first with a triplet loss (`tool2vec-tuned`), as in the paper: a query is to be
+nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with the mean; here
+a softmax over it is the usage side of `methods.usage`, so that tools without usage are found by their description.
 """
 
 from __future__ import annotations
@@ -9,45 +10,102 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout import encoders
 from toolscout.encoders import Vectors, unit_rows
+from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.usage import Floats, Rows, Study, best, picked, softmax, stage
+from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Whole, kept, tower_of, trained, tunable
+from toolscout.methods.usage import DESCRIBED, Blend, Floats, Rows, Study, TunedBlend, best, picked, softmax, stage
 from toolscout.pipeline import Stage
+from toolscout.types import digest
 
-__all__ = ["Options", "fit", "make"]
+__all__ = ["Options", "TunedOptions", "fit", "fit_tuned", "make"]
 
 SHARPEST: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `tool2vec`.
 
     Attributes:
         beta: what a cosine with a mean is multiplied with before the softmax; None: the likeliest on dev.
-        sharpness: the same for description scores.
-        kappa: so many training queries count as much as a description.
-        agreement: how much a tool with usage must fit by its description too.
-        novelty: how much the description of a tool without usage counts.
     """
 
     beta: float | None = None
-    sharpness: float | None = None
-    kappa: float | None = None
-    agreement: float | None = None
-    novelty: float | None = None
+    novelty: float = 0.75
+
+
+class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
+    """Settings of `tool2vec-tuned`: of the tuning, and of what comes after it.
+
+    Attributes:
+        beta: as in `Options`.
+        epochs: of the tuning; one in the paper.
+        margin: by which the query that shares a tool must be nearer, in cosine.
+        hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
+    """
+
+    beta: float | None = None
+    novelty: float = 0.75
+    epochs: Count = 1
+    batch: Batch = 128
+    rate: Positive = 5e-5
+    margin: Positive = 0.3
+    hold: Whole = 32_768
 
 
 def fit(job: Fitting) -> None:
     """Take means over train, choose on dev, take means over both."""
     encoder = job.loaded()
     study = Study(job, encoder)
+    _fit(job, study, study.rows, encoder=encoder)
+
+
+def fit_tuned(job: Fitting) -> None:
+    """Tune the encoder on train, then as `fit`.
+
+    Raises:
+        MissingExtra: without torch or sentence-transformers.
+        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+    """
+    from toolscout.training.biencoders import Texts, Triplets
+
+    options: TunedOptions = job.options
+    encoder = tunable(job.loaded())
+    described = encoders.load(DESCRIBED, job.settings)
+    study = Study(job, described)
+    tower = tower_of(encoder, options)
+    tokens = tower.tokens(study.texts, "query")
+    texts = Texts(
+        tower=tower,
+        queries=tokens[: study.n_train],
+        tools=[],
+        gold=study.gold[: study.n_train],
+        dev=[],
+        judge=lambda cosines: {},
+        identity=digest("tool2vec-tuned/1", [encoder.fingerprint, job.data.fingerprint, options]),
+        hold=options.hold,
+    )
+    done = trained(job, Triplets(texts, options.margin), tower)
+    job.say("encoding the queries")
+    _fit(
+        job,
+        study,
+        tower.vectors(tokens),
+        encoder=described,
+        values={"history": done.history, "examples_per_second": round(done.rate, 2)},
+        files=kept(tower.model),
+    )
+
+
+def _fit(job: Fitting, study: Study, rows: Rows, **about: Any) -> None:
+    """Choose on dev and save; `rows` are those of the queries of the study."""
     job.say("taking means and choosing on dev")
-    means, used = _means(study, study.n_train)
-    cosines = study.rows[study.n_train :] @ means.T
+    means, used = _means(study, rows, study.n_train)
+    cosines = rows[study.n_train :] @ means.T
 
     def shares(beta: float) -> Floats:
         return _shares(cosines, used, beta)
@@ -56,20 +114,20 @@ def fit(job: Fitting) -> None:
     if beta is None:
         beta = best(SHARPEST, lambda each: study.likelihood(shares(each)))
     chosen, figures = study.joined(shares(beta))
-    means, _ = _means(study, len(study.ids))
+    means, _ = _means(study, rows, len(study.ids))
     job.save(
         {"means": means, "uses": study.uses(len(study.ids))},
         metrics=figures,
-        encoder=encoder,
         chosen=picked(job.options, {"beta": beta, **chosen}),
         refit=True,
+        **about,
     )
 
 
-def _means(study: Study, n: int) -> tuple[Vectors, npt.NDArray[np.bool_]]:
+def _means(study: Study, rows: Rows, n: int) -> tuple[Vectors, npt.NDArray[np.bool_]]:
     """The unit mean of the first `n` queries that use each tool, `(tools, dim)`, and which tools have one."""
-    sums = np.zeros((len(study.job.tools), study.rows.shape[1]), dtype=np.float32)
-    for row, gold in zip(study.rows[:n], study.gold[:n], strict=True):
+    sums = np.zeros((len(study.job.tools), rows.shape[1]), dtype=np.float32)
+    for row, gold in zip(rows[:n], study.gold[:n], strict=True):
         sums[gold] += row
     return unit_rows(sums), study.uses(n) > 0
 
@@ -80,7 +138,8 @@ def _shares(cosines: Floats, used: npt.NDArray[np.bool_], beta: float) -> Floats
 
 def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     """The pipeline over a catalogue."""
-    encoder = parts.loaded()
+    tuned = parts.model is not None and (parts.model / FOLDER).is_dir()
+    encoder = encoders.load(DESCRIBED, parts.settings) if tuned else parts.loaded()
     model = parts.load(encoder=encoder)
     means, used = model.arrays["means"], model.arrays["uses"] > 0
     beta = model.manifest.settings["beta"].value
@@ -90,4 +149,5 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
             return np.zeros(len(means))
         return _shares(np.einsum("nd,d->n", means, row), used, beta)
 
-    return stage(parts, model, encoder, usage, "tool2vec")
+    own = TransformerEncoder(str(model.folder / FOLDER)).encode if tuned else None
+    return stage(parts, model, encoder, usage, "tool2vec", own=own)

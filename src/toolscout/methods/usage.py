@@ -13,40 +13,81 @@ need what nobody has needed before. With λ above 0 a tool with usage must fit b
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.encoders import Encoder
-from toolscout.errors import NotFound
 from toolscout.fusion import DEPTH, WEIGHT
-from toolscout.indexes import top_k
+from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE
 from toolscout.methods import Fitting, Parts, plain
+from toolscout.methods.tuning import Tuning
 from toolscout.models import Model
 from toolscout.pipeline import Retrieve, Stage
 from toolscout.types import Explanation
 
-__all__ = ["Described", "Study", "UsageIndex", "best", "mixed", "picked", "softmax", "stage", "weights"]
+__all__ = [
+    "DESCRIBED",
+    "Blend",
+    "Described",
+    "Study",
+    "TunedBlend",
+    "UsageIndex",
+    "best",
+    "mixed",
+    "picked",
+    "softmax",
+    "stage",
+    "weights",
+]
 
 Floats = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Usage = Callable[[str, Rows], Floats]
 """(query, its vector) → how likely it needs each tool of the model, `(tools,)`, sum 1; all zeros: nothing is known."""
+Encode = Callable[[Sequence[str]], Rows]
 
+DESCRIBED: Final = "static"  # the encoder of the description side of methods whose own knows queries only
 SHARPNESS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 EVIDENCE: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 AGREEMENT: Final = (0.0, 0.25, 0.5, 1.0)
-NOVELTY: Final = (0.7, 1.0, 0.3)  # the first where dev cannot tell: chosen on validation queries of MetaTool
 LEAST: Final = 1e-12
 FIRST: Final = 5
 Choice = TypeVar("Choice")
+
+
+class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mixed`, in every method of this kind; None: the best on dev.
+
+    Attributes:
+        sharpness: what description scores are multiplied with before their softmax; None: the likeliest on dev.
+        kappa: so many training queries count as much as a description.
+        agreement: how much a tool with usage must fit by its description too.
+        novelty: how much the description of a tool without usage counts. Dev cannot tell: it comes from the same log as
+            train, and hardly ever needs a new tool. The defaults come from validation queries of MetaTool with a fifth
+            of its tools hidden (benchmarks/hidden_tools.py).
+    """
+
+    sharpness: float | None = None
+    kappa: float | None = None
+    agreement: float | None = None
+    novelty: float = 0.8
+
+
+class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mixed` beside those of the encoder that is tuned for it; see `Blend`."""
+
+    sharpness: float | None = None
+    kappa: float | None = None
+    agreement: float | None = None
+    novelty: float = 0.8
 
 
 def softmax(scores: Floats) -> Floats:
@@ -111,7 +152,8 @@ class UsageIndex:
         self,
         ids: Sequence[str],
         *,
-        encode: Callable[[Sequence[str]], Rows],
+        encode: Encode,
+        own: Encode | None,
         usage: Usage,
         columns: npt.NDArray[np.intp],
         described: Described,
@@ -124,7 +166,8 @@ class UsageIndex:
 
         Args:
             ids: of the catalogue's tools, ascending.
-            encode: queries → rows.
+            encode: queries → rows of the description side.
+            own: queries → the rows that `usage` is given; None: the same.
             usage: see `Usage`.
             columns: which tool of the model each of the catalogue is; -1: none.
             described: over the catalogue.
@@ -134,16 +177,17 @@ class UsageIndex:
             novelty: see `mixed`.
         """
         self.ids = tuple(ids)
-        self._encode, self._usage, self._described = encode, usage, described
+        self._encode, self._own, self._usage, self._described = encode, own, usage, described
         self._columns, self._known = np.maximum(columns, 0), columns >= 0
         self._sharpness, self._agreement, self._novelty = sharpness, agreement, novelty
         self._weight = np.where(self._known, weight, 0.0)
 
-    def scores(self, text: str, row: Rows) -> Floats:
-        """The score of every tool, `(tools,)`."""
-        described = softmax(self._sharpness * self._described.scores(text, row))
-        usage = self._usage(text, row)[self._columns] * self._known
-        return mixed(usage, described, self._weight, self._agreement, self._novelty)
+    def scores(self, text: str, row: Rows, own: Rows) -> Floats:
+        """The score of every tool, `(tools,)`, by the rows of both sides; -inf where neither knows a word of it."""
+        usage, described = self._usage(text, own)[self._columns] * self._known, self._described.scores(text, row)
+        if not usage.any() and not described.any():
+            return np.full(len(self.ids), -np.inf)
+        return mixed(usage, softmax(self._sharpness * described), self._weight, self._agreement, self._novelty)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
@@ -151,37 +195,45 @@ class UsageIndex:
         """The likeliest tools of each query; see `toolscout.indexes`."""
         ids, values = [], []
         masks = visible if visible is not None else [None] * len(queries)
-        for text, row, mask in zip(queries, self._encode(queries), masks, strict=True):
-            scores = self.scores(text, row)
-            chosen = top_k(scores, k, mask)
+        for text, row, own, mask in zip(queries, *self._rows(queries), masks, strict=True):
+            scores = self.scores(text, row, own)
+            chosen = top_k(scores, k, mask, floor=-np.inf)
             ids.append([self.ids[position] for position in chosen])
             values.append(scores[chosen].astype(np.float32))
         return ids, values
 
+    def _rows(self, queries: Sequence[str]) -> tuple[Rows, Rows]:
+        rows = self._encode(queries)
+        return rows, rows if self._own is None else self._own(queries)
+
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
-        """Rank and score of one tool, exact however far down it is.
+        """Rank and score of one tool, exact however far down it is, and the words of the query that its text has.
 
         Raises:
             NotFound: if the index has no such tool.
         """
-        position = bisect.bisect_left(self.ids, tool_id)
-        if self.ids[position : position + 1] != (tool_id,):
-            raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
-        scores = self.scores(query, self._encode([query])[0])
-        score = scores[position]
-        rivals = scores if visible is None else scores[visible]
-        before = scores[:position] if visible is None else scores[:position][visible[:position]]
-        rank = 1 + int((rivals > score).sum() + (before == score).sum())
+        position = place(self.ids, tool_id)
+        [row], [own] = self._rows([query])
+        scores = self.scores(query, row, own)
+        said = self._described.words.explain(query, tool_id)
+        if not np.isfinite(scores[position]):
+            return Explanation("usage", None, None, "no word of the query is known", missing=said.missing)
         weight = self._weight[position]
         note = f"{weight:.0%} by usage" if weight else "by its description alone: no training query uses it"
-        return Explanation("usage", rank, float(score), note)
+        standing = rank(scores, position, visible)
+        return Explanation("usage", standing, float(scores[position]), note, terms=said.terms, missing=said.missing)
 
 
-def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str) -> Stage:
+def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str, own: Encode | None = None) -> Stage:
     """The pipeline of a fitted method: usage and description over the present catalogue.
 
-    The model has the array `uses` and the settings `sharpness`, `kappa`, `agreement`
-    and `novelty`.
+    Args:
+        parts: what it is built from.
+        model: has the array `uses` and the settings `sharpness`, `kappa`, `agreement` and `novelty`.
+        encoder: of the description side.
+        usage: of the usage side.
+        label: name of the stage.
+        own: queries → the rows that `usage` is given; None: those of `encoder`.
     """
     columns = model.places(parts.catalogue.tools())
     settings = model.manifest.settings
@@ -189,6 +241,7 @@ def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str
     index = UsageIndex(
         parts.catalogue.ids,
         encode=lambda texts: encoder.encode(texts, "query"),
+        own=own,
         usage=usage,
         columns=columns,
         described=Described.of(parts, encoder),
@@ -285,17 +338,15 @@ class Study:
             sharpness = best(SHARPNESS, lambda each: self.likelihood(softmax(each * self._described)))
         described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
 
-        names = ("kappa", "agreement", "novelty")
+        names = ("kappa", "agreement")
         grids = [
             grid if getattr(options, name) is None else (getattr(options, name),)
-            for name, grid in zip(
-                names, (EVIDENCE, AGREEMENT, NOVELTY if (uses == 0).any() else NOVELTY[:1]), strict=True
-            )
+            for name, grid in zip(names, (EVIDENCE, AGREEMENT), strict=True)
         ]
 
         def scores(choice: tuple[float, ...]) -> Floats:
-            kappa, agreement, novelty = choice
-            return mixed(usage, described, weights(uses, kappa), agreement, novelty)
+            kappa, agreement = choice
+            return mixed(usage, described, weights(uses, kappa), agreement, options.novelty)
 
         choice = best(itertools.product(*grids), lambda each: self.quality(scores(each)))
         return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, self.judge(scores(choice))

@@ -104,6 +104,16 @@ class Task:
         decayed = [each for each in trained if each.ndim >= 2 and id(each) not in tables]
         return [{"params": decayed, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
 
+    def faster(self, decay: float, layers: torch.nn.Module, scale: float) -> list[dict[str, Any]]:
+        """`groups` with a rate of its own for some layers, `scale` times that of the others."""
+        inside = {id(each) for each in layers.parameters()}
+        groups = []
+        for group in Task.groups(self, decay):
+            for own in (False, True):
+                kept = [each for each in group["params"] if (id(each) in inside) == own]
+                groups.append({**group, "params": kept, "scale": scale if own else 1.0})
+        return groups
+
     def begin(self, epoch: int, random: np.random.Generator) -> None:
         """Prepare an epoch, counted from 0: draw edges, mine negatives. Called again when an epoch is resumed."""
 

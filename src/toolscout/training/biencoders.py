@@ -13,10 +13,10 @@ from torch import Tensor
 
 from toolscout.encoders import Vectors
 from toolscout.training import Task
-from toolscout.training.losses import info_nce, list_softmax
+from toolscout.training.losses import info_nce, list_softmax, triplet
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["BiEncoder", "InBatch", "Lists", "Texts"]
+__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets"]
 
 Places = npt.NDArray[np.intp]
 POOL: Final = 30  # the nearest wrong tools of a query, from which its hard negatives are drawn
@@ -46,7 +46,7 @@ class Texts:
     judge: Callable[[Vectors], dict[str, float]]
     identity: str
     temperature: float = 0.05
-    hold: int = 4_096
+    hold: int = 32_768
 
 
 class BiEncoder(Task):
@@ -78,9 +78,10 @@ class BiEncoder(Task):
 class Lists(BiEncoder):
     """All gold tools of a query against a list of tools that the whole batch shares (`losses.list_softmax`).
 
-    The list is the whole catalogue, or, of a large one, the gold tools of the batch, hard negatives of each query, and
-    tools drawn at random. Hard negatives come from the `POOL` nearest wrong tools: by words in the first epoch, by the
-    encoder itself afterwards.
+    The list is every tool that some query uses, or, of a large catalogue, the gold tools of the batch, hard negatives
+    of each query, and tools drawn at random. A tool that no query uses is nobody's negative: nothing says that it is
+    not needed, and it would only be pushed away. Hard negatives come from the `POOL` nearest wrong tools: by words in
+    the first epoch, by the encoder itself afterwards.
     """
 
     def __init__(
@@ -101,13 +102,15 @@ class Lists(BiEncoder):
         """
         super().__init__(texts, len(texts.queries))
         self.sampled, self.hard, self.by_words = sampled, hard, by_words
+        self.used = np.unique(np.concatenate([np.empty(0, dtype=np.intp), *texts.gold]))
 
     def begin(self, epoch: int, random: np.random.Generator) -> None:
         """Mine the hard negatives of this epoch: `mined`, the places of each training query's, best first."""
         if self.sampled is None:
             return
         nearest = self.by_words() if epoch == 0 else self._by_itself()
-        self.mined = [found[~np.isin(found, gold)][:POOL] for found, gold in zip(nearest, self.texts.gold, strict=True)]
+        others = [np.setdiff1d(self.used, gold) for gold in self.texts.gold]
+        self.mined = [found[np.isin(found, other)][:POOL] for found, other in zip(nearest, others, strict=True)]
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """One step on some queries."""
@@ -119,9 +122,9 @@ class Lists(BiEncoder):
     def listed(self, rows: Places, random: np.random.Generator) -> Places:
         """The tools that a batch of queries is set against, ascending."""
         if self.sampled is None:
-            return np.arange(len(self.texts.tools))
+            return self.used
         hard = [random.permutation(self.mined[row])[: self.hard] for row in rows]
-        drawn = random.integers(0, len(self.texts.tools), self.sampled)
+        drawn = random.choice(self.used, self.sampled)
         return np.unique(np.concatenate([*(self.texts.gold[row] for row in rows), *hard, drawn]))
 
     def _by_itself(self) -> list[Places]:
@@ -152,3 +155,45 @@ class InBatch(BiEncoder):
         tools, of_tool = np.unique(self.pairs[rows, 1], return_inverse=True)
         asked, wanted = (torch.from_numpy(each).to(self.texts.tower.device) for each in (of_query, of_tool))
         return self.descend(queries, tools, lambda scores: info_nce(scores[asked], wanted))
+
+
+class Triplets(Task):
+    """A query, one that shares a tool with it, and one that shares none (`losses.triplet`): how Tool2Vec is tuned.
+
+    The other two are drawn from the batch, so that each query of it is encoded once. A query that shares no tool with
+    any other of its batch, or one with all, is nobody's anchor there.
+    """
+
+    def __init__(self, texts: Texts, margin: float) -> None:
+        """Take the texts; of these, tools and dev are not needed."""
+        self.texts, self.margin, self.size = texts, margin, len(texts.queries)
+        self.module, self.identity = texts.tower.model, texts.identity
+
+    def backward(self, rows: Places, random: np.random.Generator) -> float:
+        """One step on some queries."""
+        anchors, positives, negatives = self.drawn(rows, random)
+        if not anchors.size:
+            return 0.0
+
+        def of_rows(found: Tensor) -> Tensor:
+            one, near, far = (found[torch.from_numpy(each)] for each in (anchors, positives, negatives))
+            return triplet(one, near, far, self.margin)
+
+        tokens = [self.texts.queries[row] for row in rows]
+        return self.texts.tower.backward(tokens, of_rows, self.texts.hold)
+
+    def drawn(self, rows: Places, random: np.random.Generator) -> tuple[Places, Places, Places]:
+        """Anchors, positives and negatives, as places in `rows`."""
+        uses = np.zeros((len(rows), 1 + max(int(self.texts.gold[row].max()) for row in rows)), dtype=np.float32)
+        for place, row in enumerate(rows):
+            uses[place, self.texts.gold[row]] = 1
+        shared = uses @ uses.T > 0
+        other = ~np.eye(len(rows), dtype=np.bool_)
+        keys = random.random(shared.shape)
+        near, far = (np.where(mask, keys, -1.0) for mask in (shared & other, ~shared))
+        anchors = np.flatnonzero((near.max(axis=1) >= 0) & (far.max(axis=1) >= 0))
+        return anchors, near.argmax(axis=1)[anchors], far.argmax(axis=1)[anchors]
+
+    def figures(self) -> dict[str, float]:
+        """None: it is tuned for a set number of epochs, one in the paper."""
+        return {}

@@ -118,14 +118,25 @@ class Tower:
         """Move the model to where it is trained, and set its dropout."""
         self.device = device()
         self.model = model.to(self.device)
+        if self.device.type == "cpu" and hasattr(model[0], "auto_model"):
+            model[0].auto_model.set_attn_implementation(
+                "eager"
+            )  # the fused kernel is far slower backward on a processor
         for part in model.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = dropout
         self.half = half(self.device, precision)
         self._pad = int(model.tokenizer.pad_token_id or 0)
 
-    def tokens(self, texts: Sequence[str], kind: Kind, most: int) -> Tokens:
-        """The token ids of each text, at most `most`, with the prompt and the splitting that encoders apply."""
+    def tokens(self, texts: Sequence[str], kind: Kind, most: int | None = None) -> Tokens:
+        """The token ids of each text, with the prompt and the splitting that encoders apply.
+
+        Args:
+            texts: queries or tools.
+            kind: which of them.
+            most: so many ids a text; None: as many as the encoder reads.
+        """
+        most = most or int(self.model.max_seq_length or 512)
         prompts = self.model.prompts
         prompt = next((prompts[name] for name in _PROMPTS[kind] if prompts.get(name)), "")
         whole = [prompt + split_identifiers(text) for text in texts]

@@ -1,0 +1,124 @@
+"""Are tools found that training never saw, and what does it cost the others?
+
+A random fifth of a dataset's tools is hidden: training and validation queries that touch them are removed. The whole
+catalogue stays searchable. Test queries that need hidden tools only are compared with `dense` over the same base
+encoder and without training; queries that need none of them are compared with the same model over a catalogue without
+the hidden tools. Recall@5, seeds 0-2.
+
+    python benchmarks/hidden_tools.py --recipe mlc-light --recipe neighbours [--data metatool] [--split dev]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolscout import metrics, recipes
+from toolscout.cli.data import changes
+from toolscout.config import Settings
+from toolscout.lab.bench import load_dataset
+from toolscout.lab.fit import fit, lesson, on_shelf, prepared
+from toolscout.pipeline import Stage
+from toolscout.recipes import Parts
+from toolscout.sources.folder import read_tools
+from toolscout.store import Catalogue
+from toolscout.types import Search, Tool
+from toolscout.vectors import VectorStore
+
+HIDDEN = 0.2
+BATCH = 256
+
+
+def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
+    """Mean recall@5 of some queries, percent."""
+    ids, ranking = list(gold), {}
+    for start in range(0, len(ids), BATCH):
+        some = ids[start : start + BATCH]
+        found = stage([Search(query=texts[query], k=5) for query in some])
+        ranking |= {query: search.ids[:5] for query, search in zip(some, found, strict=True)}
+    return round(100 * metrics.score(ranking, gold, ["recall@5"]).means()["recall@5"], 2)
+
+
+def one(
+    name: str, dataset: Any, tools: Sequence[Tool], seed: int, split: str, pairs: tuple[str, ...], settings: Settings
+) -> Any:
+    """One recipe with one draw of hidden tools."""
+    order = sorted(tool.id for tool in tools)
+    hidden = set(random.Random(seed).sample(order, round(HIDDEN * len(order))))
+    whole = lesson(dataset, tools, dataset.texts("test"))
+    learned = dataclasses.replace(
+        whole,
+        train={query: gold for query, gold in whole.train.items() if not hidden & set(gold)},
+        dev={query: gold for query, gold in whole.dev.items() if not hidden & set(gold)},
+    )
+    vectors = VectorStore(settings.home / "bench")
+    chosen = recipes.recipe(name)
+    job = prepared(
+        name,
+        learned,
+        settings.home,
+        changes=changes(pairs),
+        seed=seed,
+        settings=settings,
+        vectors=vectors,
+        resume=True,
+        say=lambda line: click.echo(line, err=True),
+    )
+    model = fit(on_shelf(job))
+    test = {query: {f"d/{tool}": grade for tool, grade in gold.items()} for query, gold in dataset.split(split).items()}
+    asked = {query: gold for query, gold in test.items() if set(gold) <= hidden}
+    seen = {query: gold for query, gold in test.items() if not hidden & set(gold)}
+    texts = dataset.queries
+
+    def over(some: Sequence[Tool], recipe: str = name) -> Stage:
+        encoder = job.encoder if recipe == name else chosen.encoder or "static"
+        parts = Parts(Catalogue.of(some), encoder, settings, vectors, model=model.folder if recipe == name else None)
+        return recipes.build(recipe, parts)
+
+    full, without = over(tools), over([tool for tool in tools if tool.id not in hidden])
+    found = {
+        "seed": seed,
+        "hidden_queries": len(asked),
+        "hidden": recall(full, texts, asked),
+        "dense": recall(over(tools, "dense"), texts, asked),
+        "seen_queries": len(seen),
+        "seen": recall(full, texts, seen),
+        "seen_without_hidden": recall(without, texts, seen),
+    }
+    kept, lost = found["hidden"] / found["dense"], found["seen_without_hidden"] - found["seen"]
+    return {**found, "kept": round(kept, 4), "lost": round(lost, 2)}
+
+
+def main() -> None:
+    """Read the arguments, print a line a draw, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", action="append", required=True)
+    parser.add_argument("--data", default="metatool")
+    parser.add_argument("--set", dest="pairs", action="append", default=[])
+    parser.add_argument("--split", default="test", help="dev to choose settings; the queries that are asked")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--home", type=Path, default=Path("~/.cache/toolscout-bench").expanduser())
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "hidden-tools.json")
+    given = parser.parse_args()
+    root = os.environ.get("TOOLSCOUT_DATA")
+    dataset = load_dataset(given.data, Path(root) if root else None)
+    tools = read_tools(dataset.folder, "d").tools
+    held = json.loads(given.out.read_text()) if given.out.exists() else {}
+    for name in given.recipe:
+        rows = held.setdefault(given.data, {})[name] = []
+        for seed in range(given.seeds):
+            rows.append(one(name, dataset, tools, seed, given.split, tuple(given.pairs), Settings(home=given.home)))
+            click.echo(f"{name} {rows[-1]}")
+    given.out.write_text(json.dumps(held, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Writes the tables of results into the documentation, from benchmarks/results.
+
+A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of table -->`:
+
+    means LABEL…       NDCG@5 / COMP@5 of each label on each of the fourteen sets, and the means
+    trained LABEL…     the same on the eight sets with training queries; `-` where there is no result
+    sets LABEL         more figures of one label on each set that has a result, beside those of hybrid-minilm
+    labels LABEL…      more figures of each label on ToolLens
+    hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
+
+With `--check` nothing is written, and the exit code is 1 if a page is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from toolscout.lab.results import TRAINED, UNTRAINED
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SHOWN = ("ndcg@5", "comp@5")
+MORE = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5", "comp@|N|")
+BESIDE = "hybrid-minilm"
+HEADS = " | ".join(name.replace("|", "\\|") for name in MORE)
+TABLE = re.compile(r"(<!-- table (\S+) (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+def result(name: str, label: str) -> dict[str, Any] | None:
+    path = RESULTS / name / f"{label}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def cell(held: Sequence[dict[str, Any] | None]) -> str:
+    """Mean NDCG@5 / COMP@5 in percent; `-` where a result is missing."""
+    known = [each["metrics"] for each in held if each]
+    if len(known) < len(held):
+        return "-"
+    return " / ".join(f"{100 * sum(each[name] for each in known) / len(known):.1f}" for name in SHOWN)
+
+
+def by_set(names: Sequence[str], groups: Sequence[tuple[str, Sequence[str]]], labels: Sequence[str]) -> list[str]:
+    rows = ["| set | " + " | ".join(labels) + " |", "|---|" + "---:|" * len(labels)]
+    for name in sorted(names):
+        rows.append(f"| {name} | " + " | ".join(cell([result(name, label)]) for label in labels) + " |")
+    for title, some in groups:
+        cells = (cell([result(name, label) for name in some]) for label in labels)
+        rows.append(f"| **{title}** | " + " | ".join(cells) + " |")
+    return rows
+
+
+def means(labels: Sequence[str]) -> list[str]:
+    groups = [("mean of all 14", (*TRAINED, *UNTRAINED)), ("mean of the 8 with train", TRAINED)]
+    return by_set((*TRAINED, *UNTRAINED), [*groups, ("mean of the 6 without", UNTRAINED)], labels)
+
+
+def trained(labels: Sequence[str]) -> list[str]:
+    return by_set(TRAINED, [("mean", TRAINED)], labels)
+
+
+def figures(held: dict[str, Any]) -> str:
+    metrics = " | ".join(f"{100 * held['metrics'][name]:.1f}" for name in MORE)
+    return f"{metrics} | {held['fit_seconds']:,.0f} | {held['latency_ms']['p50']:.1f}"
+
+
+def sets(labels: Sequence[str]) -> list[str]:
+    [label] = labels
+    rows = [f"| set | {HEADS} | fit, s | p50, ms | {BESIDE} |", "|---|" + "---:|" * (len(MORE) + 3)]
+    for name in sorted(TRAINED):
+        held = result(name, label)
+        if held:
+            rows.append(f"| {name} | {figures(held)} | {cell([result(name, BESIDE)])} |")
+    return rows
+
+
+def labels_of_toollens(labels: Sequence[str]) -> list[str]:
+    rows = [f"| recipe | {HEADS} | fit, s | p50, ms |", "|---|" + "---:|" * (len(MORE) + 2)]
+    for label in labels:
+        held = result("toollens", label)
+        if held:
+            rows.append(f"| `{label}` | {figures(held)} |")
+    return rows
+
+
+def hidden(labels: Sequence[str]) -> list[str]:
+    held = json.loads((RESULTS / "hidden-tools.json").read_text())["metatool"]
+    names = ("hidden", "dense", "seen", "seen_without_hidden")
+    rows = ["| recipe | hidden | `dense` there | seen | seen, hidden tools taken out |", "|---|---|---|---|---|"]
+    for label in labels:
+        cells = (", ".join(f"{draw[name]:.1f}" for draw in held[label]) for name in names)
+        rows.append(f"| `{label}` | " + " | ".join(cells) + " |")
+    return rows
+
+
+KINDS = {"means": means, "trained": trained, "sets": sets, "labels": labels_of_toollens, "hidden": hidden}
+
+
+def main() -> None:
+    late = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text()
+        fresh = TABLE.sub(lambda found: found[1] + "\n".join(KINDS[found[2]](found[3].split())) + "\n" + found[5], text)
+        if fresh != text:
+            late.append(str(page.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                page.write_text(fresh)
+    if late and "--check" in sys.argv:
+        sys.exit(f"expected the tables of benchmarks/results, found others in {', '.join(late)}: run scripts/tables.py")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""What lies behind the figures: which tools are missed and in which queries, where an encoder puts queries and tools,
+what each stage of a pipeline costs.
+
+The analyses are those of ToolBank (arXiv:2409.02141: Table 7, Fig. 6, Fig. 3, Table 9). Cosines and failures are read
+from test queries; nothing is chosen by them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout import models, recipes
+from toolscout.config import Settings
+from toolscout.dataset import Dataset, Qrels, drop_leaks
+from toolscout.encoders import Encoder, Vectors, unit_rows
+from toolscout.errors import NotFound, UserError, require
+from toolscout.lab.machine import peak_mb, percentiles, reset_peak, resident_mb
+from toolscout.methods import Parts
+from toolscout.pipeline import Stage
+from toolscout.store import Catalogue
+from toolscout.types import Search, Tool
+from toolscout.vectors import VectorStore
+
+__all__ = ["FIRST", "box", "cost", "failures", "fitted", "geometry", "stage_costs"]
+
+FIRST: Final = 5
+WORST: Final = 10
+SAMPLE: Final = 500  # test queries whose cosines are taken, and which t-SNE shows
+SHOWN: Final = 300  # tools that t-SNE shows
+TIMED: Final = 200
+WARM_UP: Final = 10
+PERPLEXITY: Final = 30
+Rows = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating[Any]]
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def failures(
+    run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], k: int = FIRST
+) -> dict[str, Any]:
+    """Which gold tools are not among the first k, and how long the queries are where that happens.
+
+    Args:
+        run: query id → tool ids, best first; a query that is absent has none.
+        qrels: query id → gold tool id → grade.
+        texts: query id → text, of these queries at least.
+        k: how many of a ranking count.
+
+    Returns:
+        `k`, `tools`: how many tools are gold anywhere; `rate`: {mean, deviation} over these tools of the share of its
+        queries in which a tool was missed; `missed_per_tool`: mean number of them; `spared`: tools never missed;
+        `worst`: the tools of the highest share, `{tool, rate, missed, gold}`; `words`: length in words of the queries
+        that miss a gold tool (`failed`) and of those that miss none (`found`), `{n, mean, deviation}`. Deviations are
+        of the population; of no query the mean is None.
+    """
+    gold: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    words: dict[str, list[int]] = {"failed": [], "found": []}
+    for query, tools in qrels.items():
+        lost = tools.keys() - set(run.get(query, ())[:k])
+        gold.update(tools.keys())
+        missed.update(lost)
+        words["failed" if lost else "found"].append(len(texts[query].split()))
+    rates = {tool: missed[tool] / count for tool, count in gold.items()}
+    worst = sorted(gold, key=lambda tool: (-rates[tool], -missed[tool], tool))
+    return {
+        "k": k,
+        "tools": len(gold),
+        "rate": _summary(list(rates.values())),
+        "missed_per_tool": sum(missed.values()) / len(gold),
+        "spared": sum(not missed[tool] for tool in gold),
+        "worst": [
+            {"tool": tool, "rate": rates[tool], "missed": missed[tool], "gold": gold[tool]}
+            for tool in worst[:WORST]
+            if missed[tool]
+        ],
+        "words": {name: {"n": len(held), **_summary(held)} for name, held in words.items()},
+    }
+
+
+def _summary(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and deviation of the population; None of nothing."""
+    if not values:
+        return {"mean": None, "deviation": None}
+    return {"mean": float(np.mean(values)), "deviation": float(np.std(values))}
+
+
+# --- geometry ---------------------------------------------------------------------------------------------------------
+
+
+def geometry(
+    dataset: Dataset,
+    tools: Sequence[Tool],
+    encoder: Encoder,
+    *,
+    vectors: VectorStore | None = None,
+    sample: int = SAMPLE,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Where an encoder puts test queries, descriptions of tools, and means of the training queries that use a tool.
+
+    Both sides are compared over the same tools: those with usage. A dataset without training queries has descriptions
+    alone, of all its tools. Training queries that a test query repeats do not count as usage.
+
+    Args:
+        dataset: with a test split.
+        tools: of the dataset, ids as `<source>/<_id>`.
+        encoder: of queries and descriptions.
+        vectors: where vectors of an expensive encoder are kept.
+        sample: how many test queries at most.
+        seed: of the samples and of t-SNE.
+        say: told what is going on.
+
+    Returns:
+        `n_queries`, `n_tools`, `n_used`: sampled queries, tools compared, and tools with usage; `cosines`: side
+        (`usage`, `description`) → `positive`, `negative` (`box` of the cosines of queries with their gold tools, and
+        with the others), `auc`; `tsne`: `queries`, `usage`, `description` → points [x, y] (none where too few).
+
+    Raises:
+        MissingExtra: without scikit-learn.
+        NotFound: without a test split.
+        UserError: if no sampled query has a gold tool among those compared.
+    """
+    learn = require("sklearn.metrics", "lab")
+    random = np.random.default_rng(seed)
+    ordered = sorted(tools, key=lambda tool: tool.id)
+    place = {tool.id.partition("/")[2]: number for number, tool in enumerate(ordered)}
+    test = _sampled(dataset.split("test"), sample, random)
+    say(f"embedding {len(ordered):,} tools and {len(test):,} test queries with {encoder.name}")
+    described = Parts(Catalogue.of(ordered), encoder, vectors=vectors).tool_rows(encoder)
+    queries = _query_rows(encoder, vectors, [dataset.queries[query] for query in test])
+    sides: dict[str, Rows] = {"description": described}
+    used = np.arange(len(ordered))
+    if train := _usage(dataset):
+        say(f"embedding {len(train):,} training queries with {encoder.name}")
+        rows = _query_rows(encoder, vectors, [dataset.queries[query] for query in train])
+        means, uses = _means(
+            rows, [[place[tool] for tool in gold if tool in place] for gold in train.values()], len(place)
+        )
+        used = np.flatnonzero(uses)
+        sides = {"usage": means, "description": described}
+    wanted = np.zeros((len(test), len(ordered)), dtype=np.bool_)
+    for row, gold in zip(wanted, test.values(), strict=True):
+        row[[place[tool] for tool in gold if tool in place]] = True
+    wanted = wanted[:, used]
+    if not wanted.any() or wanted.all():
+        raise UserError(
+            f"{dataset.name}: expected test queries with gold tools, and with others, among the {len(used):,} tools "
+            "compared, found none: use a dataset whose test queries need tools that training queries use"
+        )
+    cosines = {}
+    for name, rows in sides.items():
+        values = queries @ rows[used].T
+        cosines[name] = {
+            "positive": box(values[wanted]),
+            "negative": box(values[~wanted]),
+            "auc": round(float(learn.roc_auc_score(wanted.ravel(), values.ravel())), 6),
+        }
+    few = np.sort(random.choice(used, SHOWN, replace=False)) if len(used) > SHOWN else used
+    say("t-SNE")
+    return {
+        "n_queries": len(test),
+        "n_tools": len(used),
+        "n_used": len(used) if "usage" in sides else 0,
+        "cosines": cosines,
+        "tsne": _tsne({"queries": queries, **{name: rows[few] for name, rows in sides.items()}}, seed),
+    }
+
+
+def _sampled(qrels: Qrels, sample: int, random: np.random.Generator) -> Qrels:
+    ids = sorted(qrels)
+    if len(ids) > sample:
+        ids = [ids[number] for number in np.sort(random.choice(len(ids), sample, replace=False))]
+    return {query: qrels[query] for query in ids}
+
+
+def _usage(dataset: Dataset) -> Qrels:
+    """The training queries that no test query repeats; none where there is no such split."""
+    try:
+        train = dataset.split("train")
+    except NotFound:
+        return {}
+    return drop_leaks(train, dataset.queries, dataset.texts("test"))[0]
+
+
+def _query_rows(encoder: Encoder, kept: VectorStore | None, texts: list[str]) -> Vectors:
+    """Rows of queries; those of an expensive encoder are kept where fits keep theirs."""
+    if encoder.cheap or kept is None:
+        return encoder.encode(texts, "query")
+    return kept.rows(
+        f"{encoder.fingerprint}/query", texts, lambda some: encoder.encode(some, "query"), name=encoder.name
+    )
+
+
+def _means(rows: Rows, gold: Sequence[Sequence[int]], n_tools: int) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """Mean vectors of the queries that use each tool, as unit rows, `(tools, dim)`; and how many use it."""
+    sums = np.zeros((n_tools, rows.shape[1]), dtype=np.float64)
+    uses = np.zeros(n_tools, dtype=np.intp)
+    for row, places in zip(rows, gold, strict=True):
+        sums[places] += row
+        uses[places] += 1
+    return unit_rows(sums), uses
+
+
+def box(values: Floats) -> dict[str, float | int]:
+    """A box plot in numbers: quartiles, and whiskers at the last values within 1.5 times their distance.
+
+    Returns:
+        `n`, `mean`, `low` (whisker), `q1`, `median`, `q3`, `high` (whisker).
+    """
+    q1, median, q3 = np.percentile(values, [25, 50, 75])
+    reach = 1.5 * (q3 - q1)
+    inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
+    found = {
+        "mean": values.mean(),
+        "low": min(inside.min(), q1),
+        "q1": q1,
+        "median": median,
+        "q3": q3,
+        "high": max(inside.max(), q3),
+    }
+    return {"n": len(values), **{name: round(float(value), 6) for name, value in found.items()}}
+
+
+def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
+    """All groups in one plane by cosine distance; no points if there are fewer than four rows."""
+    manifold = require("sklearn.manifold", "lab")
+    rows = np.concatenate(list(groups.values()))
+    if len(rows) < 4:
+        return {name: [] for name in groups}
+    plane = manifold.TSNE(
+        metric="cosine", init="pca", perplexity=min(PERPLEXITY, (len(rows) - 1) / 3), random_state=seed, n_jobs=1
+    ).fit_transform(rows)
+    ends = np.cumsum([len(held) for held in groups.values()])[:-1]
+    return {
+        name: np.round(points.astype(np.float64), 3).tolist()
+        for name, points in zip(groups, np.split(plane, ends), strict=True)
+    }
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def fitted(folder: Path | None, recipe: str | None) -> tuple[str, str | None]:
+    """(recipe, name of the encoder that its queries need), as a model folder says; of no folder the recipe's own.
+
+    Raises:
+        UserError: for neither, a folder that is no model, or one of another recipe.
+    """
+    if folder is None:
+        chosen = recipes.recipe(recipe or "hybrid")
+        return chosen.name, chosen.encoder
+    manifest = models.read_manifest(folder)
+    if recipe and recipe != manifest.recipe:
+        raise UserError(f"{folder}: expected a model of {recipe}, found one of {manifest.recipe}")
+    return manifest.recipe, manifest.encoder.name if manifest.encoder else recipes.recipe(manifest.recipe).encoder
+
+
+def cost(
+    recipe: str,
+    tools: Sequence[Tool],
+    texts: Sequence[str],
+    *,
+    encoder: str | Encoder = "static",
+    model: Path | None = None,
+    settings: Settings | None = None,
+    vectors: VectorStore | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """What a pipeline costs: time of each stage, one query at a time on one thread, and memory of the process.
+
+    Args:
+        recipe: its name.
+        tools: the catalogue.
+        texts: of queries; at most 200 of them, evenly taken.
+        encoder: by name or ready-made.
+        model: its folder, for a recipe that is fitted.
+        settings: timeouts.
+        vectors: where vectors are kept.
+        say: told what is going on.
+
+    Returns:
+        What `stage_costs` says, and `memory_mb`: resident before the pipeline was built (`before`), after (`built`),
+        and the highest while it searched (`peak`).
+    """
+    before = resident_mb()
+    parts = Parts(Catalogue.of(tools), encoder, settings or Settings(), vectors, model=model)
+    if recipes.recipe(recipe).encodes:
+        parts = dataclasses.replace(parts, encoder=parts.loaded())
+    say(f"building {recipe} over {len(tools):,} tools")
+    stage = recipes.build(recipe, parts)
+    built = resident_mb()
+    step = max(1, len(texts) // TIMED)
+    say(f"searching {len(texts[::step][:TIMED]):,} queries, one at a time")
+    reset_peak()
+    found = stage_costs(stage, texts[::step][:TIMED])
+    memory = {"before": before, "built": built, "peak": peak_mb()}
+    return {"recipe": recipe, **found, "memory_mb": {name: round(value, 1) for name, value in memory.items()}}
+
+
+def stage_costs(stage: Stage, texts: Sequence[str], k: int = FIRST) -> dict[str, Any]:
+    """Milliseconds of each stage in the order of the trace, from one search a text after a warm-up.
+
+    Returns:
+        `n`: how many searches; `stages`: `{stage, p50, p95, share}`, where `share` is the stage's part of all the time;
+        `total`: {p50, p95} of whole searches.
+    """
+    from threadpoolctl import threadpool_limits
+
+    times: dict[tuple[str, int], list[float]] = {}
+    totals: list[float] = []
+    with threadpool_limits(1):
+        for text in texts[:WARM_UP]:
+            stage([Search(query=text, k=k)])
+        for text in texts:
+            [found] = stage([Search(query=text, k=k)])
+            seen: Counter[str] = Counter()
+            for step in found.trace:
+                times.setdefault((step.stage, seen[step.stage]), []).append(1000 * step.seconds)
+                seen[step.stage] += 1
+            totals.append(1000 * math.fsum(step.seconds for step in found.trace))
+    every = math.fsum(totals)
+    return {
+        "n": len(texts),
+        "stages": [
+            {"stage": name, **percentiles(held), "share": round(math.fsum(held) / every, 4)}
+            for (name, _), held in times.items()
+        ],
+        "total": percentiles(totals),
+    }

@@ -1,0 +1,151 @@
+"""COLT (arXiv:2405.16089): tools that are needed together learn from one another, over a fine-tuned encoder.
+
+Stage 1 is another recipe (`base`), whose encoder gives the first vectors of queries and tools. Stage 2 makes the
+vectors of tools, and of training queries, free parameters; a query belongs to the scene that is its set of tools, and
+vectors flow along query-scene and query-tool edges (`training.graph`). A later query has no edges: its vector is that
+of the encoder in both views, so that the score (eq. 7) is twice its cosine with the tool. A tool that no training query
+used keeps the encoder's vector of its text, and is nobody's negative.
+
+The paper's epoch was picked on its test queries; here it is picked on dev.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from toolscout.encoders import Vectors, unit_rows
+from toolscout.errors import ConfigError
+from toolscout.fusion import DEPTH
+from toolscout.indexes import top_k
+from toolscout.indexes.exact import Exact
+from toolscout.methods import Fitting, Parts, dpr
+from toolscout.methods.dpr import FittedEncoder
+from toolscout.methods.sets import Sets
+from toolscout.methods.tuning import FOLDER, Amount, Batch, Count, Positive, Share, Whole, kept, trained, tunable
+from toolscout.pipeline import Retrieve, Stage
+from toolscout.types import Tool, digest, render
+
+__all__ = ["Options", "fit", "make"]
+
+TOOL_LENGTH: Final = 64
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit; the defaults are those of the released code, or the paper's.
+
+    Attributes:
+        base: the recipe whose encoder stage 1 is; None: the encoder as it was before any training on the data.
+        collaborative: whether there is a stage 2.
+        layers: of propagation; 0: none.
+        scaled: see `Bipartite.propagate`.
+        dropped: share of the edges that are left out in an epoch.
+        queries: whether the vectors of training queries are parameters too, or stay the encoder's.
+        loss: COLT's list-wise multi-label loss, or the list-wise softmax.
+        length: tools in the list of a query: its own and others at random; 0: all that training queries use.
+        sharpness: the scores are multiplied with it in the list-wise loss.
+        contrast: λ, weight of the contrast between both views of queries and scenes.
+        temperature: τ of that contrast.
+        epochs: at most; the best on dev is kept.
+        batch: queries a step.
+        rate: learning rate.
+        decay: weight decay.
+        patience: epochs without a better dev before it stops.
+        threads: of the processor; 0: as many as torch takes by itself.
+    """
+
+    base: str | None = "dpr-inbatch"
+    collaborative: bool = True
+    layers: Whole = 1
+    scaled: bool = True
+    dropped: Share = 0.2
+    queries: Literal["free", "frozen"] = "free"
+    loss: Literal["colt", "softmax"] = "colt"
+    length: Whole = 10
+    sharpness: Positive = 1.0
+    contrast: Amount = 0.04
+    temperature: Positive = 0.1
+    epochs: Count = 200
+    batch: Batch = 2_048
+    rate: Positive = 1e-3
+    decay: Amount = 1e-7
+    patience: Count = 20
+    threads: Whole = 0
+
+
+def fit(job: Fitting) -> None:
+    """Take the vectors of stage 1, and train stage 2 over them.
+
+    Raises:
+        MissingExtra: without torch.
+        ConfigError: if stage 1 has no encoder of its own, or there is nothing to train on.
+    """
+    from toolscout.training.collaboration import Collaboration, Shape
+
+    options: Options = job.options
+    encoder = _stage_one(job)
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in job.train.values()]
+    job.say("encoding queries and tools")
+    queries, tools = job.query_rows(encoder, [*job.train, *job.dev]), job.tool_rows(encoder, dpr.STYLE)
+    used = np.zeros(len(tools), dtype=np.bool_)
+    used[np.concatenate(gold)] = True
+    _, scene_of = Sets.among(gold)
+
+    def judge(rows: Vectors) -> dict[str, float]:
+        cosines = queries[len(gold) :] @ unit_rows(rows).T
+        found = zip(job.dev, cosines, strict=True)
+        return job.judge({query: [job.tools[number].id for number in top_k(row, 10)] for query, row in found})
+
+    values: dict[str, Any] = {"stage_one": judge(tools), "tool_length": encoder.tool_length}
+    figures, seconds = values["stage_one"], None
+    if options.collaborative:
+        task = Collaboration(
+            queries=queries[: len(gold)],
+            tools=tools,
+            gold=gold,
+            scene_of=scene_of,
+            judge=judge,
+            shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
+            identity=digest("colt/1", [encoder.fingerprint, job.data.fingerprint, options]),
+        )
+        done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"))
+        tools = np.where(used[:, None], unit_rows(task.tool_rows()), tools)
+        values |= {"best_epoch": done.best, "history": done.history, "peak_mb": round(done.peak_mb, 1)}
+        figures, seconds = judge(tools), done.seconds
+    job.save(
+        {"tools": tools},
+        metrics=figures,
+        values=values,
+        seconds=seconds,
+        files=kept(encoder.model),
+    )
+
+
+def _stage_one(job: Fitting) -> FittedEncoder:
+    if job.base is None:
+        return FittedEncoder(tunable(job.loaded()).name, TOOL_LENGTH)
+    if job.base.model is None or "tool_length" not in job.base.model.manifest.settings:
+        raise ConfigError(f"--set base: expected a recipe that tunes an encoder (dpr), found {job.base.recipe}")
+    return dpr.encoder_of(job.base.model)
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The tools nearest to the encoder's vector of the query."""
+    model = parts.load(bound=False)
+    encoder = FittedEncoder(model.folder / FOLDER, model.manifest.values["tool_length"])
+    tools: list[Tool] = parts.catalogue.tools()
+    places = model.places(tools)
+    known = np.flatnonzero(places >= 0)
+    rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
+    rows[known] = model.arrays["tools"][places[known]]
+    new = np.flatnonzero(places < 0)
+    rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
+    index = Exact(encoder.dim)
+    index.upsert(parts.catalogue.ids, rows)
+    encode = functools.partial(encoder.encode, kind="query")
+    return Retrieve(index, label="colt", encode=encode, mask=parts.catalogue.mask, depth=DEPTH)

@@ -1,0 +1,255 @@
+"""ToolRefiner (arXiv:2409.02141): one look at a query and all its candidates together, each tool as a single vector.
+
+Over any first stage (`base`). The query's tokens are followed by the vectors of the first N tools, projected to the
+width of the encoder; each tool gets one logit, learned with a list-wise softmax. All tools have the same position, and
+their order is shuffled in training, so that the order of the first stage cannot leak. A tool's vector is the mean of
+the queries that used it, or that of its description; without usage it is always the description.
+
+The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from toolscout.dataset import Qrels
+from toolscout.encoders import Encoder, Vectors, unit_rows
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.methods import BASE, Fitting, Parts
+from toolscout.methods.tuning import (
+    FOLDER,
+    Batch,
+    Count,
+    Positive,
+    Share,
+    Tuning,
+    about,
+    kept,
+    tower_of,
+    trained,
+    tunable,
+)
+from toolscout.models import Model
+from toolscout.pipeline import Rerank, Stage
+from toolscout.types import Search, Tool, digest, render
+
+__all__ = ["Options", "fit", "make"]
+
+BLENDS: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+STYLE: Final = "short"
+BATCH: Final = 512
+
+
+class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit.
+
+    Attributes:
+        base: the recipe of the first stage.
+        candidates: N, how many tools of the first stage are put in a new order.
+        tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
+        start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
+        blend: weight of the first stage's score; None: the best on dev.
+        part: share of the training queries that are used; for sweeps.
+        fast: the new layers learn so many times as fast.
+        patience: epochs without a better dev before it stops.
+        thinned: share of a query's tokens that are left out at random in training.
+    """
+
+    base: str = "mlc"
+    candidates: Annotated[int, msgspec.Meta(ge=2)] = 32
+    tool_vectors: Literal["usage", "description"] = "usage"
+    start: Literal["base", "encoder"] = "base"
+    blend: float | None = None
+    part: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    epochs: Count = 3
+    batch: Batch = 64
+    rate: Positive = 1e-4
+    fast: Positive = 5.0
+    patience: Count = 2
+    thinned: Share = 0.1
+
+
+def fit(job: Fitting) -> None:
+    """Rank the queries with the first stage, tune the refiner on its first tools, and choose the blend on dev.
+
+    Raises:
+        MissingExtra: without torch or sentence-transformers.
+        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+    """
+    from toolscout.training.refiners import Refine, Refiner
+
+    options: Options = job.options
+    assert job.base is not None
+    raw = tunable(job.loaded())
+    own = _of_base(job)
+    chosen = dict(itertools.islice(job.train.items(), math.ceil(options.part * len(job.train))))
+    job.say(f"ranking {len(chosen) + len(job.dev):,} queries with {job.base.recipe}")
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    learned, dev = (_Ranked(job, qrels, options.candidates, place) for qrels in (chosen, job.dev))
+    there = np.asarray(learned.gold.any(axis=1))
+    encoder = own or raw
+    vectors = _vectors(job, encoder if options.tool_vectors == "usage" else raw, options.tool_vectors == "usage", place)
+    started = own if own is not None and options.start == "base" else raw
+    tower = tower_of(started, options)
+    refiner = Refiner(tower, vectors, job.seed)
+
+    def blended(logs: Any, blend: float) -> dict[str, float]:
+        return job.judge(dev.rankings(logs, blend, [tool.id for tool in job.tools]))
+
+    def choose(logs: Any) -> tuple[float, dict[str, float]]:
+        blends = BLENDS if options.blend is None else (options.blend,)
+        figures = {blend: blended(logs, blend) for blend in blends}
+        best = max(blends, key=lambda blend: figures[blend]["ndcg@5"] + figures[blend]["comp@5"])
+        return best, figures[best]
+
+    dev_tokens = tower.tokens([job.texts[query] for query in job.dev], "query")
+    tokens = tower.tokens([job.texts[query] for query in chosen], "query")
+    task = Refine(
+        refiner,
+        queries=list(itertools.compress(tokens, there)),
+        candidates=learned.candidates[there],
+        gold=learned.gold[there],
+        judge=lambda: choose(refiner.shares(dev_tokens, dev.candidates))[1],
+        identity=digest("toolrefiner/1", [started.fingerprint, job.base.job, job.data.fingerprint, options]),
+        fast=options.fast,
+        thinned=options.thinned,
+    )
+    done = trained(job, task, tower)
+    logs = refiner.shares(dev_tokens, dev.candidates)
+    blend, figures = choose(logs)
+    base = job.base
+
+    def files(folder: Any) -> None:
+        base.save(folder)
+        kept(tower.model)(folder)
+
+    job.save(
+        {
+            "tools": vectors,
+            **{f"project.{name}": each.detach().cpu().numpy() for name, each in refiner.project.state_dict().items()},
+            **{f"score.{name}": each.detach().cpu().numpy() for name, each in refiner.score.state_dict().items()},
+        },
+        metrics=figures,
+        encoder=raw if own is None or options.tool_vectors == "description" else None,
+        chosen={"blend": blend} if options.blend is None else {},
+        values={
+            "first_stage": job.judge(dev.rankings(np.zeros(dev.scores.shape), 1.0, [tool.id for tool in job.tools])),
+            "logits_alone": blended(logs, 0.0),
+            **about(done),
+        },
+        seconds=done.seconds,
+        files=files,
+    )
+
+
+def _of_base(job: Fitting) -> TransformerEncoder | None:
+    """The encoder that the first stage brings; None: it has none of its own."""
+    assert job.base is not None
+    if job.base.model is None or not (job.base.model.folder / FOLDER).is_dir():
+        return None
+    return TransformerEncoder(str(job.base.model.folder / FOLDER))
+
+
+class _Ranked:
+    """Queries with the first tools of the first stage.
+
+    Attributes:
+        queries: their ids.
+        candidates: (queries, N) places of tools, best first; -1 where there are fewer.
+        scores: (queries, N) of the first stage, 0 where there are fewer.
+        gold: (queries, N) which of them are.
+    """
+
+    def __init__(self, job: Fitting, qrels: Qrels, n: int, place: Mapping[str, int]) -> None:
+        assert job.base is not None
+        self.queries = queries = list(qrels)
+        self.candidates = np.full((len(queries), n), -1, dtype=np.intp)
+        self.scores = np.zeros((len(queries), n))
+        self.gold = np.zeros((len(queries), n), dtype=np.bool_)
+        for start in range(0, len(queries), BATCH):
+            some = queries[start : start + BATCH]
+            found = job.base.stage([Search(query=job.texts[query], k=n) for query in some])
+            for row, (query, search) in enumerate(zip(some, found, strict=True), start):
+                for column, hit in enumerate(search.hits[:n]):
+                    self.candidates[row, column] = place[hit.id]
+                    self.scores[row, column] = hit.score
+                    self.gold[row, column] = hit.id in qrels[query]
+
+    def rankings(self, logs: Any, blend: float, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Query id → its candidates in the order of logs + blend · score."""
+        totals = np.where(self.candidates >= 0, logs + blend * self.scores, -np.inf)
+        order = np.argsort(-totals, axis=1, kind="stable")
+        rows = np.take_along_axis(self.candidates, order, axis=1)
+        return {
+            query: [ids[number] for number in row if number >= 0] for query, row in zip(self.queries, rows, strict=True)
+        }
+
+
+def _vectors(job: Fitting, encoder: Encoder, by_usage: bool, place: Mapping[str, int]) -> Vectors:
+    """(tools, dim) unit rows: what each tool is to the refiner."""
+    described = job.tool_rows(encoder, STYLE)
+    if not by_usage:
+        return described
+    sums, used = np.zeros_like(described), np.zeros(len(described), dtype=np.bool_)
+    for row, tools in zip(job.query_rows(encoder, list(job.train)), job.train.values(), strict=True):
+        places = [place[tool] for tool in tools]
+        sums[places] += row
+        used[places] = True
+    return np.where(used[:, None], unit_rows(sums), described)
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The first stage, and its first tools in a new order."""
+    import torch
+
+    from toolscout.training.refiners import Refiner
+    from toolscout.training.towers import Tower
+
+    model = parts.load(bound=False)
+    options = model.manifest.settings
+    first = parts.base(model)
+    tools: list[Tool] = parts.catalogue.tools()
+    place = {tool.id: number for number, tool in enumerate(tools)}
+    tower = Tower(TransformerEncoder(str(model.folder / FOLDER)).model, dropout=0.0, precision="float32")
+    refiner = Refiner(tower, _known_or_described(parts, model, tools))
+    for name, layer in (("project", refiner.project), ("score", refiner.score)):
+        layer.load_state_dict({key: torch.from_numpy(model.arrays[f"{name}.{key}"]) for key in ("weight", "bias")})
+    refiner.eval()
+    blend = options["blend"].value
+
+    def scorer(searches: Sequence[Search]) -> list[list[float]]:
+        candidates = np.full(
+            (len(searches), max((len(search.hits) for search in searches), default=0)), -1, dtype=np.intp
+        )
+        for row, search in zip(candidates, searches, strict=True):
+            row[: len(search.hits)] = [place[hit.id] for hit in search.hits]
+        asked = [number for number, search in enumerate(searches) if search.hits]
+        texts = [search.rewrites[-1] if search.rewrites else search.query for search in searches if search.hits]
+        logs = np.zeros(candidates.shape)
+        logs[asked] = refiner.shares(tower.tokens(texts, "query"), candidates[asked])
+        return [
+            [log + blend * hit.score for log, hit in zip(row, search.hits, strict=False)]
+            for row, search in zip(logs, searches, strict=True)
+        ]
+
+    return first >> Rerank(scorer, label="toolrefiner", depth=options["candidates"].value)
+
+
+def _known_or_described(parts: Parts, model: Model, tools: Sequence[Tool]) -> Vectors:
+    """(tools, dim): as the model has them, and by their description where it has not."""
+    places = model.places(tools)
+    rows = model.arrays["tools"][np.maximum(places, 0)]
+    new = np.flatnonzero(places < 0)
+    if new.size:
+        inside = model.folder / BASE / FOLDER
+        encoder: Encoder = TransformerEncoder(str(inside)) if model.manifest.encoder is None else parts.loaded()
+        if model.manifest.encoder is not None:
+            parts.load(encoder=encoder, bound=False)
+        rows[new] = encoder.encode([render(tools[int(number)], STYLE) for number in new], "tool")
+    return rows

@@ -1,0 +1,146 @@
+"""What the methods that train with gradients share: settings, the encoder to tune, and the training itself.
+
+Nothing here needs torch before a training begins.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+
+from toolscout.encoders import Encoder
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.errors import ConfigError
+from toolscout.methods import Fitting
+
+if TYPE_CHECKING:
+    from toolscout.training import Plan, Task, Trained
+    from toolscout.training.towers import Tower
+
+__all__ = [
+    "FOLDER",
+    "Amount",
+    "Count",
+    "Positive",
+    "Share",
+    "Tuning",
+    "about",
+    "kept",
+    "plan",
+    "tower_of",
+    "trained",
+    "tunable",
+]
+
+FOLDER: Final = "encoder"  # of the tuned encoder, in a model's own
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+Batch = Annotated[int, msgspec.Meta(ge=2)]
+
+
+class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of every fit that tunes an encoder; each method says its own epochs, batch and rate.
+
+    Attributes:
+        epochs: at most; the best on dev is kept, where there is a figure.
+        batch: examples a step.
+        rate: highest learning rate of the encoder.
+        decay: weight decay.
+        warmup: share of the steps in which the rate rises.
+        schedule: how it falls.
+        dropout: in training, in place of the encoder's own; none is a third faster on a processor.
+        precision: `auto`: bfloat16 where the processor or the device has it.
+        threads: of the processor; 0: as many as torch takes by itself.
+    """
+
+    epochs: Count
+    batch: Batch
+    rate: Positive
+    decay: Amount = 0.01
+    warmup: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    dropout: Share = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: Whole = 0
+
+
+def tunable(encoder: Encoder) -> TransformerEncoder:
+    """The encoder, if it can be tuned.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if not isinstance(encoder, TransformerEncoder):
+        raise ConfigError(
+            f"expected an encoder that can be tuned (minilm, a folder, or a name on the Hugging Face hub), found "
+            f"{encoder.name}: give another --encoder"
+        )
+    return encoder
+
+
+def tower_of(encoder: TransformerEncoder, options: Tuning) -> Tower:
+    """A copy of the encoder, to be tuned by these settings.
+
+    Raises:
+        MissingExtra: without torch.
+    """
+    from toolscout.training.towers import Tower
+
+    return Tower(copy.deepcopy(encoder.model), dropout=options.dropout, precision=options.precision)
+
+
+def plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
+    """How to train: the settings that a plan has by the same name, and `fixed` over them.
+
+    Raises:
+        MissingExtra: without torch.
+    """
+    from toolscout.training import Plan
+
+    known = {field.name for field in dataclasses.fields(Plan)}
+    told = {name: value for name, value in msgspec.structs.asdict(options).items() if name in known}
+    return Plan(**{**told, "seed": seed, **fixed})
+
+
+def trained(job: Fitting, task: Task, tower: Tower | None = None, **fixed: Any) -> Trained:
+    """Train the task by the job's settings; the checkpoint lies in the job's folder of work.
+
+    Args:
+        job: the fit.
+        task: what to train.
+        tower: the encoder that is tuned, if one is: it says where and how precisely it computes.
+        **fixed: see `plan`.
+
+    Raises:
+        MissingExtra: without torch.
+        ConfigError: see `toolscout.training.train`.
+    """
+    from toolscout.training import train
+
+    if tower is not None:
+        job.say(f"training on {task.size:,} examples with {'bfloat16' if tower.half else 'float32'} on {tower.device}")
+    checkpoint = job.work / "checkpoint.safetensors"
+    return train(task, plan(job.options, job.seed, **fixed), checkpoint=checkpoint, resume=job.resume, say=job.say)
+
+
+def kept(model: Any) -> Callable[[Path], None]:
+    """What puts a `SentenceTransformer` into a model's folder; see `Fitting.save`."""
+    return lambda folder: model.save(str(folder / FOLDER), create_model_card=False)
+
+
+def about(done: Trained) -> dict[str, Any]:
+    """What a manifest says of a training."""
+    return {
+        "best_epoch": done.best,
+        "history": done.history,
+        "examples_per_second": round(done.rate, 2),
+        "peak_mb": round(done.peak_mb, 1),
+    }

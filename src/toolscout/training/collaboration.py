@@ -1,0 +1,143 @@
+"""The second stage of COLT as a task: vectors of queries and tools as parameters, over graphs of who needed what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from toolscout.encoders import Vectors
+from toolscout.training import Task
+from toolscout.training.graph import Bipartite, mean_of
+from toolscout.training.losses import colt_list, cross_view, list_softmax
+from toolscout.training.towers import device
+
+__all__ = ["Collaboration", "Shape"]
+
+Places = npt.NDArray[np.intp]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What the second stage is made of; see `methods.colt.Options`."""
+
+    layers: int
+    scaled: bool
+    dropped: float
+    queries: Literal["free", "frozen"]
+    loss: Literal["colt", "softmax"]
+    length: int
+    sharpness: float
+    contrast: float
+    temperature: float
+
+
+class Collaboration(Task):
+    """Training queries, their scenes, and the tools that they use."""
+
+    def __init__(
+        self,
+        *,
+        queries: Vectors,
+        tools: Vectors,
+        gold: Sequence[Places],
+        scene_of: Places,
+        judge: Callable[[Vectors], dict[str, float]],
+        shape: Shape,
+        identity: str,
+    ) -> None:
+        """Describe the task.
+
+        Args:
+            queries: (n, d) stage-1 vectors of the training queries.
+            tools: (m, d) those of the tools.
+            gold: the tools of each query.
+            scene_of: the scene of each query, counted from 0; queries of one scene have the same tools.
+            judge: the tools' final vectors, (m, d) → figures on dev.
+            shape: what the stage is made of.
+            identity: see `Task`.
+        """
+        self.shape, self.judge, self.identity, self.size = shape, judge, identity, len(queries)
+        self.device, self.gold, self.scene_of = device(), gold, scene_of
+        self.queries, self.tools = (
+            torch.nn.Parameter(torch.from_numpy(np.array(rows)).to(self.device)) for rows in (queries, tools)
+        )
+        self.queries.requires_grad = shape.queries == "free"
+        self.module = torch.nn.ParameterDict({"queries": self.queries, "tools": self.tools})
+        self.used = np.unique(np.concatenate(gold))
+        every = np.arange(len(gold))
+        sizes = [len(each) for each in gold]
+        self.query_tool = Bipartite(np.repeat(every, sizes), np.concatenate(gold), (len(gold), len(tools)), self.device)
+        scenes, first = np.unique(scene_of, return_index=True)
+        self.query_scene = Bipartite(every, scene_of, (len(gold), len(scenes)), self.device)
+        self.groups_of = np.repeat(np.arange(len(scenes)), [sizes[query] for query in first])
+        self.members = np.concatenate([gold[query] for query in first])
+        self.n_scenes = len(scenes)
+
+    def begin(self, epoch: int, random: np.random.Generator) -> None:
+        """Draw the edges of this epoch."""
+        self.thinned = [graph.thinned(self.shape.dropped, random) for graph in (self.query_scene, self.query_tool)]
+
+    def views(self, query_scene: Bipartite, query_tool: Bipartite) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Queries and scenes of the scene view; queries, tools and scenes of the tool view (COLT eqs. 1-6)."""
+        queries, tools, shape = self.queries, self.tools, self.shape
+        scenes = mean_of(self.groups_of, self.members, self.n_scenes, tools)
+        by_scene = query_scene.propagate(queries, scenes, shape.layers, scaled=shape.scaled)
+        by_tool = query_tool.propagate(queries, tools, shape.layers, scaled=shape.scaled)
+        return *by_scene, *by_tool, mean_of(self.groups_of, self.members, self.n_scenes, by_tool[1])
+
+    def backward(self, rows: Places, random: np.random.Generator) -> float:
+        """One step on some queries."""
+        in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned)
+        columns, listed, gold = self.lists(rows, random)
+        unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
+        cosines = sum(
+            functional.normalize(view[torch.from_numpy(rows)], dim=1) @ unit.T for view in (in_scene, in_tool)
+        )
+        assert isinstance(cosines, Tensor)
+        if listed is not None:
+            cosines = cosines.gather(1, torch.from_numpy(listed).to(self.device))
+        loss = colt_list if self.shape.loss == "colt" else list_softmax
+        value = loss(self.shape.sharpness * cosines, torch.from_numpy(gold).to(self.device))
+        if self.shape.contrast:
+            here = torch.from_numpy(np.unique(self.scene_of[rows]))
+            places = torch.from_numpy(rows)
+            contrast = cross_view(in_scene[places], in_tool[places], self.shape.temperature)
+            contrast = contrast + cross_view(scenes[here], pooled[here], self.shape.temperature)
+            value = value + self.shape.contrast * contrast
+        value.backward()  # type: ignore[no-untyped-call]
+        return float(value.item())
+
+    def lists(self, rows: Places, random: np.random.Generator) -> tuple[Places, Places | None, npt.NDArray[np.bool_]]:
+        """The lists of some queries: all their tools, and others at random.
+
+        Returns:
+            The tools that occur, (m,); of each list, their places among those, (n, length), or None where every list
+            is all of them; and which are gold, of the same shape.
+        """
+        golds = [self.gold[row] for row in rows]
+        if not self.shape.length or self.shape.length >= len(self.used):
+            return self.used, None, np.stack([np.isin(self.used, gold) for gold in golds])
+        wanted = np.stack([np.isin(self.used, gold) for gold in golds])
+        length = max(self.shape.length, 1 + int(wanted.sum(axis=1).max()))
+        keys = np.where(wanted, -1.0, random.random(wanted.shape))
+        found = np.argpartition(keys, length - 1, axis=1)[:, :length]
+        columns, listed = np.unique(found, return_inverse=True)
+        listed = listed.reshape(found.shape)
+        return self.used[columns], listed, np.take_along_axis(wanted, found, axis=1)
+
+    def tool_rows(self) -> Vectors:
+        """(m, d) final vectors of the tools, over all edges."""
+        with torch.no_grad():
+            rows: Vectors = self.views(self.query_scene, self.query_tool)[3].cpu().numpy()
+        return rows
+
+    def figures(self) -> dict[str, float]:
+        """What the judge says of the tools' vectors."""
+        return self.judge(self.tool_rows())

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from toolscout import recipes
+from toolscout.config import Settings
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.fusion import words_and_meaning
+from toolscout.lab.fit import Lesson, fit, prepared
+from toolscout.methods import Parts
+from toolscout.store import Catalogue
+from toolscout.testing import check_stage
+from toolscout.types import Search, Tool
+
+BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
+
+
+def test_words_and_a_tuned_encoder_find_what_either_finds_and_new_tools(
+    slang: Lesson, bert: str, tmp_path: Path
+) -> None:
+    encoder = TransformerEncoder(bert)
+    job = prepared("hybrid-dpr", slang, tmp_path / "m", encoder=encoder, changes=BASE, settings=Settings(home=tmp_path))
+    model = fit(job)
+    weight = model.manifest.settings["weight"]
+    figures = model.manifest.values["by_weight"]
+    assert weight.origin == "dev" and len(figures) == 5
+    assert model.manifest.metrics == figures[str(weight.value)]
+    assert max(each["ndcg@5"] + each["comp@5"] for each in figures.values()) == pytest.approx(
+        model.manifest.metrics["ndcg@5"] + model.manifest.metrics["comp@5"]
+    )
+    new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
+    stage = recipes.build("hybrid-dpr", Parts(Catalogue.of([*slang.tools, new]), encoder, model=model.folder))
+    found = stage([Search(query="translate this"), Search(query="please umbrella")])
+    assert "other/translate" in found[0].ids[:2] and "d/weather/forecast" in found[1].ids
+    check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:4]])
+
+
+def test_the_weight_is_what_the_nearest_tool_gets() -> None:
+    words, meaning = [("a", 3.0)], [("b", 0.9), ("c", 0.5)]
+    assert words_and_meaning([words, meaning], Search(query="q"), weight=10.0) == {"a": 3.0, "b": 10.0, "c": 0.0}

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from toolscout import recipes  # noqa: E402
+from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.errors import ConfigError, StoreError  # noqa: E402
+from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.methods.mlc import SCALE  # noqa: E402
+from toolscout.models import Model  # noqa: E402
+from toolscout.pipeline import Stage  # noqa: E402
+from toolscout.recipes import Parts  # noqa: E402
+from toolscout.store import Catalogue  # noqa: E402
+from toolscout.testing import check_stage  # noqa: E402
+from toolscout.training.classifiers import Heads, thin  # noqa: E402
+from toolscout.types import Search, Tool  # noqa: E402
+
+QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "fast": 2.0, "patience": 30, "precision": "float32", "threads": 1}
+
+
+def fitted(slang: Lesson, bert: str, out: Path, **changes: Any) -> Model:
+    return fit(prepared("mlc", slang, out, encoder=TransformerEncoder(bert), changes={**QUICK, **changes}))
+
+
+@pytest.fixture(scope="module")
+def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return fitted(slang, bert, tmp_path_factory.mktemp("models") / "mlc")
+
+
+def pipeline(model: Model, tools: Any) -> Stage:
+    return recipes.build("mlc", Parts(Catalogue.of(tools), model=model.folder))
+
+
+def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
+    texts = slang.dataset.texts(split)
+    gold = {query: {f"d/{tool}" for tool in tools} for query, tools in slang.dataset.split(split).items()}
+    found = stage([Search(query=text) for text in texts.values()])
+    return sum(gold[query] <= set(each.ids[:2]) for query, each in zip(texts, found, strict=True)) / len(texts)
+
+
+def test_usage_finds_what_no_description_says(slang: Lesson, model: Model) -> None:
+    stage = pipeline(model, slang.tools)
+    plain = recipes.build("bm25", Parts(Catalogue.of(slang.tools)))
+    assert complete(slang, stage) >= 0.75 > 0.5 > complete(slang, plain)
+    check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:6]])
+
+
+@pytest.mark.parametrize("changes", [{"loss": "binary"}, {"start": "zeros"}, {"sets": 0.0}, {"dropout": 0.1}])
+def test_it_learns_with_every_switch(slang: Lesson, bert: str, tmp_path: Path, changes: dict[str, Any]) -> None:
+    other = fitted(slang, bert, tmp_path / "m", **changes)
+    assert ("sets.weight" in other.arrays) == (changes != {"sets": 0.0})
+    assert complete(slang, pipeline(other, slang.tools)) >= 0.5
+
+
+def test_a_tool_that_training_never_saw_is_found_and_a_removed_one_is_not(slang: Lesson, model: Model) -> None:
+    new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
+    left = [tool for tool in slang.tools if tool.id != "d/weather/forecast"]
+    found = pipeline(model, [*left, new])(
+        [Search(query="translate a text into another language", k=4), Search(query="please umbrella")]
+    )
+    assert "other/translate" in found[0].ids
+    assert "d/weather/forecast" not in found[1].ids
+
+
+def test_the_same_seed_gives_the_same_model(slang: Lesson, bert: str, model: Model, tmp_path: Path) -> None:
+    again = fitted(slang, bert, tmp_path / "again")
+    for name, array in model.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+    assert again.manifest.metrics == model.manifest.metrics
+
+
+def test_a_flipped_byte_another_catalogue_and_no_model_are_refused(slang: Lesson, bert: str, tmp_path: Path) -> None:
+    made = fitted(slang, bert, tmp_path / "m", epochs=1)
+    with pytest.raises(ConfigError, match="shares none with it"):
+        pipeline(made, [Tool(id="x/else", name="else")])
+    with pytest.raises(ConfigError, match="found none: run  toolscout train mlc"):
+        recipes.build("mlc", Catalogue.of(slang.tools))
+    weights = next((made.folder / "encoder").rglob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(StoreError, match="expected digest"):
+        pipeline(made, slang.tools)
+
+
+def test_an_encoder_that_cannot_be_tuned_is_refused(slang: Lesson, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected an encoder that can be tuned"):
+        fit(prepared("mlc", slang, tmp_path / "m", encoder="static", changes=QUICK))
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_starts_at_the_mean_of_the_queries_of_each_class_and_its_frequency() -> None:
+    rows = np.array([[1, 0], [0, 1], [0, 1]], np.float32)
+    gold = np.array([[1, 0], [1, 0], [0, 1]], np.bool_)
+    heads = Heads(2, {"tools": 2}, SCALE)
+    heads.start(rows, gold, "tools")
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(heads.layers["tools"].weight.detach().numpy(), [[half, half], [0, 1]], rtol=1e-6)
+    logits = heads(torch.from_numpy(rows))["tools"].detach().numpy()
+    np.testing.assert_allclose(logits.mean(axis=0), np.log([3 / 4, 2 / 4]), rtol=1e-4)  # of two and one of three
+
+
+def test_thinned_texts_keep_their_ends_and_their_order() -> None:
+    tokens = list(range(100, 160))
+    kept = thin(tokens, 0.5, np.random.default_rng(0))
+    assert kept[0] == 100 and kept[-1] == 159 and kept == sorted(kept) and 15 < len(kept) < 45
+    assert thin(tokens, 0.0, np.random.default_rng(0)) == tokens
+    assert thin([1, 2], 0.9, np.random.default_rng(0)) == [1, 2]

@@ -1,0 +1,60 @@
+"""A fit that was killed at any point goes on to the model that it would have become."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from toolscout import training
+from toolscout.config import Settings
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.lab.fit import Lesson, fit, prepared
+
+TUNED = {"epochs": 3, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
+BASE = {f"base.{name}": value for name, value in TUNED.items()}
+CASES: dict[str, dict[str, Any]] = {
+    "mlc": TUNED,
+    "tool2vec-tuned": TUNED,
+    "toolrefiner-tool2vec": {**TUNED, **BASE, "candidates": 4},
+    "colt": {**BASE, "epochs": 4, "batch": 16, "length": 4, "threads": 1},
+}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_killed_fit_goes_on_to_the_same_model(
+    name: str, slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, encoder = Settings(home=tmp_path), TransformerEncoder(bert)
+    given: dict[str, Any] = {"encoder": encoder, "changes": CASES[name], "settings": settings}
+    whole = fit(prepared(name, slang, tmp_path / "whole", **given))
+
+    job = prepared(name, slang, tmp_path / "killed", **given)
+    step, left = training._Loop._step, [int(np.random.default_rng().integers(4, 9))]
+
+    def dying(self: Any, *about: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        step(self, *about)
+
+    monkeypatch.setattr(training._Loop, "_step", dying)
+    with pytest.raises(Killed):
+        fit(job)
+    monkeypatch.setattr(training._Loop, "_step", step)
+    assert not (tmp_path / "killed").exists()
+    said: list[str] = []
+    again = fit(dataclasses.replace(job, resume=True, say=said.append))
+    assert any("going on after" in line for line in said)
+    assert again.manifest.metrics == whole.manifest.metrics
+    for key, array in whole.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[key])

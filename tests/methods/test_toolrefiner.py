@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from toolscout import recipes  # noqa: E402
+from toolscout.config import Settings  # noqa: E402
+from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.methods import Parts  # noqa: E402
+from toolscout.models import Model  # noqa: E402
+from toolscout.pipeline import Stage  # noqa: E402
+from toolscout.store import Catalogue  # noqa: E402
+from toolscout.testing import check_stage  # noqa: E402
+from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
+from toolscout.training.refiners import SPOT, Refine, Refiner  # noqa: E402
+from toolscout.training.towers import Tower  # noqa: E402
+from toolscout.types import Search, Tool  # noqa: E402
+
+TUNED = {"epochs": 10, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
+QUICK = {**TUNED, "epochs": 20, "patience": 20, "fast": 1.0}
+
+
+def fitted(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Model:
+    job = prepared(
+        name,
+        slang,
+        home / "out" / f"{name}-{len(changes)}",
+        encoder=TransformerEncoder(bert),
+        changes=changes,
+        settings=Settings(home=home),
+    )
+    return fit(job)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def model(slang: Lesson, bert: str, home: Path) -> Model:
+    below = {f"base.{name}": value for name, value in TUNED.items()}
+    return fitted(slang, bert, home, "toolrefiner-tool2vec", candidates=4, **QUICK, **below)
+
+
+def pipeline(model: Model, tools: Any, bert: str) -> Stage:
+    parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder)
+    return recipes.build(model.manifest.recipe, parts)
+
+
+def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesson, bert: str, model: Model) -> None:
+    values = model.manifest.values
+    assert values["history"][-1]["loss"] < values["history"][0]["loss"]
+    assert model.manifest.metrics["ndcg@5"] >= values["first_stage"]["ndcg@5"]
+    stage = pipeline(model, slang.tools, bert)
+    texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
+    check_stage(stage, texts[:6])
+    first = recipes.build("tool2vec-tuned", Parts(Catalogue.of(slang.tools), model=model.folder / "base"))
+    pairs = list(zip(first(texts), stage(texts), strict=True))
+    assert all(set(one.ids[:4]) == set(other.ids[:4]) and one.ids[4:] == other.ids[4:] for one, other in pairs)
+    assert any(one.ids[:4] != other.ids[:4] for one, other in pairs)
+
+
+def test_over_bm25_with_descriptions_and_fewer_hits_than_candidates(slang: Lesson, bert: str, home: Path) -> None:
+    made = fitted(slang, bert, home, "toolrefiner", base="bm25", tool_vectors="description", **QUICK)
+    assert not (made.folder / "base").exists()
+    new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
+    left = [tool for tool in slang.tools if tool.id != "d/weather/forecast"]
+    stage = pipeline(made, [*left, new], bert)
+    found = stage([Search(query="translate a song"), Search(query="zzz"), Search(query="reserve a room")])
+    assert "other/translate" in found[0].ids and not found[1].hits
+    assert 0 < len(found[2].hits) < 6 and "d/weather/forecast" not in found[2].ids
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refiner(bert: str) -> Refiner:
+    tower = Tower(TransformerEncoder(bert).model, dropout=0.0, precision="float32")
+    vectors = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    torch.manual_seed(0)
+    return Refiner(tower, vectors).eval()
+
+
+def test_the_input_is_the_query_s_tokens_and_then_the_tools_all_in_one_place(refiner: Refiner) -> None:
+    bert, [tokens] = refiner.encoder, refiner.tower.tokens(["book a room"], "query", 16)
+    tools = [4, 0, 2]
+    tables = bert.embeddings
+    rows = [
+        tables.word_embeddings.weight[token]
+        + tables.position_embeddings.weight[spot]
+        + tables.token_type_embeddings.weight[0]
+        for spot, token in enumerate(tokens)
+    ]
+    for tool in tools:
+        vector = refiner.vectors[tool]
+        rows.append(
+            refiner.project.weight @ vector
+            + refiner.project.bias
+            + tables.position_embeddings.weight[SPOT]
+            + tables.token_type_embeddings.weight[1]
+        )
+    hidden = tables.LayerNorm(torch.stack(rows)[None])
+    for layer in bert.encoder.layer:
+        hidden = layer(hidden)
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+    wanted = hidden[0, len(tokens) :] @ refiner.score.weight[0] + refiner.score.bias
+    with torch.no_grad():
+        found = refiner([tokens], np.array([tools]))[0]
+    np.testing.assert_allclose(found.numpy(), wanted.detach().numpy(), atol=1e-5)
+
+
+def test_the_order_of_the_candidates_has_no_meaning_and_absent_ones_take_no_part(refiner: Refiner) -> None:
+    tokens = refiner.tower.tokens(["book a room", "send mail to the boss by noon"], "query", 16)
+    candidates = np.array([[0, 1, 2, -1], [3, 4, 5, 0]])
+    with torch.no_grad():
+        found = refiner(tokens, candidates).numpy()
+        turned = refiner(tokens, candidates[:, ::-1].copy()).numpy()
+        alone = refiner(tokens[:1], np.array([[0, 1, 2]])).numpy()
+    np.testing.assert_allclose(found[:, ::-1], turned, atol=1e-5)
+    np.testing.assert_allclose(found[0, :3], alone[0], atol=1e-5)
+    assert found[0, 3] == -np.inf
+    shares = np.exp(refiner.shares(tokens, candidates))
+    np.testing.assert_allclose(shares.sum(axis=1), [1, 1], atol=1e-6)
+
+
+def test_a_step_shuffles_and_the_loss_is_the_same(refiner: Refiner) -> None:
+    tokens = refiner.tower.tokens(["book a room", "send mail"], "query", 16)
+    candidates, gold = np.array([[0, 1, 2], [3, 4, 5]]), np.array([[1, 0, 0], [0, 1, 1]], np.bool_)
+    task = Refine(refiner, queries=tokens, candidates=candidates, gold=gold, judge=dict, identity="test")
+    logs = refiner.shares(tokens, candidates)
+    wanted = -np.mean([logs[0, 0], logs[1, 1:].mean()])
+    for seed in (0, 1, 2):
+        assert task.backward(np.array([0, 1]), np.random.default_rng(seed)) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_triplets_share_a_tool_with_their_positive_and_none_with_their_negative(bert: str) -> None:
+    tower = Tower(TransformerEncoder(bert).model, dropout=0.0, precision="float32")
+    gold = [np.array([0, 1]), np.array([1]), np.array([2]), np.array([2, 3]), np.array([4])]
+    queries = tower.tokens(["a b", "b c", "c d", "d e", "e f"], "query", 16)
+    texts = Texts(tower=tower, queries=queries, tools=[], gold=gold, dev=[], judge=lambda _: {}, identity="test")
+    task = Triplets(texts, 0.3)
+    rows = np.array([4, 2, 0, 1, 3])
+    for seed in range(5):
+        anchors, positives, negatives = task.drawn(rows, np.random.default_rng(seed))
+        assert rows[anchors].tolist() == [2, 0, 1, 3]  # the query that uses the fifth tool has no like
+        for anchor, positive, negative in zip(anchors, positives, negatives, strict=True):
+            assert anchor != positive
+            assert set(gold[rows[anchor]]) & set(gold[rows[positive]])
+            assert not set(gold[rows[anchor]]) & set(gold[rows[negative]])
+    vectors = tower.vectors([queries[row] for row in rows])
+    drawn = task.drawn(rows, np.random.default_rng(3))
+    one, near, far = (vectors[each] for each in drawn)
+    wanted = np.maximum((one * far).sum(axis=1) - (one * near).sum(axis=1) + 0.3, 0.0).mean()
+    assert task.backward(rows, np.random.default_rng(3)) == pytest.approx(wanted, abs=1e-5)
+    assert task.backward(np.array([0]), np.random.default_rng(0)) == 0.0
