@@ -229,11 +229,20 @@ class _Watch:
 
 
 def _quiet() -> None:
-    """Keep the SDK's loggers from writing to stderr where nobody has configured logging."""
+    """Keep the SDK's loggers from writing to stderr where nobody has configured logging.
+
+    Lines that are no messages are counted here (`Wire.junk`) and told in one sentence; the SDK would log each of them
+    with its traceback, and a server that floods would hold up all others while that is written.
+    """
     for name in ("mcp", "client"):
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
+    logging.getLogger("mcp.client.stdio").addFilter(_is_no_junk)
+
+
+def _is_no_junk(record: logging.LogRecord) -> bool:
+    return not (record.levelno == logging.ERROR and record.msg.startswith("Failed to parse"))
 
 
 # --- transports ---
