@@ -30,7 +30,7 @@ require("torch", "train")
 import torch  # noqa: E402 - after the sentence that says how to install it
 from torch import Tensor  # noqa: E402
 
-from toolscout.training import checkpoints  # noqa: E402
+from toolscout.training import allocator, checkpoints  # noqa: E402
 from toolscout.training.checkpoints import Position  # noqa: E402
 
 __all__ = ["Plan", "Task", "Trained", "batches", "train"]
@@ -192,7 +192,7 @@ def train(
     threads = torch.get_num_threads()
     torch.set_num_threads(plan.threads or threads)
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), allocator.held():
             return _Loop(task, plan, checkpoint, say).run(resume)
     finally:
         torch.set_num_threads(threads)
