@@ -16,6 +16,7 @@ from toolscout.methods import (
     beside_words,
     colt,
     dpr,
+    masstool,
     mlc,
     mlc_light,
     neighbours,
@@ -86,6 +87,7 @@ def _learned(
     *,
     encoder: str | None = "minilm",
     transfers: bool = False,
+    judges: bool = False,
 ) -> Recipe:
     """A recipe that is fitted, from a method's module; see `toolscout.methods`."""
     return Recipe(
@@ -98,6 +100,7 @@ def _learned(
         fit=method.fit,
         options=method.Options,
         transfers=transfers,
+        judges=judges,
     )
 
 
@@ -151,6 +154,17 @@ RECIPES: dict[str, Recipe] = {
                 ("colt-no-collaborative", "colt without its second stage.", {"collaborative": False}),
                 ("colt-no-contrastive", "colt without the contrast between its views.", {"contrast": 0.0}),
                 ("colt-strong", "colt over dpr, with settings chosen on validation queries of ToolLens.", STRONG),
+            )
+        ),
+        # what understands a query by those that are like it, and judges whether it needs a tool at all
+        *(
+            _learned(name, summary, masstool, settings, transfers=True, judges="need" not in settings)
+            for name, summary, settings in (
+                ("masstool", "Whether a tool is needed, and which, by what like requests meant.", {}),
+                ("masstool-no-suim", "masstool without the search for like requests.", {"search": False}),
+                ("masstool-no-adakt", "masstool without detection.", {"transfer": "none", "need": 0.0}),
+                ("masstool-no-df", "masstool over all of the nearest requests, however far.", {"floor": -1.0}),
+                ("masstool-no-cl", "masstool without the contrast between its views.", {"contrast": 0.0}),
             )
         ),
         # what puts others' answers in a new order

@@ -23,6 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tool2vec-tuned": TUNED,
     "toolrefiner-tool2vec": {**TUNED, **BASE, "candidates": 4},
     "colt": {**BASE, "epochs": 4, "batch": 16, "length": 4, "threads": 1},
+    "masstool": {**BASE, "epochs": 4, "batch": 16, "length": 4, "k": 3, "threads": 1},
 }
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from toolscout import metrics, recipes
 from toolscout.config import Settings
-from toolscout.dataset import Dataset, NoTool, Qrels, write_run
+from toolscout.dataset import Dataset, NoTool, Qrels, write_detect, write_run
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.fit import fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
@@ -80,6 +80,11 @@ class Job:
         """Where the rankings go."""
         return self.out / self.dataset.name / f"{self.label}.run.gz"
 
+    @property
+    def detect_path(self) -> Path:
+        """Where each query's need goes, if no-tool queries are given."""
+        return self.out / self.dataset.name / f"{self.label}.detect.gz"
+
     def identity(self) -> dict[str, Any]:
         """What makes two jobs of one label the same."""
         chosen = recipes.recipe(self.recipe)
@@ -95,6 +100,7 @@ class Job:
                 **self.changes,
                 **({"folds": self.folds} if self.folds else {}),
                 **({"train_on": self.train_on.name} if self.train_on else {}),
+                **({"no_tool": True} if self.no_tool else {}),
             },
         }
 
@@ -152,26 +158,35 @@ def run(
     held = _held(job, force)
     if held is not None and resume and job.run_path.exists():
         return Outcome(held, kept=True)
+    if job.folds and job.no_tool:
+        raise ConfigError("--no-tool: expected queries to train on, found --folds too: leave one of them out")
     qrels = job.dataset.split(job.split)
     tools = _tools(job.dataset, qrels)
     reset_peak()
     ranking: dict[str, list[tuple[str, float]]] = {}
+    needs: dict[str, float] = {}
     models: list[Model] = []
     fit_seconds = seconds = 0.0
     for part in _parts(job, tools, qrels, resume, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
-        found, spent = _rank(job, part.stage, part.queries)
+        found, needed, spent = _rank(job, part.stage, part.queries)
         ranking |= found
+        needs |= needed
         fit_seconds, seconds = fit_seconds + part.seconds, seconds + spent
         models += [part.model] if part.model else []
     write_run(job.run_path, job.label, ranking)
+    measured = figures(
+        job.dataset, job.split, {query: [tool for tool, _ in hits] for query, hits in ranking.items()}, job.seed
+    )
+    if job.no_tool is not None:
+        say(f"{job.dataset.name}: {job.label}: judging {len(job.no_tool.test):,} queries that need no tool")
+        for name, more in _detected(job, part.stage, needs).items():
+            measured[name] |= more
     result = {
         **job.identity(),
         "n_queries": len(qrels),
         "n_tools": len(tools),
-        **figures(
-            job.dataset, job.split, {query: [tool for tool, _ in hits] for query, hits in ranking.items()}, job.seed
-        ),
+        **measured,
         **(_fitted(models) if models else {}),
         "fit_seconds": round(fit_seconds, 3),
         "latency_ms": _latency(job, part.stage, list(qrels)),
@@ -363,15 +378,47 @@ def _fitted(models: Sequence[Model]) -> dict[str, Any]:
     }
 
 
-def _rank(job: Job, stage: Stage, queries: Sequence[str]) -> tuple[dict[str, list[tuple[str, float]]], float]:
+def _detected(job: Job, stage: Stage, needs: Mapping[str, float]) -> dict[str, Any]:
+    """Judge the no-tool queries too, write the detect file → `metrics`, `ci95` and `slices` of the decision."""
+    assert job.no_tool is not None
+    rows = [(query, 1, need) for query, need in needs.items()]
+    kinds: dict[str, list[float]] = {}
+    for start in range(0, len(job.no_tool.test), BATCH):
+        some = job.no_tool.test[start : start + BATCH]
+        for prompt, found in zip(some, stage([Search(query=each.text, k=1) for each in some]), strict=True):
+            assert found.need is not None
+            rows.append((prompt.id, 0, found.need))
+            kinds.setdefault(prompt.kind, []).append(found.need)
+    write_detect(job.detect_path, rows)
+    labels, values = [label for _, label, _ in rows], [need for _, _, need in rows]
+    tool = list(needs.values())
+    return {
+        "metrics": metrics.detection(labels, values),
+        "ci95": {name: list(pair) for name, pair in metrics.detection_ci(labels, values, seed=job.seed).items()},
+        "slices": {
+            "no_tool_kind": {
+                kind: {"n": len(held), **metrics.detection([1] * len(tool) + [0] * len(held), [*tool, *held])}
+                for kind, held in sorted(kinds.items())
+            }
+        },
+    }
+
+
+def _rank(
+    job: Job, stage: Stage, queries: Sequence[str]
+) -> tuple[dict[str, list[tuple[str, float]]], dict[str, float], float]:
+    """Query id → its hits, and → its need where the recipe judges it; and the seconds that it took."""
     texts = job.dataset.queries
     ranking: dict[str, list[tuple[str, float]]] = {}
+    needs: dict[str, float] = {}
     started = time.perf_counter()
     for start in range(0, len(queries), BATCH):
         batch = queries[start : start + BATCH]
         for query, found in zip(batch, stage([Search(query=texts[each], k=DEPTH) for each in batch]), strict=True):
             ranking[query] = [(_bare(hit.id), hit.score) for hit in found.hits]
-    return ranking, time.perf_counter() - started
+            if found.need is not None:
+                needs[query] = found.need
+    return ranking, needs, time.perf_counter() - started
 
 
 def _latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]:

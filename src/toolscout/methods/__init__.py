@@ -201,10 +201,12 @@ class Fitting:
 
     @property
     def identity(self) -> str:
-        """What makes two fits the same: recipe, settings, seed, encoder, data, catalogue, version."""
+        """What makes two fits the same: recipe, settings, seed, encoder, data, catalogue, version, no-tool queries."""
         encoder = self.encoder if isinstance(self.encoder, str) else self.encoder.fingerprint
         settings = msgspec.structs.asdict(self.options)
         data = [self.data.fingerprint, models.catalogue_mark(self.tools), *([self.base.job] if self.base else [])]
+        if self.no_tool is not None:
+            data.append(digest("no-tool/1", [self.no_tool.train, self.no_tool.calibrate]))
         return digest("fit/1", [toolscout.__version__, self.recipe, settings, self.seed, encoder, *data])
 
     def loaded(self) -> Encoder:

@@ -101,18 +101,32 @@ class Collaboration(Task):
             functional.normalize(view[torch.from_numpy(rows)], dim=1) @ unit.T for view in (in_scene, in_tool)
         )
         assert isinstance(cosines, Tensor)
-        if listed is not None:
-            cosines = cosines.gather(1, torch.from_numpy(listed).to(self.device))
-        loss = colt_list if self.shape.loss == "colt" else list_softmax
-        value = loss(self.shape.sharpness * cosines, torch.from_numpy(gold).to(self.device))
+        value = self.listwise(cosines, listed, gold)
         if self.shape.contrast:
-            here = torch.from_numpy(np.unique(self.scene_of[rows]))
-            places = torch.from_numpy(rows)
-            contrast = cross_view(in_scene[places], in_tool[places], self.shape.temperature)
-            contrast = contrast + cross_view(scenes[here], pooled[here], self.shape.temperature)
-            value = value + self.shape.contrast * contrast
+            value = value + self.shape.contrast * self.contrast(rows, (in_scene, in_tool), (scenes, pooled))
         value.backward()  # type: ignore[no-untyped-call]
         return float(value.item())
+
+    def listwise(self, scores: Tensor, listed: Places | None, gold: npt.NDArray[np.bool_]) -> Tensor:
+        """The list-wise loss of some queries; see `lists`.
+
+        Args:
+            scores: (n, m) of the tools that occur.
+            listed: of each list, its places among those; None: every list is all of them.
+            gold: which of a list are gold.
+        """
+        if listed is not None:
+            scores = scores.gather(1, torch.from_numpy(listed).to(self.device))
+        loss = colt_list if self.shape.loss == "colt" else list_softmax
+        return loss(self.shape.sharpness * scores, torch.from_numpy(gold).to(self.device))
+
+    def contrast(self, rows: Places, queries: tuple[Tensor, Tensor], scenes: tuple[Tensor, Tensor]) -> Tensor:
+        """Both views of some queries against each other, and of their scenes (COLT eqs. 8, 9)."""
+        here = torch.from_numpy(np.unique(self.scene_of[rows]))
+        places = torch.from_numpy(rows)
+        temperature = self.shape.temperature
+        of_queries = cross_view(queries[0][places], queries[1][places], temperature)
+        return of_queries + cross_view(scenes[0][here], scenes[1][here], temperature)
 
     def lists(self, rows: Places, random: np.random.Generator) -> tuple[Places, Places | None, npt.NDArray[np.bool_]]:
         """The lists of some queries: all their tools, and others at random.

@@ -1,0 +1,386 @@
+"""MassTool (arXiv:2507.00487): whether a query needs a tool, and what it means by the queries that are like it.
+
+Over the frozen encoder of another recipe (`base`). Queries, tools and scenes are joined by graphs as in COLT
+(`training.collaboration`). A query's vector is the sum of three unit rows (eq. 6): its own; the mean of its nearest
+training queries' graph vectors, by attention; and that mean again, gated by what the detection tower knows of the
+query. A later query has no edges: its own part is the encoder's vector. The pool of neighbours can grow without any
+training (`Pool.added`). A tool that no training query used keeps the encoder's vector of its text.
+
+Where this differs from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours
+pass; a query without neighbours is its own part alone; the need is calibrated on queries that were not trained on; the
+epoch is chosen on dev.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout import metrics
+from toolscout.dataset import NoTool
+from toolscout.encoders import Encoder, Vectors, unit_rows
+from toolscout.errors import ConfigError
+from toolscout.fusion import DEPTH
+from toolscout.indexes import top_k
+from toolscout.indexes.exact import Exact
+from toolscout.methods import Fitting, Parts, dpr
+from toolscout.methods.dpr import FittedEncoder
+from toolscout.methods.sets import Sets
+from toolscout.methods.tuning import FOLDER, Amount, Batch, Count, Positive, Share, Whole, kept, trained
+from toolscout.methods.usage import softmax
+from toolscout.pipeline import Detect, Retrieve, Stage
+from toolscout.types import Tool, digest, render
+
+__all__ = ["Options", "Pool", "Reader", "fit", "make"]
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+Places = npt.NDArray[np.intp]
+BLOCK: Final = 1024
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit.
+
+    Attributes:
+        base: the recipe whose encoder is the backbone; it stays as it is.
+        layers: of propagation (eqs. 13, 14).
+        scaled: see `Bipartite.propagate`.
+        dropped: share of the edges that are left out in an epoch.
+        queries: whether the vectors of training queries are parameters too, or stay the encoder's.
+        seen: a training query sees itself with its edges (`graph`), as published, or as a later query will (`new`).
+        search: whether neighbours are searched (SUIM).
+        k: how many at most.
+        floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
+        transfer: how the detection tower's knowledge is passed on (AdaKT): `gate`, `attention`, `concatenation`,
+            `addition`; `none`: it is not.
+        loss: COLT's list-wise multi-label loss (eq. 10), or the list-wise softmax.
+        length: tools in the list of a query; 0: all that training queries use.
+        sharpness: the scores are multiplied with it in the list-wise loss.
+        need: λ, weight of the loss of the detection tower; it learns when there are queries that need no tool.
+        contrast: β, weight of the contrast between both views of queries and scenes.
+        temperature: τ of that contrast.
+        epochs: at most; the best on dev is kept.
+        batch: queries a step.
+        rate: learning rate.
+        decay: weight decay.
+        patience: epochs without a better dev before it stops.
+        threads: of the processor; 0: as many as torch takes by itself.
+    """
+
+    base: str = "dpr"
+    layers: Whole = 1
+    scaled: bool = False
+    dropped: Share = 0.2
+    queries: Literal["free", "frozen"] = "free"
+    seen: Literal["graph", "new"] = "graph"
+    search: bool = True
+    k: Count = 20
+    floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
+    transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "gate"
+    loss: Literal["colt", "softmax"] = "colt"
+    length: Whole = 10
+    sharpness: Positive = 1.0
+    need: Amount = 0.2
+    contrast: Amount = 0.04
+    temperature: Positive = 0.1
+    epochs: Count = 100
+    batch: Batch = 2_048
+    rate: Positive = 1e-3
+    decay: Amount = 1e-7
+    patience: Count = 10
+    threads: Whole = 0
+
+
+def fit(job: Fitting) -> None:
+    """Train both towers over the base's encoder, and calibrate the need if there are queries that need no tool.
+
+    Raises:
+        MissingExtra: without torch.
+        ConfigError: if the base has no encoder of its own, or there is nothing to train on.
+    """
+    from toolscout.training.intents import Intents, IntentShape
+
+    options: Options = job.options
+    encoder = _backbone(job)
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in job.train.values()]
+    n = len(gold)
+    job.say("encoding queries and tools")
+    rows, tools = job.query_rows(encoder, [*job.train, *job.dev]), job.tool_rows(encoder, dpr.STYLE)
+    used = np.zeros(len(tools), dtype=np.bool_)
+    used[np.concatenate(gold)] = True
+    _, scene_of = Sets.among(gold)
+    learned, held = _chat(encoder, job.no_tool)
+    near, likeness = nearest(rows[:n], rows, options.k + 1)
+    near, likeness = _without_itself(near, likeness, n, options.k)
+    passed = np.where(likeness > options.floor, near, -1)
+
+    judges = bool(options.need and len(held))
+
+    def judge(arrays: Arrays) -> dict[str, float]:
+        towers = Reader(arrays, options.transfer)
+        vectors, logits = towers.read(rows[n:], arrays["pool"], passed[n:])
+        kept_rows = unit_rows(np.where(used[:, None], arrays["tools"], tools))
+        scores = vectors @ kept_rows.T
+        found = zip(job.dev, scores, strict=True)
+        figures = job.judge({query: [job.tools[number].id for number in top_k(row, 10)] for query, row in found})
+        return {**figures, **_of_need(logits, towers.logits(held))} if judges else figures
+
+    task = Intents(
+        queries=rows[:n],
+        tools=tools,
+        gold=gold,
+        scene_of=scene_of,
+        near=passed[:n],
+        chat=learned,
+        judge=judge,
+        shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
+        identity=digest("masstool/1", [encoder.fingerprint, job.data.fingerprint, len(learned), options]),
+        seed=job.seed,
+    )
+    done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"))
+    arrays = task.arrays()
+    values: dict[str, Any] = {
+        "tool_length": encoder.tool_length,
+        "best_epoch": done.best,
+        "history": done.history,
+        "peak_mb": round(done.peak_mb, 1),
+    }
+    if judges:
+        towers = Reader(arrays, options.transfer)
+        values["need"] = calibrated(towers.read(rows[n:], arrays["pool"], passed[n:])[1], towers.logits(held))
+    job.save(
+        {
+            **arrays,
+            "keys": rows[:n],
+            "tools": np.where(used[:, None], unit_rows(arrays["tools"]), tools),
+        },
+        metrics=judge(arrays),
+        values=values,
+        seconds=done.seconds,
+        files=kept(encoder.model),
+    )
+
+
+def _backbone(job: Fitting) -> FittedEncoder:
+    assert job.base is not None
+    if job.base.model is None or "tool_length" not in job.base.model.manifest.settings:
+        raise ConfigError(f"--set base: expected a recipe that tunes an encoder (dpr), found {job.base.recipe}")
+    return dpr.encoder_of(job.base.model)
+
+
+def _chat(encoder: Encoder, no_tool: NoTool | None) -> tuple[Vectors, Vectors]:
+    """Rows of queries that need no tool: those to train on, and those to calibrate with."""
+    if no_tool is None:
+        empty = np.empty((0, encoder.dim), dtype=np.float32)
+        return empty, empty
+    learned, held = (
+        encoder.encode([each.text for each in part], "query") for part in (no_tool.train, no_tool.calibrate)
+    )
+    return learned, held
+
+
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
+
+def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
+    """The `k` likest rows of the pool of each row, `(n, k)`, and their cosines; place -1 where there are fewer."""
+    near = np.full((len(rows), k), -1, dtype=np.intp)
+    likeness = np.full((len(rows), k), -1.0, dtype=np.float32)
+    size = min(k, len(pool))
+    for start in range(0, len(rows), BLOCK):
+        cosines = rows[start : start + BLOCK] @ pool.T
+        some = np.argpartition(-cosines, size - 1, axis=1)[:, :size]
+        values = np.take_along_axis(cosines, some, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        near[start : start + BLOCK, :size] = np.take_along_axis(some, order, axis=1)
+        likeness[start : start + BLOCK, :size] = np.take_along_axis(values, order, axis=1)
+    return near, likeness
+
+
+def _without_itself(near: Places, likeness: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
+    """The first `k` neighbours; the first `n` rows are the pool's own, and none is its own neighbour."""
+    kept_near, kept_likeness = near[:, :k].copy(), likeness[:, :k].copy()
+    for row in range(n):
+        others = near[row] != row
+        kept_near[row], kept_likeness[row] = near[row][others][:k], likeness[row][others][:k]
+    return kept_near, kept_likeness
+
+
+class Pool:
+    """Queries whose tools are known: what later queries are understood by.
+
+    Attributes:
+        keys: (n, d) vectors of the encoder, unit rows.
+        values: (n, d) graph vectors.
+    """
+
+    def __init__(self, keys: Vectors, values: Vectors) -> None:
+        self.keys, self.values = keys, values
+
+    def near(self, rows: Vectors, k: int, floor: float) -> Places:
+        """(n, k) places of the likest queries above the floor; -1 where there are fewer."""
+        places, likeness = nearest(self.keys, rows, k)
+        return np.where(likeness > floor, places, -1)
+
+    def added(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
+        """A pool with more queries, without training.
+
+        A query joins with what one layer of propagation would bring it at once: its own vector and the mean of its
+        tools' in the tool view, and the same again in the scene view, whose scene is that mean.
+
+        Args:
+            rows: (n, d) of the encoder.
+            tools: the final vectors of each query's tools, (≥ 1, d).
+        """
+        means = np.stack([each.mean(axis=0) for each in tools]) if len(tools) else np.empty_like(rows)
+        values = 2 * (rows + unit_rows(means)) if len(tools) else rows
+        return Pool(np.concatenate([self.keys, rows]), np.concatenate([self.values, values.astype(np.float32)]))
+
+
+# --- serving ----------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """The towers without torch: `training.intents.Towers`, over arrays."""
+
+    def __init__(self, arrays: Arrays, transfer: str) -> None:
+        """Take `towers.*` of the arrays of a model."""
+        self._layers = {name.removeprefix("towers."): each for name, each in arrays.items() if name[:7] == "towers."}
+        self.transfer = transfer
+
+    def logits(self, rows: Vectors) -> npt.NDArray[np.float64]:
+        """(n,) how much each query needs a tool, before calibration."""
+        return np.asarray(self._linear("need", self._hidden(rows))[:, 0], dtype=np.float64)
+
+    def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, npt.NDArray[np.float64]]:
+        """Queries → their vectors (eq. 6), `(n, d)`, and the logits of their need, `(n,)`.
+
+        Args:
+            rows: (n, d) of the encoder.
+            values: of the pool.
+            near: (n, K) places in it; -1: none.
+        """
+        hidden, graph = self._hidden(rows), 2 * rows
+        total, found = unit_rows(graph), graph
+        some: npt.NDArray[np.bool_] = np.ones(len(rows), dtype=np.bool_)
+        if "attend" in self._layers:
+            there = near >= 0
+            some = np.asarray(there.any(axis=1))
+            held = values[np.maximum(near, 0)]
+            fits = np.einsum("nd,nkd->nk", self._times(graph, self._layers["attend"].T), held)
+            weights = np.where(there, softmax(np.where(there | ~some[:, None], fits, -np.inf)), 0.0)
+            found = np.einsum("nk,nkd->nd", weights, held)
+            total = total + unit_rows(found) * some[:, None]
+        if self.transfer != "none":
+            total = total + unit_rows(self._joined(hidden, found)) * some[:, None]
+        return total.astype(np.float32), np.asarray(self._linear("need", hidden)[:, 0], dtype=np.float64)
+
+    def _joined(self, hidden: Vectors, found: Vectors) -> Vectors:
+        if self.transfer == "gate":
+            gated: Vectors = found / (1 + np.exp(-self._linear("join.0", hidden)))
+            return gated
+        if self.transfer == "addition":
+            return hidden + found
+        if self.transfer == "concatenation":
+            both = self._linear("join.0", np.concatenate([hidden, found], axis=1))
+            return self._linear("join.1", np.maximum(both, 0))
+        asked, offered, values = (
+            np.stack([self._linear(f"join.{number}", each) for each in (hidden, found)], axis=1) for number in range(3)
+        )
+        fits = np.einsum("nid,njd->nij", asked, offered) / hidden.shape[1] ** 0.5
+        summed: Vectors = np.einsum("nij,njd->nd", softmax(fits), values)
+        return summed
+
+    def _hidden(self, rows: Vectors) -> Vectors:
+        return np.maximum(self._linear("project", rows), 0)
+
+    def _linear(self, name: str, rows: Vectors) -> Vectors:
+        return self._times(rows, self._layers[f"{name}.weight"]) + self._layers[f"{name}.bias"]
+
+    @staticmethod
+    def _times(rows: Vectors, weights: Vectors) -> Vectors:
+        """Rows · weightsᵀ, each row by itself: a query has the same answer alone and in a batch."""
+        return np.stack([weights @ row for row in rows]) if len(rows) else np.empty((0, len(weights)), dtype=np.float32)
+
+
+def calibrated(tool: npt.NDArray[np.float64], chat: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Slope and shift that make logits probabilities on held-out queries of both kinds, each with half of the mass.
+
+    Platt's sigmoid by Newton's method (Platt 1999), with his smoothed targets.
+
+    Args:
+        tool: logits of queries that need a tool.
+        chat: of queries that need none.
+    """
+    logits = np.concatenate([tool, chat])
+    targets = np.repeat([(len(tool) + 1) / (len(tool) + 2), 1 / (len(chat) + 2)], [len(tool), len(chat)])
+    mass = np.repeat([0.5 / len(tool), 0.5 / len(chat)], [len(tool), len(chat)])
+    columns = np.stack([logits, np.ones_like(logits)], axis=1)
+    found = np.array([1.0, 0.0])
+    for _ in range(50):
+        shares = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
+        slope = columns.T @ (mass * (shares - targets))
+        bend = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-9 * np.eye(2)
+        step = np.linalg.solve(bend, slope)
+        found = found - step * min(1.0, 10 / max(1e-12, float(np.abs(step).max())))
+        if np.abs(step).max() < 1e-9:
+            break
+    return {"slope": float(found[0]), "shift": float(found[1])}
+
+
+def needs(logits: npt.NDArray[np.float64], by: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """Logits → probabilities; see `calibrated`."""
+    probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(by["slope"] * logits + by["shift"], -40, 40)))
+    return probabilities
+
+
+def _of_need(tool: npt.NDArray[np.float64], chat: npt.NDArray[np.float64]) -> dict[str, float]:
+    labels = np.repeat([1, 0], [len(tool), len(chat)])
+    shares = 1 / (1 + np.exp(-np.clip(np.concatenate([tool, chat]), -40, 40)))
+    return {"detect_auroc": metrics.detection(labels, shares)["detect_auroc"]}
+
+
+class _Twice:
+    """An encoder that need and retrieval ask one after the other for the same texts: it encodes them once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._last: tuple[list[str], Vectors] = [], np.empty((0, encoder.dim), dtype=np.float32)
+
+    def __call__(self, texts: list[str]) -> Vectors:
+        held, rows = self._last
+        if held != texts:
+            rows = self._encoder.encode(texts, "query")
+            self._last = list(texts), rows
+        return rows
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """Whether a tool is needed, where that was learned; and the tools nearest to what the query means."""
+    model = parts.load(bound=False)
+    options, values = model.manifest.settings, model.manifest.values
+    encoder = FittedEncoder(model.folder / FOLDER, values["tool_length"])
+    tools: list[Tool] = parts.catalogue.tools()
+    places = model.places(tools)
+    known, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+    rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
+    rows[known] = model.arrays["tools"][places[known]]
+    rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
+    index = Exact(encoder.dim)
+    index.upsert(parts.catalogue.ids, rows)
+    pool, towers = Pool(model.arrays["keys"], model.arrays["pool"]), Reader(model.arrays, options["transfer"].value)
+    encode = _Twice(encoder)
+
+    def meant(texts: list[str]) -> Vectors:
+        held = encode(texts)
+        return unit_rows(towers.read(held, pool.values, pool.near(held, options["k"].value, options["floor"].value))[0])
+
+    retrieve = Retrieve(index, label="masstool", encode=meant, mask=parts.catalogue.mask, depth=DEPTH)
+    if "need" not in values:
+        return retrieve
+    return Detect(lambda texts: needs(towers.logits(encode(texts)), values["need"]).tolist()) >> retrieve

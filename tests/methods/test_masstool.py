@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from toolscout import recipes  # noqa: E402
+from toolscout.config import Settings  # noqa: E402
+from toolscout.dataset import NoTool, Prompt  # noqa: E402
+from toolscout.encoders import unit_rows  # noqa: E402
+from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.lab import bench  # noqa: E402
+from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.methods import Parts  # noqa: E402
+from toolscout.methods.masstool import Pool, Reader, calibrated, nearest, needs  # noqa: E402
+from toolscout.models import Model  # noqa: E402
+from toolscout.pipeline import Stage  # noqa: E402
+from toolscout.store import Catalogue  # noqa: E402
+from toolscout.testing import check_stage  # noqa: E402
+from toolscout.training.intents import Towers, Transfer  # noqa: E402
+from toolscout.types import Search, Tool  # noqa: E402
+
+BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
+QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 30, "threads": 1}
+OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new"}
+CHAT = ["why? why?", "who? when? why?", "what? where?", "how? why? who?", "when? when?", "where? how?", "is it? why?"]
+ALSO = ["when? why?", "who? who? what?", "how? where?", "what? what? why?", "where? when? how?", "is he? when?"]
+
+
+def prompts(texts: list[str], part: str) -> list[Prompt]:
+    return [Prompt(f"{part}-{number}", text, "chat") for number, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def chat() -> NoTool:
+    return NoTool(
+        prompts(CHAT, "train"),
+        prompts(ALSO, "calibrate"),
+        prompts(["who? where?", "what? how? when?", "is she? who?"], "test"),
+    )
+
+
+def fitted(slang: Lesson, bert: str, home: Path, name: str = "masstool", **changes: Any) -> Model:
+    no_tool = changes.pop("no_tool", None)
+    job = prepared(
+        name,
+        slang,
+        home / "out" / f"{name}-{len(changes)}",
+        encoder=TransformerEncoder(bert),
+        changes={**QUICK, **BASE, **changes},
+        settings=Settings(home=home),
+        no_tool=no_tool,
+    )
+    return fit(job)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def model(slang: Lesson, bert: str, home: Path, chat: NoTool) -> Model:
+    return fitted(slang, bert, home, no_tool=chat, **OURS)
+
+
+def pipeline(model: Model, tools: Any) -> Stage:
+    return recipes.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+
+
+def test_it_learns_which_tools_and_whether_any(slang: Lesson, model: Model, chat: NoTool) -> None:
+    figures = model.manifest.metrics
+    assert figures["ndcg@5"] > 0.9 and figures["detect_auroc"] > 0.9
+    stage = pipeline(model, slang.tools)
+    texts = list(slang.dataset.texts("test").values())
+    check_stage(stage, [Search(query=text) for text in texts[:6]])
+    asked = [each.need for each in stage([Search(query=text) for text in texts])]
+    chatted = [each.need for each in stage([Search(query=each.text) for each in chat.test])]
+    assert all(need is not None and 0 <= need <= 1 for need in [*asked, *chatted])
+    assert np.mean([need or 0 for need in asked]) > np.mean([need or 0 for need in chatted]) + 0.3
+
+
+def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert: str, home: Path) -> None:
+    stage = pipeline(fitted(slang, bert, home, epochs=2), slang.tools)
+    [found] = stage([Search(query="please umbrella")])
+    assert found.need is None and "need" not in stage.writes
+    assert set(found.ids) == {tool.id for tool in slang.tools}
+
+
+@pytest.mark.parametrize("name", ["masstool-no-suim", "masstool-no-adakt", "masstool-no-df", "masstool-no-cl"])
+def test_the_ablations_are_fitted(slang: Lesson, bert: str, home: Path, chat: NoTool, name: str) -> None:
+    changes = {} if "floor" in recipes.RECIPES[name].settings else {"epochs": 2}
+    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in recipes.RECIPES[name].settings}
+    job = prepared(
+        name,
+        slang,
+        home / "out" / name,
+        encoder=TransformerEncoder(bert),
+        changes={**given, **BASE, "epochs": 2},
+        settings=Settings(home=home),
+        no_tool=None if name == "masstool-no-adakt" else chat,
+    )
+    model = fit(job)
+    assert ("need" in model.manifest.values) == (name != "masstool-no-adakt")
+    assert ("towers.attend" in model.arrays) == (name != "masstool-no-suim")
+    [found] = pipeline(model, slang.tools)([Search(query="please umbrella")])
+    assert len(found.hits) == len(slang.tools)
+
+
+def test_new_tools_are_found_and_removed_ones_are_not(slang: Lesson, model: Model) -> None:
+    new = Tool(id="d/chess", name="chess", description="umbrella")
+    kept = [tool for tool in slang.tools if tool.id != "d/weather/forecast"]
+    [found] = pipeline(model, [*kept, new])([Search(query="umbrella")])
+    assert "d/chess" in found.ids and "d/weather/forecast" not in found.ids
+
+
+@pytest.mark.parametrize("transfer", ["gate", "attention", "concatenation", "addition", "none"])
+@pytest.mark.parametrize("search", [True, False])
+def test_serving_is_the_network_and_the_network_is_the_paper(transfer: Transfer, search: bool) -> None:
+    random, d = np.random.default_rng(0), 6
+    towers = Towers(d, search=search, transfer=transfer, seed=1)
+    with torch.no_grad():
+        for each in towers.parameters():
+            each.add_(torch.from_numpy(random.normal(size=tuple(each.shape), scale=0.3)).float())
+    rows, pool = unit_rows(random.normal(size=(5, d))), random.normal(size=(9, d)).astype(np.float32)
+    near = np.array([[0, 1, 2], [3, -1, 4], [-1, -1, -1], [5, 5, -1], [8, 7, 6]])
+    arrays = {f"towers.{name}": value.numpy() for name, value in towers.state_dict().items()}
+    served, need = Reader(arrays, transfer).read(rows, pool, near)
+    with torch.no_grad():
+        held = torch.from_numpy(pool)[torch.from_numpy(near).clamp(min=0)]
+        found, logits = towers(torch.from_numpy(rows), 2 * torch.from_numpy(rows), held, torch.from_numpy(near >= 0))
+    np.testing.assert_allclose(served, found.numpy(), atol=1e-5)
+    np.testing.assert_allclose(need, logits.numpy(), atol=1e-5)
+    for number in range(5):
+        expected, logit = by_hand(arrays, transfer, rows[number], [pool[place] for place in near[number] if place >= 0])
+        np.testing.assert_allclose(found[number].numpy(), expected, atol=1e-4)
+        assert logits[number].item() == pytest.approx(logit, abs=1e-4)
+
+
+def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) -> tuple[Any, float]:
+    """Equations 2 to 6 and appendix B.2, one query and one neighbour at a time."""
+
+    def linear(name: str, vector: Any) -> Any:
+        weight, bias = arrays[f"towers.{name}.weight"], arrays[f"towers.{name}.bias"]
+        return np.array(
+            [sum(a * b for a, b in zip(line, vector, strict=True)) + c for line, c in zip(weight, bias, strict=True)]
+        )
+
+    def unit(vector: Any) -> Any:
+        return vector / math.sqrt(sum(value * value for value in vector))
+
+    hidden = np.array([max(0.0, value) for value in linear("project", row)])
+    graph = row + row  # a later query: its own vector in both views
+    total = unit(graph)
+    found = graph
+    if "towers.attend" in arrays:
+        if not near:
+            return total, float(linear("need", hidden)[0])
+        fits = [float(graph @ arrays["towers.attend"] @ each) for each in near]
+        mass = [math.exp(fit - max(fits)) for fit in fits]
+        found = sum(weight / sum(mass) * each for weight, each in zip(mass, near, strict=True))
+        total = total + unit(found)
+    if transfer == "gate":
+        total = total + unit(np.array([1 / (1 + math.exp(-value)) for value in linear("join.0", hidden)]) * found)
+    elif transfer == "addition":
+        total = total + unit(hidden + found)
+    elif transfer == "concatenation":
+        middle = [max(0.0, value) for value in linear("join.0", [*hidden, *found])]
+        total = total + unit(linear("join.1", middle))
+    elif transfer == "attention":
+        joined = np.zeros(len(row))
+        for asking in (hidden, found):
+            fits = [
+                float(linear("join.0", asking) @ linear("join.1", offering)) / math.sqrt(len(row))
+                for offering in (hidden, found)
+            ]
+            mass = [math.exp(fit) for fit in fits]
+            for weight, offering in zip(mass, (hidden, found), strict=True):
+                joined = joined + weight / sum(mass) * linear("join.2", offering)
+        total = total + unit(joined)
+    return total, float(linear("need", hidden)[0])
+
+
+def test_the_nearest_are_those_of_a_full_sort_and_a_query_is_never_its_own(model: Model) -> None:
+    random = np.random.default_rng(1)
+    pool, rows = unit_rows(random.normal(size=(40, 5))), unit_rows(random.normal(size=(7, 5)))
+    near, likeness = nearest(pool, rows, 6)
+    for row in range(7):
+        order = sorted(range(40), key=lambda place: -float(rows[row] @ pool[place]))[:6]
+        assert near[row].tolist() == order
+        np.testing.assert_allclose(likeness[row], [rows[row] @ pool[place] for place in order], rtol=1e-5)
+    few, _ = nearest(pool[:3], rows, 6)
+    assert (few[:, 3:] == -1).all() and (few[:, :3] >= 0).all()
+
+
+def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
+    random = np.random.default_rng(2)
+    keys, tools = unit_rows(random.normal(size=(30, 8))), unit_rows(random.normal(size=(5, 8)))
+    pool = Pool(keys, (keys + tools[random.integers(5, size=30)]).astype(np.float32))
+    towers = Towers(8, search=True, transfer="none", seed=0)
+    reader = Reader({f"towers.{name}": value.numpy() for name, value in towers.state_dict().items()}, "none")
+    [asked] = unit_rows(random.normal(size=(1, 8)))
+
+    def scores(pool: Pool) -> Any:
+        vectors, _ = reader.read(asked[None], pool.values, pool.near(asked[None], 1, 0.0))
+        return (vectors @ tools.T)[0]
+
+    second = int(np.argsort(scores(pool))[-2])
+    grown = pool.added(asked[None], [tools[[second]]])
+    assert int(scores(grown).argmax()) == second
+    assert len(pool.keys) == 30 and len(grown.keys) == 31
+
+
+def test_the_calibration_is_the_best_sigmoid_of_balanced_classes() -> None:
+    random = np.random.default_rng(3)
+    tool, chat = random.normal(2.0, 2.0, size=400), random.normal(-1.0, 1.0, size=50)
+    by = calibrated(tool, chat)
+
+    def cost(slope: float, shift: float) -> float:
+        ones, zeros = 401 / 402, 1 / 52
+        total = 0.0
+        for value in tool:
+            p = 1 / (1 + math.exp(-(slope * value + shift)))
+            total -= 0.5 / 400 * (ones * math.log(p) + (1 - ones) * math.log(1 - p))
+        for value in chat:
+            p = 1 / (1 + math.exp(-(slope * value + shift)))
+            total -= 0.5 / 50 * (zeros * math.log(p) + (1 - zeros) * math.log(1 - p))
+        return total
+
+    found = cost(**by)
+    for slope, shift in ((0.01, 0), (-0.01, 0), (0, 0.01), (0, -0.01), (0.3, 0.3), (-0.2, 0.4)):
+        assert found < cost(by["slope"] + slope, by["shift"] + shift)
+    assert (np.diff(needs(np.linspace(-500, 500, 50), by)) >= 0).all()
+
+
+def test_bench_scores_the_decision_and_writes_each_need(
+    slang: Lesson, bert: str, home: Path, chat: NoTool, tmp_path: Path
+) -> None:
+    job = bench.Job(
+        dataset=slang.dataset,
+        recipe="masstool",
+        label="masstool",
+        out=tmp_path,
+        no_tool=chat,
+        encoder=bert,
+        changes={**QUICK, **OURS, **BASE},
+        settings=Settings(home=home),
+    )
+    result = bench.run(job).result
+    written = json.loads(job.json_path.read_text())
+    assert 0.5 < written["metrics"]["detect_auroc"] <= 1 and len(written["ci95"]["detect_auroc"]) == 2
+    assert result["slices"]["no_tool_kind"]["chat"]["n"] == 3
+    lines = [line.split() for line in gzip.decompress(job.detect_path.read_bytes()).decode().splitlines()]
+    tests = slang.dataset.split("test")
+    assert {query for query, label, _ in lines if label == "1"} == set(tests)
+    assert [query for query, label, _ in lines if label == "0"] == [each.id for each in chat.test]
+    assert all(0 <= float(need) <= 1 for _, _, need in lines)
+
+
+def test_a_base_without_an_encoder_of_its_own_is_refused(slang: Lesson, bert: str, home: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a recipe that tunes an encoder"):
+        fit(
+            prepared(
+                "masstool",
+                slang,
+                home / "no",
+                encoder=TransformerEncoder(bert),
+                changes={"base": "bm25"},
+                settings=Settings(home=home),
+            )
+        )
