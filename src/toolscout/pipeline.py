@@ -337,7 +337,10 @@ class Rerank(Stage):
         label: str = "rerank",
         depth: int = 50,
     ) -> None:
-        """Take `scorer`: a batch whose hits are already cut to `depth` → one score a hit."""
+        """Take `scorer`: a batch whose hits are already cut to `depth` → a score for each hit of a search.
+
+        Where a search has a deadline, they may be fewer: of its first hits only.
+        """
         self.scorer, self.label, self.depth = scorer, label, depth
 
     @property
@@ -361,12 +364,22 @@ class Rerank(Stage):
         note = f"{search.ids.index(tool_id) + 1} before" if rank < self.depth else f"beyond the first {self.depth}"
         return Explanation(self.name, rank + 1, found.hits[rank].score, note)
 
+    def note(self, search: Search) -> str:
+        if search.deadline is None:
+            return ""
+        judged, wanted = sum(f", {self.label}" in hit.why for hit in search.hits), min(self.depth, len(search.hits))
+        return f"the deadline left {wanted - judged} of {wanted} candidates as they were" if judged < wanted else ""
+
     def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
+        if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):
+            raise PipelineError(f"{self.name}: expected {len(head)} scores, found {len(scores)}")
         ranked = order(
-            Hit(hit.id, float(score), f"{hit.why}, {self.label}") for hit, score in zip(head, scores, strict=True)
+            Hit(hit.id, float(score), f"{hit.why}, {self.label}") for hit, score in zip(head, scores, strict=False)
         )
-        floor = ranked[-1].score if ranked else 0.0
-        tail = search.hits[self.depth :]
+        if not ranked:
+            return search.hits
+        floor = ranked[-1].score
+        tail = search.hits[len(scores) :]
         return ranked + tuple(Hit(hit.id, floor - 1e-6 * step, hit.why) for step, hit in enumerate(tail, 1))
 
 

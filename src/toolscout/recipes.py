@@ -15,6 +15,7 @@ from toolscout.methods import (
     Parts,
     beside_words,
     colt,
+    crossencoder,
     dpr,
     masstool,
     mlc,
@@ -174,6 +175,12 @@ RECIPES: dict[str, Recipe] = {
             toolrefiner,
         ),
         _learned("toolrefiner-tool2vec", "The same over tool2vec-tuned.", toolrefiner, {"base": "tool2vec-tuned"}),
+        _learned(
+            "crossencoder",
+            "The first tools of another recipe, each read together with the query by one more encoder.",
+            crossencoder,
+            transfers=True,
+        ),
         # what learns from usage without a transformer
         _learned("tool2vec", "The mean of the queries that used a tool as its vector.", tool2vec, encoder=None),
         dataclasses.replace(

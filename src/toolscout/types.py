@@ -148,6 +148,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         coverage: estimated probability that the set is complete, or None.
         trace: what each stage did.
         search_id: the name of this search in the journal.
+        deadline: on the clock of `time.monotonic`; a slow stage then returns what it has, and its trace says so.
     """
 
     query: str
@@ -161,6 +162,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     coverage: float | None = None
     trace: tuple[Trace, ...] = ()
     search_id: str | None = None
+    deadline: float | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:

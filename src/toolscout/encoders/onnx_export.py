@@ -20,7 +20,7 @@ from toolscout.encoders.onnx_int8 import to_int8
 from toolscout.encoders.transformer import MINILM, TransformerEncoder
 from toolscout.errors import ConfigError, require
 
-__all__ = ["export"]
+__all__ = ["export", "traced"]
 
 OPSET: Final = 18
 MOST_PARAMETERS: Final = 450_000_000  # a graph in one file holds less than 2 GB
@@ -67,7 +67,7 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
                 f"found a cosine of {agreement:.4f}: this kind of model cannot be exported, use it as it is"
             )
         if int8:
-            to_int8(graph, made, texts)
+            to_int8(graph, [made.inputs([pieces]) for pieces in made.pieces(texts, "tool")])
             made = _write(source, graph, Path(held) / "int8", "int8")
             agreement = _agreement(source, made, texts)
         manifest = msgspec.structs.replace(made.manifest, agreement=agreement)
@@ -115,15 +115,21 @@ def _graph(source: TransformerEncoder) -> Any:
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
             return self.model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
 
-    ids, mask = torch.ones((2, 9), dtype=torch.int64), torch.ones((2, 9), dtype=torch.int64)
+    return traced(Whole(), ("input_ids", "attention_mask"), "vectors")
+
+
+def traced(module: Any, inputs: Sequence[str], output: str) -> Any:
+    """A torch module from `inputs`, each (batch, pieces) int64, to one output: an ONNX model."""
+    import torch
+
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("pieces")}
     with _quietly():
         program: Any = torch.onnx.export(
-            Whole().eval(),
-            (ids, mask),
-            input_names=["input_ids", "attention_mask"],
-            output_names=["vectors"],
-            dynamic_shapes={"input_ids": axes, "attention_mask": axes},
+            module.eval(),
+            tuple(torch.ones((2, 9), dtype=torch.int64) for _ in inputs),
+            input_names=list(inputs),
+            output_names=[output],
+            dynamic_shapes=dict.fromkeys(inputs, axes),
             opset_version=OPSET,
             dynamo=True,
             external_data=False,

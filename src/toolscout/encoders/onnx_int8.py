@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.encoders.onnx import OnnxEncoder
 from toolscout.errors import require
 
 __all__ = ["to_int8"]
@@ -27,16 +26,17 @@ WEIGHT_TOP: Final = 85.0  # more would overflow: x86 without VNNI adds two produ
 ZERO: Final = 128  # what stands for 0 among the activations, which are written unsigned
 SMALLEST: Final = 1e-6
 
+Feed: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 
-def to_int8(graph: Any, made: OnnxEncoder, texts: Sequence[str]) -> None:
+
+def to_int8(graph: Any, feeds: Sequence[Feed]) -> None:
     """Change the graph, an ONNX model in float32, in place: its matrix products and its word table.
 
     Args:
         graph: the model.
-        made: the same model as an encoder, for its pieces.
-        texts: what the peaks of the activations are looked for in.
+        feeds: inputs of the model, by name: what the peaks of the activations are looked for in.
     """
-    _even_out(graph, made, texts)
+    _even_out(graph, feeds)
     _quantise(graph)
 
 
@@ -58,8 +58,8 @@ def _products(graph: Any) -> dict[str, list[Any]]:
     return found
 
 
-def _peaks(graph: Any, made: OnnxEncoder, texts: Sequence[str], names: list[str]) -> dict[str, npt.NDArray[Any]]:
-    """Greatest magnitude of each channel of the activations, `(channels,)`, over some texts."""
+def _peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[str, npt.NDArray[Any]]:
+    """Greatest magnitude of each channel of the activations, `(channels,)`, over some inputs."""
     import onnx
 
     onnxruntime: Any = require("onnxruntime", "onnx")
@@ -70,14 +70,14 @@ def _peaks(graph: Any, made: OnnxEncoder, texts: Sequence[str], names: list[str]
     )
     session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
     peaks: dict[str, npt.NDArray[Any]] = {}
-    for pieces in made.pieces(texts, "tool"):
-        for name, values in zip(names, session.run(names, made.inputs([pieces])), strict=True):
+    for feed in feeds:
+        for name, values in zip(names, session.run(names, dict(feed)), strict=True):
             top = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
             peaks[name] = np.maximum(peaks.get(name, top), top)
     return peaks
 
 
-def _even_out(graph: Any, made: OnnxEncoder, texts: Sequence[str]) -> None:
+def _even_out(graph: Any, feeds: Sequence[Feed]) -> None:
     """Bring the channels of what flows into the products nearer to each other; the products stay the same."""
     from onnx import helper
     from onnx.numpy_helper import from_array, to_array
@@ -87,7 +87,7 @@ def _even_out(graph: Any, made: OnnxEncoder, texts: Sequence[str]) -> None:
     products = {
         name: users for name, users in _products(graph).items() if all(uses[node.input[1]] == 1 for node in users)
     }
-    peaks = _peaks(graph, made, texts, list(products))
+    peaks = _peaks(graph, feeds, list(products))
     evened = {}
     for name, users in products.items():
         matrices = {node.input[1]: to_array(weights[node.input[1]]) for node in users}

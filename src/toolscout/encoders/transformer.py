@@ -17,7 +17,7 @@ from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
-__all__ = ["TransformerEncoder"]
+__all__ = ["TransformerEncoder", "cut"]
 
 FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
@@ -64,7 +64,7 @@ class TransformerEncoder:
                 f"found none that can be loaded: {reason}"
             ) from None
         if layers:
-            _cut(self.model, layers)
+            cut(self.model, layers)
         self.model.eval()
         self.dim: int = int(self.model.encode(["dimension"], show_progress_bar=False).shape[1])
         parts = [_weights(self.model), self.model.prompts, self.model.max_seq_length]
@@ -113,7 +113,7 @@ def _layers(name: str) -> int | None:
     return int(number)
 
 
-def _cut(model: Any, layers: int) -> None:
+def cut(model: Any, layers: int) -> None:
     """Keep the first layers of a BERT alone, as COLT compares sizes of encoders."""
     inner = model[0].auto_model
     inner.encoder.layer = inner.encoder.layer[:layers]

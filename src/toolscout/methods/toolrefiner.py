@@ -18,10 +18,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 
-from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import BASE, Fitting, Parts
+from toolscout.methods.ranked import Ranked
 from toolscout.methods.tuning import (
     FOLDER,
     Batch,
@@ -43,7 +43,6 @@ __all__ = ["Options", "fit", "make"]
 
 BLENDS: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 STYLE: Final = "short"
-BATCH: Final = 512
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +90,7 @@ def fit(job: Fitting) -> None:
     chosen = dict(itertools.islice(job.train.items(), math.ceil(options.part * len(job.train))))
     job.say(f"ranking {len(chosen) + len(job.dev):,} queries with {job.base.recipe}")
     place = {tool.id: number for number, tool in enumerate(job.tools)}
-    learned, dev = (_Ranked(job, qrels, options.candidates, place) for qrels in (chosen, job.dev))
+    learned, dev = (Ranked(job, qrels, options.candidates, place) for qrels in (chosen, job.dev))
     there = np.asarray(learned.gold.any(axis=1))
     encoder = own or raw
     vectors = _vectors(job, encoder if options.tool_vectors == "usage" else raw, options.tool_vectors == "usage", place)
@@ -154,41 +153,6 @@ def _of_base(job: Fitting) -> TransformerEncoder | None:
     if job.base.model is None or not (job.base.model.folder / FOLDER).is_dir():
         return None
     return TransformerEncoder(str(job.base.model.folder / FOLDER))
-
-
-class _Ranked:
-    """Queries with the first tools of the first stage.
-
-    Attributes:
-        queries: their ids.
-        candidates: (queries, N) places of tools, best first; -1 where there are fewer.
-        scores: (queries, N) of the first stage, 0 where there are fewer.
-        gold: (queries, N) which of them are.
-    """
-
-    def __init__(self, job: Fitting, qrels: Qrels, n: int, place: Mapping[str, int]) -> None:
-        assert job.base is not None
-        self.queries = queries = list(qrels)
-        self.candidates = np.full((len(queries), n), -1, dtype=np.intp)
-        self.scores = np.zeros((len(queries), n))
-        self.gold = np.zeros((len(queries), n), dtype=np.bool_)
-        for start in range(0, len(queries), BATCH):
-            some = queries[start : start + BATCH]
-            found = job.base.stage([Search(query=job.texts[query], k=n) for query in some])
-            for row, (query, search) in enumerate(zip(some, found, strict=True), start):
-                for column, hit in enumerate(search.hits[:n]):
-                    self.candidates[row, column] = place[hit.id]
-                    self.scores[row, column] = hit.score
-                    self.gold[row, column] = hit.id in qrels[query]
-
-    def rankings(self, logs: Any, blend: float, ids: Sequence[str]) -> dict[str, list[str]]:
-        """Query id → its candidates in the order of logs + blend · score."""
-        totals = np.where(self.candidates >= 0, logs + blend * self.scores, -np.inf)
-        order = np.argsort(-totals, axis=1, kind="stable")
-        rows = np.take_along_axis(self.candidates, order, axis=1)
-        return {
-            query: [ids[number] for number in row if number >= 0] for query, row in zip(self.queries, rows, strict=True)
-        }
 
 
 def _vectors(job: Fitting, encoder: Encoder, by_usage: bool, place: Mapping[str, int]) -> Vectors:

@@ -1,0 +1,365 @@
+"""Rerank-m (Nogueira and Cho, 2019): a cross-encoder reads the query with each of the first m tools, pair by pair.
+
+Over any first stage (`base`). It learns from gold pairs and from hard negatives that the first stage put high, and is
+then written as an ONNX graph in whole numbers of 8 bits: a search needs no torch for it. What is chosen on dev is chosen
+with that graph.
+
+The paper orders by the cross-encoder alone. Here the first stage's score is added to the logit with a weight chosen on
+dev, which may be 0; a logistic curve over the sum, fitted on dev, makes it the probability that the tool is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout import metrics
+from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.errors import ConfigError
+from toolscout.methods import BASE, JUDGED, Fitting, Parts
+from toolscout.methods.logistic import logistic, sigmoid
+from toolscout.methods.ranked import Ranked
+from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Tuning, Whole, about, tower_of, trained, tunable
+from toolscout.models import Model
+from toolscout.pipeline import Pipeline, Rerank, Stage
+from toolscout.types import Search, Tool, digest, render
+
+if TYPE_CHECKING:
+    from toolscout.training.crossencoders import CrossEncoder
+
+__all__ = ["Judge", "Judging", "Options", "fit", "make", "taken_apart"]
+
+GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
+LABEL: Final = "crossencoder"
+STYLE: Final = "short"
+BLENDS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+RIDGE: Final = 1e-3
+PROBES: Final = 64  # pairs in which the peaks of the activations are looked for
+TELL: Final = 50
+
+Floats = npt.NDArray[np.float64]
+
+
+class Options(Tuning, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit; `batch` counts queries.
+
+    Attributes:
+        base: the recipe of the first stage.
+        candidates: m, how many tools of the first stage are read.
+        length: pieces that are read of a pair; the longer of query and tool is cut first.
+        layers: the first so many layers of the encoder alone; 0: all.
+        negatives: hard negatives of a query at a step, drawn from its candidates.
+        unused: whether tools that no training query needs may be negatives: nothing says that they are not needed.
+        loss: yes or no for each pair (`binary`), or this and a list-wise softmax over a query's pairs (`joint`).
+        start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
+        blend: weight of the first stage's score; None: the best on dev.
+        precise: how the graph computes once it is written.
+        judged: dev queries that an epoch, and the blend, are chosen by, at most.
+        fast: the new layer learns so many times as fast.
+        patience: epochs without a better dev before it stops.
+    """
+
+    base: str = "hybrid-dpr"
+    candidates: Annotated[int, msgspec.Meta(ge=2)] = 50
+    length: Annotated[int, msgspec.Meta(ge=16, le=512)] = 64
+    layers: Whole = 0
+    negatives: Count = 6
+    unused: bool = False
+    loss: Literal["binary", "joint"] = "joint"
+    start: Literal["base", "encoder"] = "base"
+    blend: float | None = None
+    precise: Literal["int8", "float32"] = "int8"
+    judged: Count = 600
+    epochs: Count = 4
+    batch: Batch = 32
+    rate: Positive = 1e-4
+    fast: Positive = 10.0
+    patience: Count = 2
+
+
+def text_of(tool: Tool, length: int) -> str:
+    """What is read of a tool, in so many pieces."""
+    return render(tool, STYLE)[: LETTERS * length]
+
+
+# --- the judge --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Blend:
+    """From a cross-encoder's logit and the first stage's score to a probability.
+
+    `p = σ(slope · (logit + weight · z) + offset)`, `z = (score - highest score) / spread`.
+
+    Attributes:
+        weight: of the first stage.
+        spread: mean deviation of its scores for a query.
+        far: z of a tool that is none of the candidates: the mean of the last ones.
+        slope: of the logistic curve.
+        offset: of the logistic curve.
+    """
+
+    weight: float = 0.0
+    spread: float = 1.0
+    far: float = 0.0
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def distances(self, scores: npt.NDArray[Any]) -> Floats:
+        """z of candidates, best first, `(…, n)`."""
+        return np.asarray((scores - scores[..., :1]) / self.spread)
+
+    def shares(self, logits: npt.NDArray[Any], distances: npt.NDArray[Any] | float) -> Floats:
+        """How likely each tool is needed, 0 to 1."""
+        return sigmoid(self.slope * (logits + self.weight * np.asarray(distances)) + self.offset)
+
+
+class Judge:
+    """Reads a query with tools of a catalogue → how likely it needs each."""
+
+    def __init__(self, reader: OnnxPairs, tools: Sequence[Tool], blend: Blend) -> None:
+        """Take the graph, the catalogue, and what makes a probability of a logit."""
+        self.reader, self.blend = reader, blend
+        self.tools = {tool.id: tool for tool in tools}
+
+    def logits(self, query: str, ids: Sequence[str], deadline: float | None = None) -> Floats:
+        """Of the tools, in this order; fewer where the deadline came first."""
+        return self.reader.logits(query, [text_of(self.tools[each], self.reader.length) for each in ids], deadline)
+
+    def others(self, search: Search, ids: Sequence[str]) -> Floats:
+        """How likely tools are that the first stage did not name; fewer where the deadline came first."""
+        return self.blend.shares(self.logits(_text(search), ids, search.deadline), self.blend.far)
+
+    def __call__(self, searches: Sequence[Search]) -> list[Floats]:
+        """A score for each hit of each search. One search takes one thread; of a batch, many are done side by side."""
+        if len(searches) == 1:
+            return [self._of(searches[0])]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(self._of, searches))
+
+    def _of(self, search: Search) -> Floats:
+        logits = self.logits(_text(search), search.ids, search.deadline)
+        distances = self.blend.distances(np.array([hit.score for hit in search.hits]))
+        return self.blend.shares(logits, distances[: len(logits)])
+
+
+def _text(search: Search) -> str:
+    return search.rewrites[-1] if search.rewrites else search.query
+
+
+class Judging(Rerank):
+    """The first hits in the order of a `Judge`."""
+
+    def __init__(self, judge: Judge, depth: int) -> None:
+        """Take the judge, and how many hits it reads."""
+        super().__init__(judge, label=LABEL, depth=depth)
+        self.judge = judge
+
+    def read(self, search: Search) -> int:
+        """How many of its hits, the first ones, were read before the deadline."""
+        return sum(f", {LABEL}" in hit.why for hit in search.hits)
+
+
+def taken_apart(stage: Stage, name: str) -> tuple[Stage, Judging]:
+    """The first stage of a cross-encoder's recipe, and its judge.
+
+    Raises:
+        ConfigError: if the recipe `name` is another one.
+    """
+    last = stage.stages[-1] if isinstance(stage, Pipeline) else stage
+    if not isinstance(stage, Pipeline) or not isinstance(last, Judging):
+        raise ConfigError(f"base: expected a cross-encoder, such as crossencoder, found {name}")
+    return Pipeline(stage.stages[:-1]), last
+
+
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+def fit(job: Fitting) -> None:
+    """Rank the queries with the first stage, tune the cross-encoder, write its graph, and choose the blend on dev.
+
+    Raises:
+        MissingExtra: without torch, sentence-transformers or onnx.
+        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+    """
+    from toolscout.training.crossencoders import CrossEncoder, Reading
+
+    options: Options = job.options
+    assert job.base is not None
+    raw = tunable(job.loaded())
+    own = _of_base(job.base.model) if options.start == "base" else None
+    started = own or raw
+    job.say(f"ranking {len(job.train) + len(job.dev):,} queries with {job.base.recipe}")
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    judged = dict(list(job.dev.items())[:: -(-len(job.dev) // options.judged)])
+    learned, dev = (Ranked(job, qrels, options.candidates, place) for qrels in (job.train, judged))
+    tower = tower_of(started, options)
+    net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=job.seed)
+    texts = [text_of(tool, options.length) for tool in job.tools]
+    gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()]
+    study = _Study(job, dev, _scale(learned), options)
+    pairs = net.pairs(*study.pairs(texts))
+    task = Reading(
+        net,
+        queries=[job.texts[query] for query in job.train],
+        tools=texts,
+        gold=gold,
+        wrong=_wrong(learned, gold, len(texts), options.unused),
+        negatives=options.negatives,
+        loss=options.loss,
+        fast=options.fast,
+        judge=lambda: study.choose(net.logits(pairs))[1],
+        identity=digest("crossencoder/1", [started.fingerprint, job.base.job, job.data.fingerprint, options]),
+    )
+    done = trained(job, task, tower)
+    job.say(f"writing the graph in {options.precise}")
+    graphs = job.work / GRAPHS
+    _export(net, graphs, options, _probes(job, texts))
+    judge = Judge(OnnxPairs(graphs, options.length), job.tools, Blend())
+    logits = study.read(judge)
+    blend, figures = study.choose(logits)
+    base = job.base
+
+    def files(folder: Path) -> None:
+        base.save(folder)
+        graphs.rename(folder / GRAPHS)
+
+    job.save(
+        {},
+        metrics=figures,
+        chosen={"blend": blend.weight} if options.blend is None else {},
+        values={
+            "blend": dataclasses.asdict(blend),
+            "first_stage": study.judge(dev.scores),
+            "logits_alone": study.judge(logits),
+            "in_float32": study.choose(net.logits(pairs))[1],
+            "judged": len(judged),
+            **about(done),
+        },
+        seconds=done.seconds,
+        files=files,
+    )
+
+
+def _of_base(model: Model | None) -> TransformerEncoder | None:
+    """The tuned encoder that the first stage, or what that goes on from, brings; None: there is none."""
+    folder = model.folder if model is not None else None
+    while folder is not None and folder.is_dir():
+        if (folder / FOLDER).is_dir():
+            return TransformerEncoder(str(folder / FOLDER))
+        folder = folder / BASE
+    return None
+
+
+def _wrong(
+    learned: Ranked, gold: Sequence[npt.NDArray[np.intp]], n: int, unused: bool
+) -> list[npt.NDArray[np.intp]]:
+    """Places of the candidates of each query that it does not need."""
+    allowed = np.zeros(n, dtype=np.bool_)
+    allowed[np.unique(np.concatenate(gold))] = True
+    if unused:
+        allowed[:] = True
+    rows = [row[~right & (row >= 0)] for row, right in zip(learned.candidates, learned.gold, strict=True)]
+    return [row[allowed[row]] for row in rows]
+
+
+def _scale(learned: Ranked) -> Blend:
+    """The blend's constants, from the first stage's scores for the training queries."""
+    rows = [row[there >= 0] for row, there in zip(learned.scores, learned.candidates, strict=True)]
+    rows = [row for row in rows if len(row) > 1]
+    spread = float(np.mean([row.std() for row in rows])) if rows else 1.0
+    spread = spread or 1.0
+    return Blend(spread=spread, far=float(np.mean([(row[-1] - row[0]) / spread for row in rows])) if rows else 0.0)
+
+
+class _Study:
+    """The dev queries with their candidates: where the epoch and the blend are chosen."""
+
+    def __init__(self, job: Fitting, dev: Ranked, scale: Blend, options: Options) -> None:
+        self.job, self.dev, self.scale, self.options = job, dev, scale, options
+        self.there = dev.candidates >= 0
+        self.ids = [tool.id for tool in job.tools]
+        self.distances = np.where(self.there, scale.distances(dev.scores), 0.0)
+
+    def pairs(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The texts of every query, once for each of its candidates, and of these."""
+        rows, columns = np.nonzero(self.there)
+        asked = [self.job.texts[query] for query in self.dev.queries]
+        return [asked[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
+
+    def read(self, judge: Judge) -> Floats:
+        """The logits of every pair, by the graph that will serve."""
+        found = np.zeros(self.dev.candidates.shape)
+        for row, query in enumerate(self.dev.queries):
+            places = self.dev.candidates[row][self.there[row]]
+            found[row, : len(places)] = judge.logits(self.job.texts[query], [self.ids[each] for each in places])
+            if row % TELL == 0:
+                self.job.say(f"reading: {row:,} of {len(self.dev.queries):,} dev queries")
+        return found
+
+    def judge(self, totals: Floats) -> dict[str, float]:
+        """The figures of the candidates in this order."""
+        rankings = self.dev.rankings(totals, 0.0, self.ids)
+        golds = {query: self.job.dev[query] for query in self.dev.queries}
+        return metrics.score(rankings, golds, JUDGED).means()
+
+    def choose(self, logits: Floats) -> tuple[Blend, dict[str, float]]:
+        """The best weight of the first stage, as a curve over all pairs, and its figures."""
+        if logits.ndim == 1:
+            logits, flat = np.zeros(self.there.shape), logits
+            logits[self.there] = flat
+        weights = BLENDS if self.options.blend is None else (self.options.blend,)
+        figures = {weight: self.judge(logits + weight * self.distances) for weight in weights}
+        best = max(weights, key=lambda weight: figures[weight]["ndcg@5"] + figures[weight]["comp@5"])
+        blend = dataclasses.replace(self.scale, weight=best)
+        totals = (logits + best * self.distances)[self.there]
+        if totals.size:
+            slope, offset = logistic(totals[:, None], self.dev.gold[self.there], RIDGE).tolist()
+            if slope > 0:
+                blend = dataclasses.replace(blend, slope=slope, offset=offset)
+        return blend, figures[best]
+
+
+def _probes(job: Fitting, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Some pairs of a training query and a tool."""
+    queries = [job.texts[query] for query in job.train]
+    random = np.random.default_rng(job.seed)
+    return [
+        (queries[int(one)], texts[int(other)])
+        for one, other in zip(
+            random.integers(len(queries), size=PROBES), random.integers(len(texts), size=PROBES), strict=True
+        )
+    ]
+
+
+def _export(net: CrossEncoder, folder: Path, options: Options, probes: Sequence[tuple[str, str]]) -> None:
+    """Write the cross-encoder as a folder that `OnnxPairs` reads."""
+    from toolscout.encoders.onnx_export import traced
+    from toolscout.encoders.onnx_int8 import to_int8
+
+    model = net.tower.model.float().to("cpu")
+    graph = traced(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
+    tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
+    write(folder, graph, tokenizer)
+    if options.precise == "int8":
+        made = OnnxPairs(folder, options.length)
+        to_int8(graph, [made.feed(made.pieces(query, [text])) for query, text in probes])
+        write(folder, graph, tokenizer)
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The first stage, and its first tools in the order of the cross-encoder."""
+    model = parts.load(bound=False)
+    options = model.manifest.settings
+    reader = OnnxPairs(model.folder / GRAPHS, options["length"].value)
+    judge = Judge(reader, parts.catalogue.tools(), Blend(**model.manifest.values["blend"]))
+    return parts.base(model) >> Judging(judge, options["candidates"].value)

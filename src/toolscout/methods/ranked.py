@@ -1,0 +1,56 @@
+"""Queries with the first tools of a first stage: what methods that put these in a new order learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from toolscout.dataset import Qrels
+from toolscout.methods import Fitting
+from toolscout.pipeline import Stage
+from toolscout.types import Search
+
+__all__ = ["Ranked"]
+
+BATCH: Final = 512
+
+
+class Ranked:
+    """Queries with the first tools of the first stage.
+
+    Attributes:
+        queries: their ids.
+        candidates: (queries, N) places of tools, best first; -1 where there are fewer.
+        scores: (queries, N) of the first stage, 0 where there are fewer.
+        gold: (queries, N) which of them are.
+    """
+
+    def __init__(
+        self, job: Fitting, qrels: Qrels, n: int, place: Mapping[str, int], stage: Stage | None = None
+    ) -> None:
+        """Rank the queries with `stage`, or else with what the job goes on from."""
+        assert job.base is not None
+        stage = stage or job.base.stage
+        self.queries = queries = list(qrels)
+        self.candidates = np.full((len(queries), n), -1, dtype=np.intp)
+        self.scores = np.zeros((len(queries), n))
+        self.gold = np.zeros((len(queries), n), dtype=np.bool_)
+        for start in range(0, len(queries), BATCH):
+            some = queries[start : start + BATCH]
+            found = stage([Search(query=job.texts[query], k=n) for query in some])
+            for row, (query, search) in enumerate(zip(some, found, strict=True), start):
+                for column, hit in enumerate(search.hits[:n]):
+                    self.candidates[row, column] = place[hit.id]
+                    self.scores[row, column] = hit.score
+                    self.gold[row, column] = hit.id in qrels[query]
+
+    def rankings(self, logs: Any, blend: float, ids: Sequence[str]) -> dict[str, list[str]]:
+        """Query id → its candidates in the order of logs + blend · score."""
+        totals = np.where(self.candidates >= 0, logs + blend * self.scores, -np.inf)
+        order = np.argsort(-totals, axis=1, kind="stable")
+        rows = np.take_along_axis(self.candidates, order, axis=1)
+        return {
+            query: [ids[number] for number in row if number >= 0] for query, row in zip(self.queries, rows, strict=True)
+        }
