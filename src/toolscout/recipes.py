@@ -25,6 +25,7 @@ from toolscout.methods import (
     plain,
     tool2vec,
     toolrefiner,
+    toolrerank,
 )
 from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
@@ -105,6 +106,11 @@ def _learned(
     )
 
 
+def _first(number: int) -> dict[str, Any]:
+    """Rerank-m as settings of toolrerank, so that all m share one cross-encoder."""
+    return {"seen": number, "unseen": number, "hierarchy": "none"}
+
+
 RECIPES: dict[str, Recipe] = {
     each.name: each
     for each in (
@@ -180,6 +186,19 @@ RECIPES: dict[str, Recipe] = {
             "The first tools of another recipe, each read together with the query by one more encoder.",
             crossencoder,
             transfers=True,
+        ),
+        *(
+            _learned(name, summary, toolrerank, settings, transfers=True)
+            for name, summary, settings in (
+                ("crossencoder-10", "crossencoder that reads 10 tools.", _first(10)),
+                ("crossencoder-30", "crossencoder that reads 30 tools.", _first(30)),
+                ("crossencoder-50", "crossencoder that reads 50 tools.", _first(50)),
+                ("toolrerank", "crossencoder that heeds which tools are new, and which belong together.", {}),
+                ("toolrerank-none", "toolrerank without its hierarchy.", {"hierarchy": "none"}),
+                ("toolrerank-single", "toolrerank as if one parent served each query.", {"hierarchy": "single"}),
+                ("toolrerank-multi", "toolrerank as if each query needed several.", {"hierarchy": "multi"}),
+                ("toolrerank-oracle", "toolrerank that is told which; for bench alone.", {"hierarchy": "oracle"}),
+            )
         ),
         # what learns from usage without a transformer
         _learned("tool2vec", "The mean of the queries that used a tool as its vector.", tool2vec, encoder=None),

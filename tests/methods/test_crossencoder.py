@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
-from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
-from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.crossencoder import GRAPHS, Blend, Judging  # noqa: E402
 from toolscout.models import Model  # noqa: E402
-from toolscout.pipeline import Pipeline, Stage  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
-from toolscout.testing import check_stage  # noqa: E402
-from toolscout.training.crossencoders import CrossEncoder, Reading  # noqa: E402
-from toolscout.training.towers import Tower  # noqa: E402
-from toolscout.types import Search, Tool  # noqa: E402
 
 QUICK = {"epochs": 12, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 12, "precision": "float32", "threads": 1}
 

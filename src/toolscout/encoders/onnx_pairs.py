@@ -55,9 +55,7 @@ class OnnxPairs:
         self._tokenizer.enable_truncation(length, strategy="longest_first")
         self._inputs = [each.name for each in self._session.get_inputs()]
 
-    def logits(
-        self, query: str, texts: Sequence[str], deadline: float | None = None
-    ) -> npt.NDArray[np.float64]:
+    def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> npt.NDArray[np.float64]:
         """How much the query needs each tool, as a logit, in the order of the texts.
 
         Args:

@@ -67,6 +67,8 @@ class Parts:
         model: the folder of the fitted model, for recipes that are fitted.
         recipe: name of the recipe that is built.
         build: (name, parts) → another recipe's stages, for recipes that go on from one.
+        gold: query → ids of the tools that it needs. Only `bench` has it, and only for recipes that are measured as an
+            upper bound.
     """
 
     catalogue: Catalogue
@@ -78,6 +80,7 @@ class Parts:
     model: Path | None = None
     recipe: str = ""
     build: Callable[[str, Parts], Stage] | None = None
+    gold: Callable[[str], Sequence[str]] | None = None
 
     def loaded(self) -> Encoder:
         """The encoder, ready-made."""

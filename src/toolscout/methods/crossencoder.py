@@ -1,8 +1,8 @@
 """Rerank-m (Nogueira and Cho, 2019): a cross-encoder reads the query with each of the first m tools, pair by pair.
 
 Over any first stage (`base`). It learns from gold pairs and from hard negatives that the first stage put high, and is
-then written as an ONNX graph in whole numbers of 8 bits: a search needs no torch for it. What is chosen on dev is chosen
-with that graph.
+then written as an ONNX graph in whole numbers of 8 bits: a search needs no torch for it. What is chosen on dev is
+chosen with that graph.
 
 The paper orders by the cross-encoder alone. Here the first stage's score is added to the logit with a weight chosen on
 dev, which may be 0; a logistic curve over the sum, fitted on dev, makes it the probability that the tool is needed.
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from toolscout import metrics
 from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
@@ -36,7 +38,7 @@ from toolscout.types import Search, Tool, digest, render
 if TYPE_CHECKING:
     from toolscout.training.crossencoders import CrossEncoder
 
-__all__ = ["Judge", "Judging", "Options", "fit", "make", "taken_apart"]
+__all__ = ["Blend", "Judge", "Judging", "Options", "fit", "make", "read_all", "taken_apart"]
 
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
 LABEL: Final = "crossencoder"
@@ -115,7 +117,7 @@ class Blend:
     offset: float = 0.0
 
     def distances(self, scores: npt.NDArray[Any]) -> Floats:
-        """z of candidates, best first, `(…, n)`."""
+        """Z of candidates, best first, `(…, n)`."""
         return np.asarray((scores - scores[..., :1]) / self.spread)
 
     def shares(self, logits: npt.NDArray[Any], distances: npt.NDArray[Any] | float) -> Floats:
@@ -139,17 +141,18 @@ class Judge:
         """How likely tools are that the first stage did not name; fewer where the deadline came first."""
         return self.blend.shares(self.logits(_text(search), ids, search.deadline), self.blend.far)
 
-    def __call__(self, searches: Sequence[Search]) -> list[Floats]:
+    def __call__(self, searches: Sequence[Search]) -> list[list[float]]:
         """A score for each hit of each search. One search takes one thread; of a batch, many are done side by side."""
         if len(searches) == 1:
             return [self._of(searches[0])]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return list(pool.map(self._of, searches))
 
-    def _of(self, search: Search) -> Floats:
+    def _of(self, search: Search) -> list[float]:
         logits = self.logits(_text(search), search.ids, search.deadline)
         distances = self.blend.distances(np.array([hit.score for hit in search.hits]))
-        return self.blend.shares(logits, distances[: len(logits)])
+        shares: list[float] = self.blend.shares(logits, distances[: len(logits)]).tolist()
+        return shares
 
 
 def _text(search: Search) -> str:
@@ -225,7 +228,7 @@ def fit(job: Fitting) -> None:
     graphs = job.work / GRAPHS
     _export(net, graphs, options, _probes(job, texts))
     judge = Judge(OnnxPairs(graphs, options.length), job.tools, Blend())
-    logits = study.read(judge)
+    logits = read_all(job, dev, judge)
     blend, figures = study.choose(logits)
     base = job.base
 
@@ -260,9 +263,7 @@ def _of_base(model: Model | None) -> TransformerEncoder | None:
     return None
 
 
-def _wrong(
-    learned: Ranked, gold: Sequence[npt.NDArray[np.intp]], n: int, unused: bool
-) -> list[npt.NDArray[np.intp]]:
+def _wrong(learned: Ranked, gold: Sequence[npt.NDArray[np.intp]], n: int, unused: bool) -> list[npt.NDArray[np.intp]]:
     """Places of the candidates of each query that it does not need."""
     allowed = np.zeros(n, dtype=np.bool_)
     allowed[np.unique(np.concatenate(gold))] = True
@@ -296,16 +297,6 @@ class _Study:
         asked = [self.job.texts[query] for query in self.dev.queries]
         return [asked[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
 
-    def read(self, judge: Judge) -> Floats:
-        """The logits of every pair, by the graph that will serve."""
-        found = np.zeros(self.dev.candidates.shape)
-        for row, query in enumerate(self.dev.queries):
-            places = self.dev.candidates[row][self.there[row]]
-            found[row, : len(places)] = judge.logits(self.job.texts[query], [self.ids[each] for each in places])
-            if row % TELL == 0:
-                self.job.say(f"reading: {row:,} of {len(self.dev.queries):,} dev queries")
-        return found
-
     def judge(self, totals: Floats) -> dict[str, float]:
         """The figures of the candidates in this order."""
         rankings = self.dev.rankings(totals, 0.0, self.ids)
@@ -327,6 +318,34 @@ class _Study:
             if slope > 0:
                 blend = dataclasses.replace(blend, slope=slope, offset=offset)
         return blend, figures[best]
+
+
+def read_all(job: Fitting, ranked: Ranked, judge: Judge) -> Floats:
+    """The logits of every query with each of its candidates, (queries, N), by the graph that will serve.
+
+    What was read is kept in the job's folder of work: an interrupted fit that is resumed goes on where it was.
+    """
+    found, begin = np.zeros(ranked.candidates.shape), 0
+    file = job.work / "read.safetensors"
+    mark = digest("read/1", [job.identity, ranked.queries, ranked.candidates.tolist()])
+    if job.resume and file.exists():
+        with safe_open(file, framework="numpy") as held:
+            if (held.metadata() or {}).get("mark") == mark:
+                found, begin = held.get_tensor("logits"), int(held.metadata()["done"])
+    for row, query in enumerate(ranked.queries[begin:], begin):
+        if row % TELL == 0:
+            job.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {found.shape[1]} tools each")
+            _keep(file, found, {"mark": mark, "done": str(row)})
+        ids = [job.tools[place].id for place in ranked.candidates[row] if place >= 0]
+        found[row, : len(ids)] = judge.logits(job.texts[query], ids)
+    _keep(file, found, {"mark": mark, "done": str(len(found))})
+    return found
+
+
+def _keep(file: Path, logits: Floats, about: dict[str, str]) -> None:
+    aside = file.with_suffix(".partial")
+    save_file({"logits": logits}, aside, metadata=about)
+    aside.replace(file)
 
 
 def _probes(job: Fitting, texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -83,7 +83,7 @@ class CrossEncoder(torch.nn.Module):
             ids[row, : len(pieces)], kinds[row, : len(pieces)] = torch.tensor(pieces), torch.tensor(types)
             mask[row, : len(pieces)] = 1
         with torch.autocast(place.type, torch.bfloat16, enabled=self.tower.half):
-            logits = self(ids.to(place), mask.to(place), kinds.to(place) if self.typed else None)
+            logits: Tensor = self(ids.to(place), mask.to(place), kinds.to(place) if self.typed else None)
         return logits.float()
 
     def logits(self, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
@@ -150,7 +150,7 @@ class Reading(Task):
             inside = [pairs[begins[each] : begins[each + 1]] for each in group]
             logits = self.net.of([pair for some in inside for pair in some])
             lists = torch.nn.utils.rnn.pad_sequence(
-                list(logits.split([len(some) for some in inside])), batch_first=True
+                list(torch.split(logits, [len(some) for some in inside])), batch_first=True
             )
             sizes = [(len(self.gold[rows[each]]), len(columns[each])) for each in group]
             loss = self._loss(lists, sizes) * len(group) / len(rows)
@@ -163,9 +163,7 @@ class Reading(Task):
         place = torch.arange(lists.shape[1])
         gold = torch.stack([place < right for right, _ in sizes]).to(lists.device)
         listed = torch.stack([place < all_ for _, all_ in sizes]).to(lists.device)
-        rows = [
-            binary(row[there], right[there]) for row, there, right in zip(lists, listed, gold, strict=True)
-        ]
+        rows = [binary(row[there], right[there]) for row, there, right in zip(lists, listed, gold, strict=True)]
         loss = torch.stack(rows).mean()
         return loss if self.loss == "binary" else loss + list_softmax(lists, gold, listed)
 

@@ -1,0 +1,218 @@
+"""ToolRerank (arXiv:2403.06551): it reads more of what training never saw, and heeds what belongs together.
+
+What the paper calls the tool of an API is `Tool.parent`. Over a recipe that reads pairs (`base`), and its first stage:
+
+1. adaptive truncation: of tools whose parent training saw, only the first m_s candidates are read, of others m_u;
+2. the cross-encoder's probabilities;
+3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed;
+4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
+
+The thresholds are those of the paper's grid that are best on dev. Beside them stands 0, which leaves a half of the
+hierarchy out: where dev shows that it does harm, it is not used. With flat paths the hierarchy is off, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.dataset import Qrels
+from toolscout.encoders import Encoder, Vectors
+from toolscout.errors import ConfigError
+from toolscout.methods import Fitting, Parts
+from toolscout.methods.crossencoder import Judging, read_all, taken_apart
+from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
+from toolscout.methods.grid import DEPTH, Grid
+from toolscout.methods.logistic import logistic, sigmoid
+from toolscout.methods.ranked import Ranked
+from toolscout.methods.tuning import Count, Whole
+from toolscout.models import Model
+from toolscout.pipeline import Stage
+from toolscout.types import Search, Tool
+
+__all__ = ["Options", "fit", "make"]
+
+STYLE: Final = "short"
+RIDGES: Final = (1e-4, 1e-3, 1e-2)
+
+Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit. With `seen` = `unseen` = m and no hierarchy this is the paper's Rerank-m.
+
+    Attributes:
+        base: the recipe of the cross-encoder.
+        seen: m_s, how many candidates are read of tools whose parent training saw; None: the best on dev, as below.
+        unseen: m_u, the same of the others.
+        sure: τ_s, the probability that makes a parent likely, for queries that one parent serves; 0: they are left as
+            they are.
+        alike: τ_m, the cosine that makes two tools alike, for the other queries.
+        each: n, how many of each group of like tools come first; 0: these queries are left as they are.
+        extend: of which likely parents all tools are read, for queries that one parent serves.
+        hierarchy: which algorithm a query gets: as the `classifier` says, `none`, one for all, or (`oracle`) as its
+            gold tools say, which only `bench` can know.
+        judged: dev queries that all this is chosen by, at most.
+    """
+
+    base: str = "crossencoder"
+    seen: Count | None = None
+    unseen: Count | None = None
+    sure: Threshold | None = None
+    alike: Threshold | None = None
+    each: Whole | None = None
+    extend: Literal["unseen", "none", "seen", "both"] = "unseen"
+    hierarchy: Literal["classifier", "none", "single", "multi", "oracle"] = "classifier"
+    judged: Count = 600
+
+
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+def fit(job: Fitting) -> None:
+    """Fit the classifier on train, read the candidates of dev once, and choose on them.
+
+    Raises:
+        ConfigError: if the base is no cross-encoder.
+    """
+    options: Options = job.options
+    assert job.base is not None
+    first, judging = taken_apart(job.base.stage, job.base.recipe)
+    families = Families(job.tools)
+    seen = {families.of[tool] for tools in job.train.values() for tool in tools}
+    judged = dict(list(job.dev.items())[:: -(-len(job.dev) // options.judged)])
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    job.say(f"ranking {len(judged):,} dev queries with the first stage of {job.base.recipe}")
+    ranked = Ranked(job, judged, DEPTH, place, first)
+    logits = read_all(job, ranked, judging.judge)
+    hierarchical = options.hierarchy != "none" and not families.flat
+    encoder = job.loaded() if hierarchical else None
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "seen": np.array([families.of[tool.id] in seen for tool in job.tools], dtype=np.uint8)
+    }
+    values: dict[str, Any] = {"hierarchy": "off" if options.hierarchy == "none" else FLAT if families.flat else "on"}
+    golds = {query: families.one(list(tools)) for query, tools in judged.items()}
+    single = [options.hierarchy == "single"] * len(judged)
+    rows = np.empty((len(job.tools), 0), dtype=np.float32)
+    if encoder is not None:
+        rows = job.tool_rows(encoder, STYLE)
+        weights, values["classifier"] = _classifier(job, families, encoder)
+        arrays["classifier"] = weights
+        if options.hierarchy == "oracle":
+            single = list(golds.values())
+        elif options.hierarchy == "classifier":
+            single = _says_single(weights, job.query_rows(encoder, list(judged)))
+    grid = Grid(job, options, ranked, logits, families, seen, judging.judge, rows, single)
+    chosen, figures = grid.search(hierarchical)
+    picked = msgspec.structs.asdict(chosen)
+    job.save(
+        arrays,
+        metrics=figures,
+        encoder=encoder,
+        chosen={name: value for name, value in picked.items() if getattr(options, name) is None},
+        values={
+            **values,
+            "first_stage": grid.figures([grid.ids(row) for row in range(len(judged))]),
+            "truncation": grid.by_limits,
+            "judged": len(judged),
+        },
+        files=job.base.save,
+    )
+
+
+def _classifier(job: Fitting, families: Families, encoder: Encoder) -> tuple[npt.NDArray[np.float64], dict[str, Any]]:
+    """Weights over query vectors that say whether one parent serves a query, and how often they are right on dev."""
+    job.say(f"fitting the classifier of queries on {len(job.train):,} of them")
+    rows, dev = (job.query_rows(encoder, list(part)) for part in (job.train, job.dev))
+    labels, wanted = (_labels(part, families) for part in (job.train, job.dev))
+    tried = [logistic(rows, labels, ridge) for ridge in RIDGES]
+    right = [float(np.mean(np.array(_says_single(weights, dev)) == wanted)) for weights in tried]
+    best = int(np.argmax(right))
+    often = float(np.mean(wanted))
+    told = {"accuracy": right[best], "majority": max(often, 1 - often), "single": often, "ridge": RIDGES[best]}
+    job.say(f"the classifier is right on {right[best]:.1%} of dev; the commoner kind is {told['majority']:.1%}")
+    return tried[best], told
+
+
+def _labels(qrels: Qrels, families: Families) -> npt.NDArray[np.bool_]:
+    return np.array([families.one(list(tools)) for tools in qrels.values()], dtype=np.bool_)
+
+
+def _says_single(weights: npt.NDArray[Any], rows: Vectors) -> list[bool]:
+    return [bool(share > 0.5) for share in sigmoid(rows @ weights[:-1] + weights[-1])]
+
+
+# --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The first stage, the truncation, the cross-encoder, and the hierarchy."""
+    model = parts.load(bound=False)
+    options = {name: each.value for name, each in model.manifest.settings.items()}
+    first, judging = taken_apart(parts.base(model), options["base"])
+    tools: list[Tool] = parts.catalogue.tools()
+    families = Families(tools)
+    known = model.places(tools)
+    trained = {
+        families.of[tool.id]
+        for tool, place in zip(tools, known, strict=True)
+        if place >= 0 and model.arrays["seen"][place]
+    }
+
+    def seen(tool: str) -> bool:
+        return families.of[tool] in trained
+
+    chosen = Chosen(**{name: options[name] for name in Chosen.__struct_fields__ if options[name] is not None})
+    judging = Judging(judging.judge, max(chosen.seen, chosen.unseen))
+    stages = first >> Truncate(seen, chosen.seen, chosen.unseen) >> judging
+    if options["hierarchy"] == "none":
+        return stages
+    return stages >> _hierarchy(parts, model, families, seen, judging, chosen, options)
+
+
+def _hierarchy(
+    parts: Parts,
+    model: Model,
+    families: Families,
+    seen: Callable[[str], bool],
+    judging: Judging,
+    chosen: Chosen,
+    options: Mapping[str, Any],
+) -> Hierarchy:
+    """The last stage. What it compares tools and queries with is embedded only if there is a hierarchy."""
+    told, weights = options["hierarchy"], model.arrays.get("classifier")
+    ids = parts.catalogue.ids
+    place = {tool: number for number, tool in enumerate(ids)}
+    known = not families.flat and weights is not None
+    encoder = parts.loaded() if known else None
+    if encoder is not None:
+        parts.load(encoder=encoder, bound=False)
+    rows = parts.tool_rows(encoder, STYLE) if encoder is not None else np.empty((len(ids), 0), dtype=np.float32)
+
+    def single(searches: Sequence[Search]) -> Sequence[bool]:
+        if told in ("single", "multi"):
+            return [told == "single"] * len(searches)
+        if told == "oracle":
+            if parts.gold is None:
+                raise ConfigError("hierarchy oracle: expected bench, which knows what queries need, found a search")
+            return [families.one(parts.gold(search.query)) for search in searches]
+        assert encoder is not None and weights is not None
+        return _says_single(weights, encoder.encode([search.query for search in searches], "query"))
+
+    def similar(tools: Sequence[str]) -> npt.NDArray[Any]:
+        found = rows[[place[tool] for tool in tools]]
+        return np.asarray(found @ found.T)
+
+    def visible(search: Search) -> Callable[[str], bool]:
+        mask = parts.catalogue.mask(search.visible)
+        return lambda tool: mask is None or bool(mask[place[tool]])
+
+    if not known:  # fitted on flat paths: nothing was learned of the hierarchy
+        families = Families([])
+    return Hierarchy(
+        families, seen, judging, chosen, single=single, similar=similar, visible=visible, extend=options["extend"]
+    )
