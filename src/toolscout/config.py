@@ -51,6 +51,12 @@ class Settings:
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
     pins: tuple[str, ...] = ()
+    llm: str = ""
+    llm_timeout: float = 60.0
+    llm_concurrency: int = 4
+    llm_rpm: float = 0.0
+    llm_price_in: float = 0.0
+    llm_price_out: float = 0.0
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,10 +69,14 @@ class Settings:
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
             )
-        for name in ("k", "max_tools", "mcp_timeout", "http_timeout", "call_timeout"):
+        for name in ("k", "max_tools", "mcp_timeout", "http_timeout", "call_timeout", "llm_timeout", "llm_concurrency"):
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
+        for name in ("llm_rpm", "llm_price_in", "llm_price_out"):
+            if not getattr(self, name) >= 0:
+                origin = self.origins.get(name, "argument")
+                raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
         if self.gateway_budget < MIN_BUDGET:
             origin = self.origins.get("gateway_budget", "argument")
             raise ConfigError(

@@ -11,7 +11,9 @@
     │   ├── NotFound               no such tool, source, recipe, model
     │   ├── Denied                 a credential is not valid, or its caller may not do this
     │   ├── StoreError             the store is locked, damaged or from a newer version
-    │   └── Unavailable            a service does not answer now; a way without it is taken where there is one, and said
+    │   ├── Unavailable            a service does not answer now; a way without it is taken where there is one, and said
+    │   ├── BadReply               a language model's reply is not what it was asked for, after asking again
+    │   └── OverBudget             what was allowed to be spent is spent
     └── PipelineError              stages that do not fit together, or a stage that broke its contract
 """
 
@@ -22,10 +24,12 @@ from types import ModuleType
 
 __all__ = [
     "BadEntry",
+    "BadReply",
     "ConfigError",
     "Denied",
     "MissingExtra",
     "NotFound",
+    "OverBudget",
     "PipelineError",
     "SourceError",
     "StoreError",
@@ -77,6 +81,14 @@ class StoreError(UserError):
 
 class Unavailable(UserError):
     """A service does not answer now. Where there is a way without it, it is taken, and the answer says so."""
+
+
+class BadReply(UserError):
+    """A language model's reply is not what it was asked for, even after it was asked again."""
+
+
+class OverBudget(UserError):
+    """What was allowed to be spent is spent; the call was not made."""
 
 
 class PipelineError(ToolscoutError):

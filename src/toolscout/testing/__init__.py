@@ -11,9 +11,22 @@ from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_r
 from toolscout.errors import SourceError
 from toolscout.pipeline import Stage
 from toolscout.sources import Reading
+from toolscout.testing.scripted import Faults, ScriptedLLM
+from toolscout.testing.server import ScriptedServer
 from toolscout.types import Search, Tool, canonical_json, digest
 
-__all__ = ["TOOLS", "HashEncoder", "check_encoder", "check_index", "check_source", "check_stage", "toy_tools"]
+__all__ = [
+    "TOOLS",
+    "Faults",
+    "HashEncoder",
+    "ScriptedLLM",
+    "ScriptedServer",
+    "check_encoder",
+    "check_index",
+    "check_source",
+    "check_stage",
+    "toy_tools",
+]
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "weather/get_forecast": (

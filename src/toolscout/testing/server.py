@@ -1,0 +1,143 @@
+"""The scripted model behind HTTP, in the wire format of chat completions."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from toolscout.llm.wire import Completion, Request
+from toolscout.testing.scripted import ScriptedLLM
+from toolscout.types import digest
+
+__all__ = ["ScriptedServer"]
+
+
+class ScriptedServer:
+    """Serves `ScriptedLLM` at `http://127.0.0.1:PORT/v1` while it is open.
+
+    It adds what only a server can do wrong: 429 with Retry-After, 500, and slow answers, each before a request's first
+    answer. Requests that it does not understand get a 400 that names the parameter.
+
+    Attributes:
+        place: address and model, as the setting `llm` takes them.
+        served: digest of each request that was answered → how often.
+        bodies: what was sent, as it was sent, in the order of the answers.
+        keys: what came as Authorization.
+        refuses: parameters that it answers with status 400.
+    """
+
+    def __init__(self, llm: ScriptedLLM | None = None, *, port: int = 0, refuses: tuple[str, ...] = ()) -> None:
+        """Serve `llm` at `port`; 0: any that is free."""
+        self.llm = llm or ScriptedLLM()
+        self.refuses = refuses
+        self.served: dict[str, int] = {}
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: set[str | None] = set()
+        self._seen: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        scripted = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                scripted.keys.add(self.headers.get("Authorization"))
+                status, headers, answer = scripted.answer(self.path, body)
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *args: object) -> None:
+                """Nothing is logged."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 64
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """A caller that goes away is no news."""
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self.port = int(self._server.server_address[1])
+        self.place = f"http://127.0.0.1:{self.port}/v1#{self.llm.model}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def __enter__(self) -> ScriptedServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], dict[str, Any]]:
+        """Status, headers and body for one request."""
+        mark = digest("body", body)
+        if path != "/v1/chat/completions":
+            return 404, {}, _error(f"no such path: {path}")
+        for name in self.refuses:
+            if name in body:
+                return 400, {}, _error(f"Unsupported parameter: '{name}'")
+        if not isinstance(body.get("messages"), list) or not body["messages"] or body.get("model") != self.llm.model:
+            return 400, {}, _error("expected 'messages' and a known 'model'")
+        if self._first("busy", mark) and self.llm.meets("busy", mark):
+            return 429, {"Retry-After": "0.01"}, _error("rate limit")
+        if self._first("broken", mark) and self.llm.meets("broken", mark):
+            return 500, {"Retry-After": "0.01"}, _error("internal error")
+        if self._first("slow", mark) and self.llm.meets("slow", mark):
+            time.sleep(self.llm.faults.pause)
+        reply = self.llm(
+            Request(
+                model=body["model"],
+                messages=tuple(body["messages"]),
+                max_tokens=body.get("max_tokens") or body.get("max_completion_tokens") or 1024,
+                tools=tuple(body.get("tools") or ()),
+                sample=body.get("seed") or 0,
+            )
+        )
+        with self._lock:
+            self.served[mark] = self.served.get(mark, 0) + 1
+            self.bodies.append(body)
+        return 200, {}, _wire(reply, body["model"], mark)
+
+    def _first(self, kind: str, mark: str) -> bool:
+        with self._lock:
+            known = (kind, mark) in self._seen
+            self._seen.add((kind, mark))
+        return not known
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+
+
+def _wire(reply: Completion, model: str, mark: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
+    if reply.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.calls
+        ]
+    return {
+        "id": f"chatcmpl-{mark[:24]}",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": reply.finish, "logprobs": None}],
+        "usage": {
+            "prompt_tokens": reply.tokens_in,
+            "completion_tokens": reply.tokens_out,
+            "total_tokens": reply.tokens_in + reply.tokens_out,
+        },
+    }

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from toolscout.config import Settings
+from toolscout.errors import ConfigError, OverBudget
+from toolscout.llm import Budget, Prices, card, estimate, quoted
+from toolscout.llm.budget import Pace
+from toolscout.sources import read
+from toolscout.sources.folder import read_tools
+
+bpe_openai = pytest.importorskip("bpe_openai")
+
+
+@pytest.fixture(scope="module", params=["o200k_base", "cl100k_base"])
+def tokens(request: pytest.FixtureRequest) -> object:
+    encoding = bpe_openai.get_encoding(request.param)
+    return lambda text: len(encoding.encode(text))
+
+
+def near(text: str, tokens: object) -> bool:
+    return abs(estimate(text) / tokens(text) - 1) <= 0.2  # type: ignore[operator]
+
+
+def test_estimates_of_our_prompts_are_within_a_fifth_of_two_vocabularies(tokens: object) -> None:
+    folder = resources.files("toolscout.llm") / "prompts"
+    for file in folder.iterdir():
+        assert near(file.read_text(encoding="utf-8"), tokens), file.name
+
+
+@pytest.mark.parametrize("module", ["json", "statistics", "shutil", "zipfile"])
+def test_estimates_of_real_tools_are_within_a_fifth(module: str, tokens: object) -> None:
+    [reading] = read(f"py:{module}", name=None, kind=None, settings=Settings())
+    assert near(quoted("tools", [card(tool) for tool in reading.tools]), tokens)
+
+
+@pytest.mark.parametrize("name", ["toollens", "metatool", "numpybank", "bfcl", "livemcpbench", "ultratool"])
+def test_estimates_of_benchmark_tools_and_queries_are_within_a_fifth(data: Path, name: str, tokens: object) -> None:
+    tools = read_tools(data / name, "d").tools[:100]
+    assert near(quoted("tools", [card(tool) for tool in tools]), tokens)
+    texts = [json.loads(line)["text"] for line in (data / name / "queries.jsonl").read_text().splitlines()[:50]]
+    assert near("\n".join(text for text in texts if len(text) < 2_000), tokens)  # one of them holds an image
+
+
+def test_nothing_is_no_token() -> None:
+    assert estimate("") == 0 and estimate("a") == 1
+
+
+def test_a_call_that_could_overrun_the_budget_is_not_made() -> None:
+    budget = Budget(tokens=1000)
+    booked = budget.book(400, 300)
+    with pytest.raises(OverBudget, match="budget of 1,000 tokens"):
+        budget.book(400, 300)
+    budget.settle(booked, (390, 20))
+    assert (budget.spent.calls, budget.spent.tokens) == (1, 410)
+    budget.settle(budget.book(200, 100), None)
+    assert budget.spent.calls == 1
+
+
+def test_a_budget_in_money_needs_prices_and_stops_too() -> None:
+    with pytest.raises(ConfigError, match="set llm_price_in and llm_price_out"):
+        Budget(dollars=1.0)
+    budget = Budget(dollars=0.01, prices=Prices(10.0, 40.0))
+    budget.settle(budget.book(100, 100), (100, 100))
+    assert budget.spent.dollars == pytest.approx(0.005)
+    with pytest.raises(OverBudget, match="dollars"):
+        budget.book(100, 100)
+
+
+def test_a_budget_holds_whoever_asks_at_once() -> None:
+    budget, made = Budget(tokens=10_000), []
+
+    def spend() -> None:
+        for _ in range(200):
+            try:
+                booked = budget.book(40, 50)
+            except OverBudget:
+                return
+            budget.settle(booked, (40, 50))
+            made.append(1)
+
+    threads = [threading.Thread(target=spend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0 < budget.spent.tokens <= 10_000 and len(made) == budget.spent.calls
+
+
+def test_calls_keep_their_pace() -> None:
+    pace, started = Pace(6000), time.monotonic()
+    for _ in range(11):
+        pace.wait()
+    assert time.monotonic() - started >= 0.099
