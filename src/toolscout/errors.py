@@ -84,7 +84,15 @@ class Unavailable(UserError):
 
 
 class BadReply(UserError):
-    """A language model's reply is not what it was asked for, even after it was asked again."""
+    """A language model's reply is not what it was asked for, even after it was asked again.
+
+    Attributes:
+        reason: one word: `malformed`, or what the check of the reply begins with, before its colon.
+    """
+
+    def __init__(self, message: str, reason: str = "malformed") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class OverBudget(UserError):

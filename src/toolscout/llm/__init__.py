@@ -127,7 +127,7 @@ class LLM:
             what: the prompt.
             kind: a struct; the reply must be a JSON object of its shape.
             typical: a reply as it might be, for estimates of the cost.
-            check: says what is wrong with a reply of the right shape, or None.
+            check: says what is wrong with a reply of the right shape, as `reason: sentence`, or None.
             sample: the same again, for another answer.
             most: tokens of the reply.
             seconds: for each call.
@@ -137,7 +137,7 @@ class LLM:
             OverBudget: before a call that the budget does not allow.
             Unavailable: if there is no answer.
         """
-        schema = schema_of(kind)
+        schema, wrong = schema_of(kind), ""
         messages = opening(what, schema)
         for left in range(self.repairs, -1, -1):
             reply = self._complete(self._request(messages, most, schema, (), sample), seconds)
@@ -156,7 +156,10 @@ class LLM:
                         f"{quoted('problem', wrong)}\nAnswer again: one JSON object of the schema, and nothing else.",
                     },
                 ]
-        raise BadReply(f"{what.name}: expected a reply of its shape, found none in {self.repairs + 1} tries")
+        raise BadReply(
+            f"{what.name}: expected a reply of its shape, found none in {self.repairs + 1} tries",
+            wrong.partition(":")[0],
+        )
 
     def chat(
         self,
@@ -348,10 +351,10 @@ def opening(what: Prompt, schema: dict[str, Any]) -> list[Message]:
 def _judged(reply: Completion, kind: type[T], check: Check[T] | None) -> tuple[str, T | None]:
     """What is wrong with a reply, or the value that it holds."""
     if reply.finish == "length":
-        return "it was cut off: be brief", None
+        return "malformed: it was cut off, be brief", None
     try:
         value: T = decode(reply.text, kind)
     except (msgspec.MsgspecError, RecursionError) as error:
-        return str(error)[:300] or "no JSON", None
+        return f"malformed: {error}"[:300], None
     wrong = check(value) if check else None
     return (wrong, None) if wrong else ("", value)

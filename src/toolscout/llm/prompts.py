@@ -13,9 +13,9 @@ import re
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
-from toolscout.types import Tool
+from toolscout.types import Tool, digest
 
-__all__ = ["Prompt", "Said", "card", "prompt", "quoted"]
+__all__ = ["Prompt", "Said", "card", "prompt", "quoted", "version"]
 
 MOST_DESCRIPTION: Final = 600
 MOST_NOTE: Final = 120
@@ -58,6 +58,11 @@ def prompt(name: str, **values: Any) -> Prompt:
         return str(value) if isinstance(value, (int, Said)) else quoted(match[1], value)
 
     return Prompt(name, f"{_FIELD.sub(fill, system)}\n\n{GROUND}", _FIELD.sub(fill, user))
+
+
+def version(name: str) -> str:
+    """A mark of a prompt's wording, for provenance."""
+    return digest("prompt/1", [GROUND, *_parts(name)])[:12]
 
 
 def quoted(name: str, value: Any) -> str:

@@ -1,0 +1,264 @@
+"""Datasets that a language model writes for tools that are there. This file holds what the builders share.
+
+A builder is an object with `name`, `tools` (the corpus), `prompts` (names of what it asks), `drops` (what it dropped
+before the first attempt) and ::
+
+    attempt(llm, number, examples)  -> Draft, or raises Dropped
+
+Attempt `number` depends on the seed, on what was accepted in earlier rounds, and on nothing else; answers are kept by
+the content of their requests. So a build that is killed and begun again asks only for what it has not got, and ends
+with the same files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+import toolscout
+from toolscout.dataset import HEADER
+from toolscout.errors import BadReply, ConfigError
+from toolscout.lab.results import write_json
+from toolscout.lab.synth.filters import Sieve, lengths
+from toolscout.llm import LLM
+from toolscout.llm.prompts import version
+from toolscout.types import Tool, digest
+
+__all__ = ["Build", "Builder", "Draft", "Dropped", "build", "chance", "examples", "filler", "write_dataset"]
+
+ROUND: Final = 32
+PATIENCE: Final = 4  # attempts for each query that is wanted
+TEST_BELOW: Final = 26
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A query, its gold tools (ids), and how it came to be."""
+
+    query: str
+    gold: tuple[str, ...]
+    steps: dict[str, Any] = {}
+
+
+class Dropped(Exception):
+    """An attempt that came to nothing, with the reason in one word."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Builder(Protocol):
+    """See the head of this file."""
+
+    name: str
+    tools: Sequence[Tool]
+    prompts: Sequence[str]
+    drops: Counter[str]
+
+    def attempt(self, llm: LLM, number: int, examples: Sequence[Mapping[str, Any]]) -> Draft:
+        """One query."""
+        ...
+
+
+@dataclasses.dataclass
+class Build:
+    """What a build made.
+
+    Attributes:
+        drafts: attempt → what it brought.
+        drops: reason → how many attempts, or tools before the first one.
+        attempts: how many.
+    """
+
+    drafts: dict[int, Draft] = dataclasses.field(default_factory=dict)
+    drops: Counter[str] = dataclasses.field(default_factory=Counter)
+    attempts: int = 0
+
+
+def examples(kind: str) -> list[dict[str, Any]]:
+    """The examples that come with the package, of `toolbank`, `polish` or `toollens`."""
+    text = (resources.files("toolscout.lab.synth") / "examples.json").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = json.loads(text)[kind]
+    return found
+
+
+def chance(*of: Any) -> random.Random:
+    """A source of chance that belongs to these values."""
+    return random.Random(int(digest("synth/1", list(of))[:16], 16))
+
+
+def filler(source: random.Random, tools: Sequence[Tool], count: int) -> str:
+    """About as many words as a query has, taken from what tools say of themselves; for estimates of the cost."""
+    words = [word for tool in tools for word in tool.description.split()[:60] if word.isalpha()] or ["something"]
+    return " ".join(source.choice(words) for _ in range(count)).lower()
+
+
+def build(
+    builder: Builder,
+    llm: LLM,
+    wanted: int,
+    *,
+    held_out: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Build:
+    """Attempts, in rounds, until there are `wanted` queries, or four attempts for each were made.
+
+    Args:
+        builder: what attempts.
+        llm: whom it asks.
+        wanted: how many queries.
+        held_out: texts that must not come up, such as those of a test set.
+        say: told how far it is.
+
+    Raises:
+        OverBudget, Unavailable: what is answered is kept; begun again, the build goes on from there.
+    """
+    known = [each["query"] for kind in ("toolbank", "polish", "toollens") for each in examples(kind)]
+    sieve = Sieve(builder.tools, known=known, held_out=held_out)
+    done = Build(drops=Counter(builder.drops))
+    pool: list[dict[str, Any]] = []
+
+    def one(number: int) -> Draft | str:
+        try:
+            return builder.attempt(llm, number, tuple(pool))
+        except Dropped as dropped:
+            return dropped.reason
+        except BadReply as error:
+            return error.reason
+
+    while len(done.drafts) < wanted and done.attempts < wanted * PATIENCE:
+        numbers = range(done.attempts, done.attempts + min(ROUND, wanted - len(done.drafts)))
+        for number, found in zip(numbers, list(llm.map(one, numbers)), strict=True):
+            reason = found if isinstance(found, str) else sieve.refuses(found.query, found.gold)
+            if reason is not None:
+                done.drops[reason] += 1
+            elif isinstance(found, Draft):
+                done.drafts[number] = found
+        done.attempts = numbers.stop
+        pool = [{"tools": list(each.gold), "query": each.query} for each in done.drafts.values()]
+        say(f"{len(done.drafts):,} of {wanted:,} queries, {sum(done.drops.values()):,} dropped")
+    return done
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, model: str, wanted: int) -> dict[str, Any]:
+    """Write corpus, queries, qrels (a tenth is test), report.json and README.md. Returns the report.
+
+    Equal builds give equal bytes.
+
+    Raises:
+        ConfigError: if the folder holds something else, or nothing was made.
+    """
+    if not done.drafts:
+        raise ConfigError(f"{folder}: expected at least one query, found none left: {_told(done.drops)}")
+    refuse_other(folder)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    origin = {
+        "builder": builder.name,
+        "toolscout": toolscout.__version__,
+        "model": model,
+        "seed": seed,
+        "prompts": {name: version(name) for name in builder.prompts},
+    }
+    ids = {number: f"{builder.name}-{number:06d}" for number in done.drafts}
+    lines(folder / "corpus.jsonl", map(_entry, builder.tools))
+    lines(
+        folder / "queries.jsonl",
+        (
+            {
+                "_id": ids[number],
+                "text": draft.query,
+                "metadata": {"kind": builder.name, "attempt": number, "steps": draft.steps, "origin": origin},
+            }
+            for number, draft in done.drafts.items()
+        ),
+    )
+    for split in ("train", "test"):
+        rows = [
+            f"{ids[number]}\t{tool}\t1"
+            for number, draft in done.drafts.items()
+            if (split == "test") == in_test(ids[number])
+            for tool in draft.gold
+        ]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["\t".join(HEADER), *rows]) + "\n")
+    report = {**origin, "wanted": wanted, **quality(builder.tools, done)}
+    write_json(folder / "report.json", report)
+    (folder / "README.md").write_text(_card(report))
+    return report
+
+
+def in_test(query: str) -> bool:
+    """Whether a query belongs to test: a tenth, by a hash of its id."""
+    return int(digest("synth/test", query)[:2], 16) < TEST_BELOW
+
+
+def refuse_other(folder: Path) -> None:
+    """Refuse a folder that holds something else than what a builder wrote.
+
+    Raises:
+        ConfigError: then.
+    """
+    if folder.exists() and any(folder.iterdir()) and not (folder / "report.json").is_file():
+        raise ConfigError(f"{folder}: expected a free folder or one that synth wrote, found other files")
+
+
+def lines(file: Path, rows: Any) -> None:
+    """Write JSON lines."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def _entry(tool: Tool) -> dict[str, Any]:
+    return {
+        "_id": tool.id,
+        "title": tool.name,
+        "text": tool.description,
+        "metadata": {"path": list(tool.path), "parameters": tool.parameters, "source": tool.source},
+    }
+
+
+def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
+    """What can be said of a build without knowing what is right: drops, lengths, coverage, what occurs together."""
+    golds = [draft.gold for draft in done.drafts.values()]
+    used = Counter(tool for gold in golds for tool in gold)
+    pairs = Counter(pair for gold in golds for pair in itertools.combinations(sorted(gold), 2))
+    return {
+        "queries": len(done.drafts),
+        "attempts": done.attempts,
+        "drops": dict(sorted(done.drops.items())),
+        "words": lengths([draft.query for draft in done.drafts.values()]),
+        "tools": len(tools),
+        "tools_used": len(used),
+        "coverage": round(len(used) / max(1, len(tools)), 4),
+        "most_used": used.most_common(5),
+        "tools_per_query": dict(sorted(Counter(map(len, golds)).items())),
+        "pairs": len(pairs),
+        "pairs_seen_again": sum(count > 1 for count in pairs.values()),
+        "most_paired": [[*pair, count] for pair, count in pairs.most_common(5)],
+    }
+
+
+def _told(drops: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items())) or "no attempt was made"
+
+
+def _card(report: Mapping[str, Any]) -> str:
+    return (
+        f"# A dataset written by a language model ({report['builder']})\n\n"
+        f"{report['queries']:,} queries over {report['tools']:,} tools, {100 * report['coverage']:.0f} % of which some "
+        f"query needs. Written by `{report['model']}` with toolscout {report['toolscout']}, seed {report['seed']}; "
+        "nobody has checked that the gold tools are the right ones. A tenth of the queries is `test`.\n\n"
+        f"Dropped: {_told(report['drops'])}. Everything else is in `report.json`, and how each query came to be in its "
+        "metadata.\n"
+    )

@@ -1,0 +1,101 @@
+"""Tools to write queries for: everything that `add` understands, and the services of AWS as botocore describes them.
+
+Left out of numpy and pandas is what ToolBank leaves out (Tool2Vec paper, appendix B).
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from toolscout import sources
+from toolscout.config import Settings
+from toolscout.errors import SourceError, require
+from toolscout.types import Tool
+
+__all__ = ["EXCLUDED", "SERVICES", "collect"]
+
+EXCLUDED: Final = {
+    "numpy": ("ctypeslib", "dtypes", "emath", "rec", "version"),
+    "pandas": ("core", "compat", "util"),
+}
+SERVICES: Final = ("ec2", "rds", "iam", "s3", "sns")
+DEPTH: Final = 2
+MOST_TEXT: Final = 1_000
+KINDS: Final = {
+    "string": "string",
+    "character": "string",
+    "blob": "string",
+    "timestamp": "string",
+    "boolean": "boolean",
+    "integer": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+}
+
+
+def collect(locators: Sequence[str], settings: Settings) -> list[Tool]:
+    """The tools behind locators, each once: what `add` takes, or `boto3` or `boto3:s3,sns`.
+
+    Raises:
+        SourceError: for a locator that cannot be read.
+    """
+    found: dict[str, Tool] = {}
+    for locator in locators:
+        if locator.partition(":")[0] == "boto3":
+            read = list(_boto3(locator.partition(":")[2]))
+        else:
+            read = [tool for reading in _readings(locator, settings) for tool in reading.tools if not _excluded(tool)]
+        found |= {tool.id: tool for tool in read}
+    return list(found.values())
+
+
+def _readings(locator: str, settings: Settings) -> list[sources.Reading]:
+    return sources.read(locator, name=None, kind=sources.detect(locator), settings=settings)
+
+
+def _excluded(tool: Tool) -> bool:
+    top, _, rest = (tool.path[-1] if tool.path else "").partition(".")
+    return rest.partition(".")[0] in EXCLUDED.get(top, ())
+
+
+def _boto3(names: str) -> Iterator[Tool]:
+    """Each operation of the services as a tool; their models are read from files, nothing is connected to."""
+    session = require("botocore.session", "synth").get_session()
+    for service in filter(None, names.split(",")) if names else SERVICES:
+        try:
+            model = session.get_service_model(service.strip())
+        except Exception as error:  # botocore has no one root for "unknown" and "unreadable"
+            if type(error).__module__.partition(".")[0] != "botocore":
+                raise
+            raise SourceError(f"boto3:{service}: expected a service that botocore knows, found none") from None
+        xform = require("botocore", "synth").xform_name
+        for operation in model.operation_names:
+            shape = model.operation_model(operation)
+            yield Tool(
+                id=f"boto3/{service}.{xform(operation)}",
+                name=f"{service}.{xform(operation)}",
+                description=_plain(shape.documentation)[:MOST_TEXT],
+                parameters=_schema(shape.input_shape) if shape.input_shape else {"type": "object", "properties": {}},
+                path=("aws", service),
+            )
+
+
+def _schema(shape: Any, depth: int = DEPTH) -> dict[str, Any]:
+    about = {"description": text} if (text := _plain(shape.documentation)[:200]) else {}
+    if shape.type_name == "structure":
+        inner = {name: _schema(part, depth - 1) for name, part in shape.members.items()} if depth else {}
+        required = {"required": list(shape.required_members)} if depth and shape.required_members else {}
+        return {"type": "object", "properties": inner, **required, **about}
+    if shape.type_name == "list":
+        return {"type": "array", "items": _schema(shape.member, depth - 1) if depth else {}, **about}
+    if shape.type_name == "map":
+        return {"type": "object", **about}
+    return {"type": KINDS.get(shape.type_name, "string"), **about}
+
+
+def _plain(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text or "")).split())

@@ -1,0 +1,99 @@
+"""What makes a written query useless: it was there before, nearly so, it gives its tools away, or a test set has it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from toolscout.names import Names
+from toolscout.pipeline import Stage
+from toolscout.store import Catalogue
+from toolscout.types import Search, Tool
+
+__all__ = ["Near", "Sieve", "normalised"]
+
+SHINGLE: Final = 3
+NEAR: Final = 0.6
+WORDS: Final = (3, 150)
+
+
+def normalised(text: str) -> str:
+    """Letters and digits only, case folded, single spaces."""
+    return " ".join(re.sub(r"[\W_]+", " ", text.casefold()).split())
+
+
+class Near:
+    """Texts by their runs of three words; finds one that shares most of them (Jaccard of at least 0.6)."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._texts: dict[str, int] = {}
+        self._sizes: list[int] = []
+        self._holders: dict[tuple[str, ...], list[int]] = {}
+        for text in texts:
+            self.add(text)
+
+    def __contains__(self, text: str) -> bool:
+        """Whether the very text is there, but for case, spacing and punctuation."""
+        return normalised(text) in self._texts
+
+    def add(self, text: str) -> None:
+        """Take in a text."""
+        key = normalised(text)
+        if key in self._texts:
+            return
+        number = self._texts[key] = len(self._sizes)
+        shingles = _shingles(key)
+        self._sizes.append(len(shingles))
+        for shingle in shingles:
+            self._holders.setdefault(shingle, []).append(number)
+
+    def near(self, text: str) -> bool:
+        """Whether a text that shares most of its runs of words is there."""
+        shingles = _shingles(normalised(text))
+        shared = Counter(number for shingle in shingles for number in self._holders.get(shingle, ()))
+        return any(count / (len(shingles) + self._sizes[number] - count) >= NEAR for number, count in shared.items())
+
+
+def _shingles(key: str) -> set[tuple[str, ...]]:
+    words = key.split()
+    return {tuple(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))}
+
+
+class Sieve:
+    """Lets a query through, or says in one word why not.
+
+    Reasons: `length`, `duplicate` (of a query or an example), `near_duplicate`, `leak` (a held-out set has it, or
+    nearly), `names_tool` (it names one of its tools, so that no search is needed).
+    """
+
+    def __init__(self, tools: Sequence[Tool], *, known: Iterable[str] = (), held_out: Iterable[str] = ()) -> None:
+        """Take the tools, texts that count as written already, and texts that must not come up."""
+        self._near, self._held_out = Near(known), Near(held_out)
+        self._names: Stage = Names(Catalogue.of(tools))
+
+    def refuses(self, text: str, gold: Sequence[str]) -> str | None:
+        """The reason, or None; then the text counts as written."""
+        if not WORDS[0] <= len(text.split()) <= WORDS[1]:
+            return "length"
+        if text in self._near:
+            return "duplicate"
+        if self._near.near(text):
+            return "near_duplicate"
+        if text in self._held_out or self._held_out.near(text):
+            return "leak"
+        [found] = self._names([Search(query=text)])
+        if set(found.ids) & set(gold):
+            return "names_tool"
+        self._near.add(text)
+        return None
+
+
+def lengths(texts: Sequence[str]) -> Mapping[str, int]:
+    """Words: least, median, 90th percentile, most."""
+    counts = sorted(len(text.split()) for text in texts)
+    if not counts:
+        return {}
+    at = {"least": 0.0, "median": 0.5, "p90": 0.9, "most": 1.0}
+    return {name: counts[round(place * (len(counts) - 1))] for name, place in at.items()}

@@ -1,0 +1,247 @@
+"""ToolDet's builder: requests that need no tool but look as if they might (MassTool, section 5).
+
+Of general chat prompts those are kept whose greatest cosine with any query that needs a tool lies in [0.4, 0.6]; a
+model then confirms that no tool is needed; people check the rest (`toolscout synth review`). The folder holds
+queries.jsonl, as `bench --no-tool` takes it, review.jsonl with what waits, and decisions.jsonl, to which each decision
+is appended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+import toolscout
+from toolscout.database import now
+from toolscout.encoders import Encoder
+from toolscout.errors import BadReply, ConfigError, NotFound, SourceError
+from toolscout.lab.results import write_json
+from toolscout.lab.synth import lines, refuse_other
+from toolscout.lab.synth.filters import Near, lengths
+from toolscout.llm import LLM, prompt
+from toolscout.llm.prompts import version
+
+__all__ = ["WINDOW", "Candidate", "Review", "build", "prompts_of", "sift"]
+
+WINDOW: Final = (0.4, 0.6)
+ROUND: Final = 64
+BATCH: Final = 512
+TEST_BELOW: Final = 26
+
+
+class Need(msgspec.Struct):
+    """The model's verdict."""
+
+    needs_tool: bool
+    reason: str
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A prompt that may need no tool: its greatest cosine with a query that needs one, and the model's reason."""
+
+    id: str
+    text: str
+    similarity: float
+    reason: str = ""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What a person said of a candidate."""
+
+    id: str
+    verdict: Literal["accept", "reject"]
+    at: str
+    by: str = ""
+
+
+def prompts_of(file: Path) -> list[str]:
+    """General chat prompts: the `text` (or `prompt`) of each line of a .jsonl, else the lines of a text.
+
+    Raises:
+        SourceError: naming file and line that has none.
+    """
+    try:
+        raw = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{file}: expected a file of prompts, found: {type(error).__name__}") from None
+    if file.suffix != ".jsonl":
+        return [line.strip() for line in raw if line.strip()]
+    found = []
+    for number, line in enumerate(raw, 1):
+        try:
+            entry = msgspec.json.decode(line)
+            text = entry if isinstance(entry, str) else entry.get("text") or entry["prompt"]
+        except (msgspec.DecodeError, KeyError, AttributeError):
+            raise SourceError(f'{file}, line {number}: expected an object with "text" or "prompt"') from None
+        found.append(str(text).strip())
+    return list(filter(None, found))
+
+
+def sift(
+    prompts: Sequence[str], queries: Sequence[str], encoder: Encoder, *, window: tuple[float, float] = WINDOW
+) -> tuple[list[Candidate], Counter[str]]:
+    """The prompts in the window, in their order, and how many fell out on which side or were there before."""
+    drops: Counter[str] = Counter()
+    seen = Near()
+    fresh = []
+    for text in prompts:
+        if text in seen or seen.near(text):
+            drops["duplicate"] += 1
+            continue
+        seen.add(text)
+        fresh.append(text)
+    needing = encoder.encode(list(queries), "query")
+    found = []
+    for start in range(0, len(fresh), BATCH):
+        batch = fresh[start : start + BATCH]
+        nearest = np.max(encoder.encode(batch, "query") @ needing.T, axis=1)
+        for text, value in zip(batch, nearest.tolist(), strict=True):
+            if value < window[0]:
+                drops["too_far"] += 1
+            elif value > window[1]:
+                drops["too_near"] += 1
+            else:
+                mark = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+                found.append(Candidate(f"tooldet-{mark}", text, round(value, 4)))
+    return found, drops
+
+
+def build(
+    candidates: Sequence[Candidate],
+    llm: LLM,
+    wanted: int,
+    drops: Counter[str],
+    *,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Candidate]:
+    """The first `wanted` candidates of which the model says that they need no tool; `drops` counts the others.
+
+    Raises:
+        OverBudget, Unavailable: what is answered is kept; begun again, the build goes on from there.
+    """
+
+    def verify(each: Candidate) -> Candidate | str:
+        what = prompt("tooldet_verify", query=each.text)
+        try:
+            reply = llm.ask(what, Need, typical=Need(False, "Language alone is enough to answer that."))
+        except BadReply as error:
+            return error.reason
+        return "needs_tool" if reply.needs_tool else msgspec.structs.replace(each, reason=reply.reason)
+
+    kept: list[Candidate] = []
+    waiting = iter(candidates)
+    while len(kept) < wanted and (batch := list(itertools.islice(waiting, min(ROUND, wanted - len(kept))))):
+        for found in list(llm.map(verify, batch)):
+            if isinstance(found, str):
+                drops[found] += 1
+            else:
+                kept.append(found)
+        say(f"{len(kept):,} of {wanted:,} prompts, {sum(drops.values()):,} dropped")
+    return kept
+
+
+class Review:
+    """The folder of a build, and what people say of it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read a folder that `write` wrote.
+
+        Raises:
+            NotFound: if there is none.
+            SourceError: for a damaged line.
+        """
+        self.folder = folder
+        if not (folder / "review.jsonl").is_file():
+            raise NotFound(f"{folder}: expected a folder that  toolscout synth tooldet  wrote, found no review.jsonl")
+        self.candidates = {each.id: each for each in _decoded(folder / "review.jsonl", Candidate)}
+        self.decisions: dict[str, Decision] = {}
+        if (folder / "decisions.jsonl").is_file():
+            self.decisions = {each.id: each for each in _decoded(folder / "decisions.jsonl", Decision)}
+
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        kept: Sequence[Candidate],
+        drops: Mapping[str, int],
+        *,
+        model: str,
+        window: tuple[float, float],
+        wanted: int,
+    ) -> Review:
+        """Write a build; decisions that were made before are kept.
+
+        Raises:
+            ConfigError: if the folder holds something else, or nothing was kept.
+        """
+        if not kept:
+            told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items()))
+            raise ConfigError(f"{folder}: expected prompts that need no tool, found none left: {told or 'none given'}")
+        refuse_other(folder)
+        lines(folder / "review.jsonl", map(msgspec.to_builtins, kept))
+        report = {
+            "builder": "tooldet",
+            "toolscout": toolscout.__version__,
+            "model": model,
+            "prompts": {"tooldet_verify": version("tooldet_verify")},
+            "window": list(window),
+            "wanted": wanted,
+            "queries": len(kept),
+            "drops": dict(sorted(drops.items())),
+            "words": lengths([each.text for each in kept]),
+        }
+        write_json(folder / "report.json", report)
+        made = cls(folder)
+        made.export()
+        return made
+
+    def waiting(self) -> Iterator[Candidate]:
+        """What nobody has decided on, the most doubtful (nearest to a query that needs a tool) first."""
+        left = [each for each in self.candidates.values() if each.id not in self.decisions]
+        yield from sorted(left, key=lambda each: (-each.similarity, each.id))
+
+    def decide(self, id: str, verdict: Literal["accept", "reject"], *, by: str = "") -> None:
+        """Write a decision; it survives whatever happens next.
+
+        Raises:
+            NotFound: for an id that is no candidate.
+        """
+        if id not in self.candidates:
+            raise NotFound(f"expected the id of a candidate, found {id!r}")
+        made = Decision(id, verdict, now(), by)
+        with (self.folder / "decisions.jsonl").open("ab") as stream:
+            stream.write(msgspec.json.encode(made) + b"\n")
+        self.decisions[id] = made
+
+    def export(self, *, reviewed_only: bool = False) -> int:
+        """Write queries.jsonl: everything that was not rejected, or only what was accepted. Returns how many."""
+        rows = []
+        for each in self.candidates.values():
+            decision = self.decisions.get(each.id)
+            if (decision and decision.verdict == "reject") or (reviewed_only and decision is None):
+                continue
+            test = hashlib.blake2b(f"test/{each.id}".encode()).digest()[0] < TEST_BELOW
+            meta = {
+                "kind": "tooldet",
+                "split": "test" if test else "dev",
+                "similarity": each.similarity,
+                "reviewed": decision is not None,
+            }
+            rows.append({"_id": each.id, "text": each.text, "metadata": meta})
+        lines(self.folder / "queries.jsonl", rows)
+        return len(rows)
+
+
+def _decoded(file: Path, kind: type[Any]) -> Iterator[Any]:
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            yield msgspec.json.decode(line, type=kind)
+        except msgspec.MsgspecError as error:
+            raise SourceError(f"{file}, line {number}: expected a {kind.__name__.lower()}, found: {error}") from None

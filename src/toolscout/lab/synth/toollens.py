@@ -1,0 +1,214 @@
+"""ToolLens's builder: short requests that several kinds of tools serve (COLT, appendix A.1).
+
+Five steps: tools that nobody asks for are left out (for authentication, testing, mapping of ids); a scene for a tool; a
+statement from the scene and the tool's parameters alone; three kinds of tools that would serve it, the originating tool
+put to the nearest kind and the others found by dense search and verified; a rewriting that holds every required
+parameter. Ours: people verified, here the model does; the kind must lie near its tool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from toolscout.encoders import Encoder, encode_tools
+from toolscout.errors import BadReply, ConfigError
+from toolscout.lab.synth import Draft, Dropped, chance, examples, filler
+from toolscout.llm import LLM, card, prompt
+from toolscout.types import Tool
+
+__all__ = ["ToolLens", "not_for_people"]
+
+SORTED: Final = 20  # tools in one question of the selection
+KINDS: Final = 3
+REASONS: Final = {
+    "auth": re.compile(
+        r"\b(log ?in|log ?out|sign ?in|oauth|api key|access token|refresh token|authenticat\w+)\b", re.I
+    ),
+    "testing": re.compile(r"\b(ping|health ?check|test endpoint|dummy|debug\w*|for testing)\b", re.I),
+    "id_mapping": re.compile(r"\b(id mapping|map\w* (an? )?ids?|convert\w* (an? )?ids?|ids? to (an? )?ids?)\b", re.I),
+}
+
+
+class Verdict(msgspec.Struct):
+    """What a tool is."""
+
+    id: str
+    verdict: Literal["everyday", "auth", "testing", "id_mapping"]
+
+
+class Selection(msgspec.Struct):
+    """Step 1."""
+
+    verdicts: list[Verdict]
+
+
+class Scene(msgspec.Struct):
+    """Step 2."""
+
+    scene: str
+
+
+class Statement(msgspec.Struct):
+    """Step 3."""
+
+    query: str
+
+
+class Categories(msgspec.Struct):
+    """Step 4."""
+
+    categories: Annotated[list[str], msgspec.Meta(min_length=KINDS, max_length=KINDS)]
+
+
+class Check(msgspec.Struct):
+    """Whether a proposed tool helps."""
+
+    id: str
+    helps: bool
+
+
+class Checks(msgspec.Struct):
+    """Step 4, verified."""
+
+    checks: list[Check]
+
+
+class Rewritten(msgspec.Struct):
+    """Step 5."""
+
+    query: str
+
+
+def not_for_people(tool: Tool) -> str | None:
+    """Why nobody would ask for this tool, by its words: `auth`, `testing` or `id_mapping`; None: somebody might."""
+    text = f"{tool.name.replace('_', ' ')} {tool.description}"
+    return next((reason for reason, words in REASONS.items() if words.search(text)), None)
+
+
+class ToolLens:
+    """See the head of this file."""
+
+    name = "toollens"
+    prompts = (
+        *("toollens_select", "toollens_scene", "toollens_query", "toollens_categories", "toollens_verify"),
+        "toollens_rewrite",
+    )
+
+    def __init__(self, tools: Sequence[Tool], llm: LLM, encoder: Encoder, *, seed: int = 0) -> None:
+        """Select among the tools (step 1) and embed those that stay.
+
+        Raises:
+            ConfigError: if fewer than three stay.
+        """
+        self.seed, self.encoder = seed, encoder
+        self.drops: Counter[str] = Counter()
+        self.tools = self._selected(sorted(tools, key=lambda tool: tool.id), llm)
+        if len(self.tools) < KINDS:
+            raise ConfigError(f"expected at least {KINDS} tools that people would ask for, found {len(self.tools)}")
+        self._rows = encode_tools(lambda texts: encoder.encode(texts, "tool"), self.tools)
+        self._order = chance("toollens", seed).sample(range(len(self.tools)), len(self.tools))
+
+    def _selected(self, tools: Sequence[Tool], llm: LLM) -> list[Tool]:
+        left = []
+        for tool in tools:
+            if reason := not_for_people(tool):
+                self.drops[f"tool_{reason}"] += 1
+            else:
+                left.append(tool)
+        groups = [left[start : start + SORTED] for start in range(0, len(left), SORTED)]
+
+        def sort(group: Sequence[Tool]) -> dict[str, str]:
+            typical = Selection([Verdict(tool.id, "everyday") for tool in group])
+            what = prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group])
+            try:
+                reply = llm.ask(what, Selection, typical=typical, most=2048)
+            except BadReply as error:
+                return {"": error.reason}
+            return {each.id: each.verdict for each in reply.verdicts}
+
+        kept: list[Tool] = []
+        for group, verdicts in zip(groups, llm.map(sort, groups), strict=True):
+            if "" in verdicts:  # the words have had their say; the model's is missing
+                self.drops[f"selection_{verdicts['']}"] += 1
+            for tool in group:
+                verdict = verdicts.get(tool.id, "everyday")
+                if verdict == "everyday":
+                    kept.append(tool)
+                else:
+                    self.drops[f"tool_{verdict}"] += 1
+        return kept
+
+    def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, Any]]) -> Draft:
+        """One query; see `toolscout.lab.synth`."""
+        sample, place = divmod(number, len(self.tools))
+        tool = self.tools[self._order[place]]
+        source = chance("toollens", self.seed, number)
+        scene = llm.ask(
+            prompt("toollens_scene", tool=card(tool)),
+            Scene,
+            typical=Scene(filler(source, [tool], 4)),
+            sample=sample,
+        ).scene
+        statement = llm.ask(
+            prompt("toollens_query", scene=scene, parameters=card(tool).get("parameters", {})),
+            Statement,
+            typical=Statement(filler(source, [tool], 18)),
+            sample=sample,
+        ).query
+        kinds = llm.ask(
+            prompt("toollens_categories", query=statement),
+            Categories,
+            typical=Categories([filler(source, [tool], 6) for _ in range(KINDS)]),
+            sample=sample,
+        ).categories
+        proposed = dict(self._aligned(place, kinds))
+        gold = (tool.id, *self._verified(llm, statement, proposed))
+        if len(gold) < 2:
+            raise Dropped("single_tool")
+        held = {each.id: each for each in self.tools}
+        told = [*examples("toollens"), *({"query": each["query"]} for each in known)]
+        final = llm.ask(
+            prompt(
+                "toollens_rewrite",
+                examples=source.sample(told, KINDS),
+                query=statement,
+                parameters=[card(held[each]).get("parameters", {}) for each in gold],
+            ),
+            Rewritten,
+            typical=Rewritten(filler(source, [tool], 26)),
+            sample=sample,
+        ).query
+        return Draft(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
+
+    def _aligned(self, place: int, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """(kind, id) of the nearest tool to each kind but the one that the originating tool stands for."""
+        own = self._order[place]
+        cosines = self.encoder.encode(list(kinds), "query") @ self._rows.T
+        taken = {own}
+        mine = int(np.argmax(cosines[:, own]))
+        for number, kind in enumerate(kinds):
+            if number == mine:
+                continue
+            best = next(int(each) for each in np.argsort(-cosines[number], kind="stable") if int(each) not in taken)
+            taken.add(best)
+            yield kind, self.tools[best].id
+
+    def _verified(self, llm: LLM, statement: str, proposed: Mapping[str, str]) -> list[str]:
+        held = {each.id: each for each in self.tools}
+        reply = llm.ask(
+            prompt(
+                "toollens_verify",
+                query=statement,
+                proposals=[{"kind": kind, "tool": card(held[id], parameters=False)} for kind, id in proposed.items()],
+            ),
+            Checks,
+            typical=Checks([Check(id, True) for id in proposed.values()]),
+        )
+        helps = {each.id for each in reply.checks if each.helps}
+        return [id for id in proposed.values() if id in helps]

@@ -1,0 +1,173 @@
+"""The builders against the scripted model over real HTTP, with real tools."""
+
+from __future__ import annotations
+
+import filecmp
+from collections import Counter
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolscout.config import Settings
+from toolscout.dataset import Dataset
+from toolscout.encoders.static import StaticEncoder
+from toolscout.errors import ConfigError, SourceError
+from toolscout.lab.synth import build, examples, write_dataset
+from toolscout.lab.synth.collect import collect
+from toolscout.lab.synth.filters import Near, Sieve
+from toolscout.lab.synth.toolbank import ToolBank
+from toolscout.lab.synth.toollens import ToolLens, not_for_people
+from toolscout.llm import LLM, connect
+from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
+from toolscout.types import Tool
+
+MODULES = ("py:statistics", "py:shutil", "py:zipfile", "py:json", "py:datetime", "py:textwrap", "py:calendar")
+FAULTY = Faults(bad_json=0.05, once=0.05, unknown=0.06, duplicate=0.06, busy=0.05, broken=0.05, slow=0.02, pause=0.01)
+
+
+@pytest.fixture(scope="module")
+def tools() -> list[Tool]:
+    return collect(MODULES, Settings())
+
+
+def made(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def settings(place: str, home: Path) -> Settings:
+    return Settings(home=home, llm=place, llm_concurrency=8)
+
+
+def same(one: Path, other: Path) -> bool:
+    names = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "report.json", "README.md"]
+    return not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("wanted", [80, pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", ["toolbank", "toollens"])
+def test_a_builder_drops_what_went_wrong_and_nothing_else(
+    tools: list[Tool], tmp_path: Path, kind: str, wanted: int
+) -> None:
+    with ScriptedServer(ScriptedLLM(faults=FAULTY)) as server, connect(settings(server.place, tmp_path)) as llm:
+        builder: Any = ToolBank(tools) if kind == "toolbank" else ToolLens(tools, llm, StaticEncoder())
+        done = build(builder, llm, wanted)
+        report = write_dataset(tmp_path / "set", builder, done, seed=0, model="scripted", wanted=wanted)
+        drops = Counter(report["drops"])
+        assert drops["malformed"] + drops["selection_malformed"] == server.llm.count("bad_json") >= 5
+        assert drops["unknown_tool"] == server.llm.count("unknown")
+        assert drops["duplicate"] == server.llm.count("duplicate") >= 3
+        assert llm.repaired >= server.llm.count("once") >= 5 and server.llm.count("busy") >= 5
+        assert max(server.served.values()) == 1
+    lost = sum(count for reason, count in drops.items() if not reason.startswith(("tool_", "selection_")))
+    assert report["attempts"] == report["queries"] + lost and report["queries"] == wanted
+    dataset = Dataset.load(tmp_path / "set")
+    assert len(dataset.queries) == wanted and dataset.split("test") and dataset.split("dev")
+    assert all(2 <= len(gold) <= 5 for split in ("train", "dev", "test") for gold in dataset.split(split).values())
+    meta = next(iter(dataset.query_meta.values()))
+    assert meta["origin"]["model"] == "scripted" and meta["origin"]["prompts"] and meta["steps"]
+    assert report["coverage"] > 0.5 and report["words"]["least"] >= 3
+
+
+def test_what_the_packaged_examples_say_cannot_come_back(tools: list[Tool]) -> None:
+    llm = LLM(ScriptedLLM(faults=Faults(duplicate=1.0)))
+    done = build(ToolBank(tools), llm, 5)
+    assert not done.drafts and done.drops == {"duplicate": 20}
+    with pytest.raises(ConfigError, match="20 duplicate"):
+        write_dataset(Path("nowhere"), ToolBank(tools), done, seed=0, model="m", wanted=5)
+
+
+def test_the_seed_makes_another_dataset_and_the_same_seed_the_same(tools: list[Tool], tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        builder = ToolBank(tools, seed=seed)
+        done = build(builder, LLM(ScriptedLLM()), 20)
+        write_dataset(tmp_path / name, builder, done, seed=seed, model="scripted", wanted=20)
+    assert same(tmp_path / "a", tmp_path / "b") and not same(tmp_path / "a", tmp_path / "c")
+
+
+def test_a_set_that_is_held_out_stays_out(tools: list[Tool]) -> None:
+    first = build(ToolBank(tools), LLM(ScriptedLLM()), 10)
+    texts = [draft.query for draft in first.drafts.values()]
+    again = build(ToolBank(tools), LLM(ScriptedLLM()), 10, held_out=texts[:4])
+    assert again.drops["leak"] == 4 and not set(texts[:4]) & {draft.query for draft in again.drafts.values()}
+
+
+def test_tools_that_nobody_asks_for_are_left_out_by_words_or_by_the_model(tools: list[Tool]) -> None:
+    odd = [
+        Tool(id="x/1", name="refresh", description="Refresh the access token."),
+        Tool(id="x/2", name="ping_server", description="Says whether it is alive."),
+        Tool(id="x/3", name="convert", description="Converts an ID to a name."),
+        Tool(id="x/4", name="reset", description="Sets a new password for the service's own account."),
+    ]
+    assert [not_for_people(tool) for tool in odd] == ["auth", "testing", "id_mapping", None]
+    builder = ToolLens([*tools[:10], *odd], LLM(ScriptedLLM()), StaticEncoder())
+    assert builder.drops == {"tool_auth": 2, "tool_testing": 1, "tool_id_mapping": 1}
+    assert not {tool.id for tool in odd} & {tool.id for tool in builder.tools}
+
+
+def test_the_kinds_of_a_statement_lead_to_the_nearest_other_tools() -> None:
+    tools = [
+        Tool(id=f"x/{name}", name=name, description=text)
+        for name, text in {
+            "rain": "Weather forecast for a city",
+            "train": "Railway timetable between two stations",
+            "hotel": "Rooms in a hotel",
+            "poem": "Writes a poem",
+        }.items()
+    ]
+    said = {
+        "Categories": lambda data, chance: {"categories": ["hotel rooms", "weather forecast", "railway timetable"]},
+        "Checks": lambda data, chance: {
+            "checks": [
+                {"id": each["tool"]["id"], "helps": each["tool"]["id"] != "x/hotel"} for each in data["proposals"]
+            ]
+        },
+    }
+    builder = ToolLens(tools, LLM(ScriptedLLM()), StaticEncoder())
+    place = next(place for place, own in enumerate(builder._order) if builder.tools[own].id == "x/rain")
+    draft = builder.attempt(LLM(ScriptedLLM(answers=said)), place, ())
+    assert set(draft.gold) == {"x/rain", "x/train"}
+    assert set(draft.steps["kinds"].values()) == {"x/train", "x/hotel"}
+
+
+def test_texts_that_share_most_of_their_words_in_a_row_are_near() -> None:
+    near = Near(["Plot total sales by region from the file sales.csv for last year"])
+    assert "plot total sales by region, from the file: sales csv for last year" in near
+    assert near.near("Plot total sales by region from the file sales.csv for this year")
+    assert not near.near("Which region sold most, by the file of last year?")
+
+
+def test_a_query_that_names_its_tool_is_refused_and_says_why() -> None:
+    tools = [Tool(id="s/get_rain", name="get_rain"), Tool(id="s/copy", name="copy")]
+    sieve = Sieve(tools, known=["An example that everybody knows"])
+    assert sieve.refuses("Please run get_rain for Oslo", ["s/get_rain"]) == "names_tool"
+    assert sieve.refuses("Please run get_rain for Oslo", ["s/copy"]) is None
+    assert sieve.refuses("Please copy my files to Oslo", ["s/copy"]) is None
+    assert sieve.refuses("an EXAMPLE, that everybody knows!", ["s/copy"]) == "duplicate"
+    assert sieve.refuses("too short", ["s/copy"]) == "length"
+
+
+def test_numpy_and_pandas_come_without_what_toolbank_leaves_out() -> None:
+    numpy = {tool.path[-1] for tool in collect(["py:numpy"], Settings())}
+    assert numpy and not {path for path in numpy if path.startswith(("numpy.rec", "numpy.ctypeslib", "numpy.dtypes"))}
+
+
+def test_services_of_aws_become_tools_without_any_connection() -> None:
+    pytest.importorskip("botocore")
+    tools = {tool.id: tool for tool in collect(["boto3:s3,sns"], Settings())}
+    bucket = tools["boto3/s3.create_bucket"]
+    assert len(tools) > 100 and bucket.path == ("aws", "s3") and "<" not in bucket.description
+    assert bucket.parameters and "Bucket" in bucket.parameters["required"]
+    with pytest.raises(SourceError, match="expected a service that botocore knows"):
+        collect(["boto3:nosuch"], Settings())
+
+
+def test_the_examples_that_come_with_the_package_are_whole() -> None:
+    assert len(examples("toolbank")) >= 5
+    assert all(2 <= len(each["tools"]) <= 5 and each["query"] for each in examples("toolbank"))
+    assert {each["verdict"] for each in examples("polish")} == {"good", "refined"}
