@@ -15,7 +15,7 @@ LAYERS = [
     {"config", "pipeline", "metrics", "dataset", "database", "pins"},
     {"store", "vectors"},
     {"llm", "encoders", "fusion", "sources", "indexes", "journal", "models", "policy", "prior", "names"},
-    {"training", "trust", "lint", "why"},
+    {"training", "trust", "lint", "why", "listening"},
     {"methods"},
     {"recipes"},
     {"ways"},

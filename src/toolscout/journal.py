@@ -131,6 +131,46 @@ class Journal(Database):
             ).fetchall()
         return [_line(*row) for row in rows]
 
+    def page(
+        self,
+        *,
+        event: str | None = None,
+        caller: str | None = None,
+        search_id: str | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Events that pass all filters, newest first.
+
+        Args:
+            event: its kind.
+            caller: whose.
+            search_id: of which search.
+            text: what the query of a search contains, or the id of a called tool; case of ASCII letters is ignored.
+            since: instant, included.
+            until: instant, excluded.
+            before: what the page before returned.
+            limit: how many.
+
+        Returns:
+            The events, and what to give as `before` for the next page; None: there are no more.
+        """
+        like = None if text is None else "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
+        given = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
+        given |= {"at >= ?": since, "at < ?": until}
+        given["coalesce(json_extract(body, '$.query'), json_extract(body, '$.tool')) LIKE ? ESCAPE '\\'"] = like
+        asked = {condition: value for condition, value in given.items() if value is not None}
+        where = " AND ".join(asked) or "TRUE"
+        with self.reading() as connection:
+            rows = connection.execute(
+                f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
+                (*asked.values(), limit + 1),
+            ).fetchall()
+        return [_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
+
     def stats(self) -> dict[str, Any]:
         """Counts by event, first and last instant, callers, and the searches that a successful call followed."""
         with self.reading() as connection:

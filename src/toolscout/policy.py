@@ -160,10 +160,12 @@ class Caller:
     Attributes:
         name: for the journal.
         rules: what this caller may see and call; None: everything.
+        operator: whether this caller may read and write what belongs to all: the journal, models, figures.
     """
 
     name: str
     rules: Rules | None = None
+    operator: bool = False
 
     @property
     def visible(self) -> Rules | None:
@@ -179,7 +181,7 @@ class Caller:
         return self.sees(tool)
 
 
-LOCAL: Final = Caller("local")
+LOCAL: Final = Caller("local", operator=True)
 """Whoever starts toolscout on their own machine: sees and may call everything."""
 
 
@@ -195,6 +197,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     allow: list[str] = []
     deny: list[str] = []
     read_only: bool = False
+    operator: bool = False
 
 
 class _Issuer(msgspec.Struct, forbid_unknown_fields=True):
@@ -252,7 +255,7 @@ class Policies:
             if not entry.name.strip() or entry.name in callers:
                 raise ConfigError(f"{where}: expected a name of its own, found an empty or a repeated one")
             rules = Rules(_patterns(where, entry.allow), _patterns(where, entry.deny), entry.read_only)
-            caller = callers[entry.name] = Caller(entry.name, rules)
+            caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
             for key in [entry.key] if isinstance(entry.key, str) else entry.key:
                 keys.append((_checked_key(where, key, keys), caller))
             for subject in entry.subjects:
@@ -268,6 +271,11 @@ class Policies:
             tuple(keys),
             None if file.tokens is None else _Tokens(path, file.tokens, subjects),
         )
+
+    @property
+    def waits(self) -> bool:
+        """Whether `caller` may have to wait for an issuer of tokens."""
+        return self._tokens is not None
 
     def caller(self, credential: str | None) -> Caller:
         """Whose credential it is.

@@ -426,6 +426,7 @@ class Scout:
         recipe: str | None = None,
         model: str | Path | None = None,
         visible: Visible | None = None,
+        cures: bool = True,
     ) -> Why:
         """Why a tool is not among the answers to a query, and what would lift it. Not journaled.
 
@@ -436,6 +437,7 @@ class Scout:
             recipe: as in `search`.
             model: as in `search`.
             visible: as in `search`.
+            cures: whether to try out which words would lift it, which indexes the whole catalogue anew up to thrice.
 
         Raises:
             NotFound: if there is no such tool.
@@ -449,7 +451,8 @@ class Scout:
 
         with self.store.reading():
             [found] = pipeline([search])
-            return explain(catalogue, pipeline, rebuild, search, find(catalogue, tool), self._fill(found))
+            trial = rebuild if cures else None
+            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(found))
 
     # --- the journal
 

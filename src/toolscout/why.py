@@ -82,7 +82,7 @@ def find(catalogue: Catalogue, name: str) -> str:
 def explain(
     catalogue: Catalogue,
     pipeline: Stage,
-    rebuild: Callable[[Catalogue], Stage],
+    rebuild: Callable[[Catalogue], Stage] | None,
     search: Search,
     tool_id: str,
     answer: Search,
@@ -92,7 +92,7 @@ def explain(
     Args:
         catalogue: the snapshot that was searched.
         pipeline: what was run on it.
-        rebuild: the same recipe over another snapshot, to try out a change.
+        rebuild: the same recipe over another snapshot, to try out a change; None: nothing is tried out.
         search: the question.
         tool_id: an id of the catalogue.
         answer: what the pipeline made of `search`, hits filled in.
@@ -143,7 +143,7 @@ def _words(query: str) -> dict[str, str]:
 
 def _causes(
     catalogue: Catalogue,
-    rebuild: Callable[[Catalogue], Stage],
+    rebuild: Callable[[Catalogue], Stage] | None,
     search: Search,
     tool: Tool,
     answer: Search,
@@ -177,7 +177,7 @@ def _causes(
         fixes.append(f"ask for {rank}: -k {rank}")
     elif rank is None and not behind:
         causes.append("no stage ranks it among its candidates")
-    lift = _lift(catalogue, rebuild, search, tool, missing)
+    lift = _lift(catalogue, rebuild, search, tool, missing) if rebuild else None
     if lift:
         fixes.insert(0, lift)
     return causes, fixes

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "report": ("bench", "Write HTML and PNG from results."),
     "anatomy": ("anatomy", "Show where an encoder puts queries and tools, and what each stage costs."),
     "journal": ("journal", "Import, export or count what was searched and called."),
+    "serve": ("serve", "Serve search, catalogue, journal and a page over HTTP."),
     "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
     "key": ("access", "Make an API key for a caller of the gateway."),
     "approve": ("access", "Show the definitions that wait because they changed, and approve them."),

@@ -1,0 +1,69 @@
+"""serve."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
+from toolscout.errors import NotFound, require
+from toolscout.scout import Scout
+
+POLICY = "policy.toml"  # in the home
+RATE = 200.0  # queries a second that a caller of a policy file may ask unless said otherwise
+
+
+@click.command("serve")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
+@click.option("--port", default=8766, show_default=True, type=click.IntRange(0, 65535), help="Where; 0: a free port.")
+@click.option("--allow-host", "names", multiple=True, help="A further name under which it may be asked for.")
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="Who may come in and see what; by default policy.toml in the home, if it is there.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    help="Queries a second that one caller may ask in the mean, 0 for no limit.  [default: 200 with a policy, else 0]",
+)
+@click.option("--results", type=click.Path(path_type=Path), help="A folder of `bench --out`, for the page's charts.")
+@recipe_option
+@model_option
+@encoder_option
+@with_scout
+def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **options: Any) -> None:
+    """Serve search, catalogue, journal and a page over HTTP."""
+    for package in ("starlette", "uvicorn", "prometheus_client"):
+        require(package, "server")
+    import anyio
+
+    from toolscout.listening import names_of, serve
+    from toolscout.policy import Policies
+    from toolscout.server import Limits, Service, app
+
+    results: Path | None = options["results"]
+    if results is not None and not results.is_dir():
+        raise NotFound(f"{results}: expected a folder of results, found none")
+    policy = options["policy"] or scout.settings.home / POLICY
+    policy = policy if options["policy"] or policy.exists() else None
+    policies = Policies.load(policy)
+    rate = options["rate"] if options["rate"] is not None else (RATE if policy else 0.0)
+    service = Service(scout, policies, limits=Limits(rate=rate or None), results=results)
+
+    def say(text: str) -> None:
+        click.echo(f"toolscout: {text}", err=True)
+
+    def ready(port: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        say(f"serving the page and the API at http://{shown}:{port}/ (described at /openapi.json)")
+
+    if policy:
+        say(f"who may come in and see what stands in {policy}")
+    else:
+        say("no policy file: everybody on this machine may see everything, nobody else may come in")
+    run = functools.partial(serve, extra="server", patience=service.limits.patience, lifespan=True, ready=ready)
+    anyio.run(run, app(service, names_of(host, names)), policies, host, port)

@@ -1,0 +1,12 @@
+"""toolscout over HTTP: search, catalogue, journal and models for programs, and the page for people.
+
+`Service` holds what requests share, `app` makes the ASGI application of it, `Limits` says what is too much.
+"""
+
+from __future__ import annotations
+
+from toolscout.server.app import app
+from toolscout.server.limits import Limits
+from toolscout.server.service import Service
+
+__all__ = ["Limits", "Service", "app"]

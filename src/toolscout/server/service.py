@@ -1,0 +1,119 @@
+"""The service behind the routes: one Scout, the threads that work for it, and what one request carries."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import gc
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from toolscout.errors import ToolscoutError
+from toolscout.policy import Caller, Policies
+from toolscout.scout import Scout
+from toolscout.server.batches import Batches
+from toolscout.server.limits import Buckets, Limits
+from toolscout.server.metrics import Metrics
+from toolscout.server.view import Views
+
+__all__ = ["Ask", "Refused", "Service"]
+
+THREADS: Final = 4  # beside the one that searches; they are never given up, so that SQLite's connections are few
+T = TypeVar("T")
+Asked = TypeVar("Asked")
+_log: Final = logging.getLogger("toolscout.server")
+
+
+class Refused(Exception):
+    """A request that is answered with a status of 400 or above, and a sentence."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers or {}
+
+
+class Service:
+    """What all requests share."""
+
+    def __init__(
+        self,
+        scout: Scout,
+        policies: Policies | None = None,
+        *,
+        limits: Limits | None = None,
+        results: Path | None = None,
+    ) -> None:
+        """Serve a Scout, which stays open as long as the service is.
+
+        Args:
+            scout: what is searched.
+            policies: who may come in and see what; by default everybody is the local user.
+            limits: what is too much.
+            results: the folder of `toolscout bench --out`, for the charts of the page.
+        """
+        self.scout, self.policies, self.results = scout, policies or Policies(), results
+        self.limits = limits or Limits()
+        self.buckets = Buckets(self.limits.rate)
+        self.views = Views(scout.store)
+        self.metrics = Metrics(lambda: len(self.batches), scout.store.generation, self._tools)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="toolscout-work")
+        self._searching = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
+        self.batches = Batches(scout, self._searching, self.metrics.batch)
+        self.heavy = asyncio.Semaphore(1)  # what keeps a core busy for seconds goes one at a time
+        self.unready: str | None = "the index is being opened"
+
+    def _tools(self) -> int:
+        return len(self.views.now().rows)
+
+    async def thread(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run blocking work in one of the threads."""
+        call = functools.partial(work, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def warm(self) -> None:
+        """Open what searches need. What fails here is said by `/ready`, and tried again by the first search."""
+        started = time.perf_counter()
+        try:
+            self.scout.embed()
+            self.scout.pipeline()
+            self.views.now()
+        except ToolscoutError as error:
+            self.unready = str(error)
+            _log.warning("not ready: %s", error)
+            return
+        gc.collect()
+        gc.freeze()  # what lies in memory now stays: looking through it again and again would only cost pauses
+        self.unready = None
+        _log.info("ready after %.2f s", time.perf_counter() - started)
+
+    @asynccontextmanager
+    async def running(self, *_: object) -> AsyncIterator[None]:
+        """Warm up beside the first requests; at the end let the threads finish what they have begun."""
+        loop = asyncio.get_running_loop()
+        warming = loop.run_in_executor(self._searching, self.warm)
+        try:
+            yield
+        finally:
+            await warming
+            await loop.run_in_executor(None, self.close)
+
+    def close(self) -> None:
+        """End the threads, each after what it is doing."""
+        self._searching.shutdown()
+        self._threads.shutdown()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask(Generic[Asked]):
+    """One request, after the door: who asks, for what; and the body, where that is no JSON."""
+
+    service: Service
+    caller: Caller
+    asked: Asked
+    body: AsyncIterator[bytes]
