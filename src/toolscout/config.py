@@ -57,6 +57,7 @@ class Settings:
     llm_rpm: float = 0.0
     llm_price_in: float = 0.0
     llm_price_out: float = 0.0
+    learn_trust: tuple[str, ...] = ()
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sqlite3
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +21,7 @@ from toolscout.database import Database, now
 from toolscout.errors import SourceError
 from toolscout.types import clean, digest
 
-__all__ = ["EVENTS", "SCHEMA", "Journal", "new_id", "redact"]
+__all__ = ["EVENTS", "SCHEMA", "Journal", "Trail", "new_id", "redact"]
 
 SCHEMA: Final = 1
 EVENTS: Final[dict[str, dict[str, type]]] = {
@@ -50,6 +51,13 @@ _SECRETS: Final = re.compile(
     """,
     re.X | re.I,
 )
+
+
+class Trail(NamedTuple):
+    """A search and what followed it: the row id of the search, and all events of that search id, in order."""
+
+    row: int
+    events: list[dict[str, Any]]
 
 
 def new_id() -> str:
@@ -170,6 +178,56 @@ class Journal(Database):
                 (*asked.values(), limit + 1),
             ).fetchall()
         return [_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
+
+    def last(self) -> int:
+        """Row id of the newest event; 0: there is none."""
+        with self.reading() as connection:
+            return int(connection.execute("SELECT ifnull(max(id), 0) FROM events").fetchone()[0])
+
+    def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
+        """Searches that a call or feedback followed, the newest first, each with what followed it.
+
+        Args:
+            after: searches with a row id above this.
+            until: events with a row id up to this; None: all that there are at the start.
+        """
+        until = self.last() if until is None else until
+        before = until + 1
+        while True:
+            with self.reading() as connection:
+                rows = connection.execute(
+                    "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id > ? AND id < ? AND EXISTS "
+                    "(SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' AND id <= ?) "
+                    "ORDER BY id DESC LIMIT 500",
+                    (after, before, until),
+                ).fetchall()
+                found = self._trails(connection, rows, until)
+            yield from found
+            if len(rows) < 500:
+                return
+            before = rows[-1][0]
+
+    def trails_since(self, row: int) -> list[Trail]:
+        """The newest 500 searches that a call or feedback with a row id above `row` followed, the oldest first."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT id, search_id FROM events WHERE event = 'search' AND search_id IN "
+                "(SELECT search_id FROM events WHERE id > ? AND event <> 'search') ORDER BY id DESC LIMIT 500",
+                (row,),
+            ).fetchall()
+            return self._trails(connection, rows[::-1], self.last())
+
+    def _trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
+        marks = ",".join("?" * len(rows))
+        events = connection.execute(
+            f"SELECT search_id, uid, at, event, caller, body FROM events WHERE search_id IN ({marks}) AND id <= ? "
+            "ORDER BY id",
+            (*(search_id for _, search_id in rows), until),
+        )
+        found: dict[str, list[dict[str, Any]]] = {}
+        for search_id, *fields in events:
+            found.setdefault(search_id, []).append(_line(*fields))
+        return [Trail(row, found[search_id]) for row, search_id in rows]
 
     def stats(self) -> dict[str, Any]:
         """Counts by event, first and last instant, callers, and the searches that a successful call followed."""

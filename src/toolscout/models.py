@@ -325,8 +325,10 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def stamp(folder: Path) -> tuple[int, int, int] | None:
+def stamp(folder: Path | None) -> tuple[int, int, int] | None:
     """Changes when another model is put into the folder, and costs next to nothing; None: there is none."""
+    if folder is None:
+        return None
     try:
         found = (folder / MANIFEST).stat()
     except OSError:

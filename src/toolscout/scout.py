@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from toolscout import encoders, recipes, sources
+from toolscout import champion, encoders, models, recipes, sources
 from toolscout.config import Settings, load_settings
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, SourceError, Unavailable, UserError
+from toolscout.evidence import Live
 from toolscout.journal import Journal, new_id
 from toolscout.models import Manifest
 from toolscout.names import Names
@@ -67,6 +68,9 @@ class Scout:
         self._ready: dict[Key, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
         self._encoders: dict[str, Encoder] = {}
         self._down: dict[Key, tuple[float, Unavailable | None]] = {}
+        self._live: dict[Path, tuple[str, Live]] = {}
+        self._champion: Key | None = None
+        self._unfit: tuple[object, str] = (None, "")
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -275,7 +279,7 @@ class Scout:
             progress: called with (done, all) while texts are embedded.
         """
         try:
-            self._pipeline(self.ways.find(recipe, model), embed=True, progress=progress)
+            self._way(recipe, model, embed=True, progress=progress)
         except UserError:
             alone = recipe or self.settings.recipe
             asked = model is not None or self.settings.origins.get("model") == "argument"
@@ -298,7 +302,8 @@ class Scout:
         Args:
             query: the request. `select:name,name` asks for tools by name.
             k: how many at most; by default the setting `k`.
-            recipe: see `toolscout.recipes`; by default that of the model, or else the setting `recipe`.
+            recipe: see `toolscout.recipes`; by default that of the model, else the champion (`toolscout.learn`), else
+                the setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`. Which counts when
                 a recipe is set too: `toolscout.ways`.
             visible: which tools this caller may discover; hashable.
@@ -325,8 +330,10 @@ class Scout:
         k = self.settings.k if k is None else k
         if k < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
-        way = self.ways.find(recipe, model)
-        batch = [Search(query=query, k=k, visible=visible, search_id=new_id()) for query in queries]
+        way, notice = self._way(recipe, model)
+        batch = [
+            Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None) for query in queries
+        ]
         try:
             found, generation = self._run_unless_down(way, batch)
         except Unavailable as error:
@@ -368,7 +375,32 @@ class Scout:
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """The present snapshot, and the pipeline over it; `recipe` and `model` as in `search`."""
-        return self._pipeline(self.ways.find(recipe, model))
+        return self._pipeline(self._way(recipe, model)[0])
+
+    def _way(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Way, str]:
+        """How to search, its pipeline ready; and a sentence where a champion that cannot serve is passed over."""
+        if not self.ways.unnamed(recipe, model) or self.ways.champion() is None:
+            way = self.ways.find(recipe, model)
+            if options:
+                self._pipeline(way, **options)
+            return way, ""
+        state = champion.stamp(self.settings.home), models.stamp(self.ways.champion()), self.store.generation()
+        if self._unfit[0] == state:
+            return self.ways.without(), self._unfit[1]
+        try:
+            way = self.ways.find(recipe, model)
+            self._pipeline(way, **options)
+        except Unavailable:
+            return way, ""
+        except UserError as error:
+            without = self.ways.without()
+            self._unfit = state, f"searched with {without.recipe} instead of the promoted model: {error}"
+            self._pipeline(without, **options)
+            return without, self._unfit[1]
+        if self._champion not in (None, way.key):  # nobody may ever ask for the former one again
+            self._ready.pop(self._champion, None)
+        self._champion = way.key
+        return way, ""
 
     def _pipeline(
         self, way: Way, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
@@ -381,7 +413,7 @@ class Scout:
             if held is None:
                 with self.store.reading():
                     catalogue = self.store.catalogue()
-                    parts = self._parts(way, catalogue, embed=embed, progress=progress)
+                    parts = self.parts(way, catalogue, embed=embed, progress=progress, live=self._evidence(way))
                     retrieve = recipes.build(way.recipe, parts)
                     why = functools.partial(_why_empty, catalogue)
                     prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
@@ -398,7 +430,20 @@ class Scout:
             return None
         return held
 
-    def _parts(self, way: Way, catalogue: Catalogue, **options: Any) -> recipes.Parts:
+    def _evidence(self, way: Way) -> Live | None:
+        """What was used since the way's model was fitted, if it was fitted on this home's journal."""
+        if way.model is None or way.manifest is None or way.model.parent != champion.shelf(self.settings.home):
+            return None
+        job, known = way.manifest.job, way.manifest.values.get("journal")
+        if known is None:
+            return None
+        if self._live.get(way.model, ("", None))[0] != job:
+            trusted = {self.settings.caller, *self.settings.learn_trust}
+            self._live = {way.model: (job, Live(self.journal, known["through"], trusted=trusted))}
+        return self._live[way.model][1]
+
+    def parts(self, way: Way, catalogue: Catalogue, **options: Any) -> recipes.Parts:
+        """What the pipeline of a way is built from, over a snapshot; `options` as `toolscout.methods.Parts` has them."""
         return recipes.Parts(catalogue, self._encoder(way), self.settings, self.vectors, model=way.model, **options)
 
     def _encoder(self, way: Way) -> str | Encoder:
@@ -442,12 +487,12 @@ class Scout:
         Raises:
             NotFound: if there is no such tool.
         """
-        way = self.ways.find(recipe, model)
+        way, _ = self._way(recipe, model)
         catalogue, pipeline = self._pipeline(way)
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
 
         def rebuild(changed: Catalogue) -> Stage:
-            return recipes.build(way.recipe, self._parts(way, changed))
+            return recipes.build(way.recipe, self.parts(way, changed, live=self._evidence(way)))
 
         with self.store.reading():
             [found] = pipeline([search])

@@ -2,7 +2,8 @@
 
 A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. Of the
 two, the one that is said nearer to the search decides: a model brings its recipe with it, and a recipe that needs no
-model is searched without one. Said at the same place, they must belong together.
+model is searched without one. Said at the same place, they must belong together. Where neither is said anywhere, the
+promoted model serves (`toolscout.champion`); so it does where only its recipe is said.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 from pathlib import Path
 from typing import Final
 
-from toolscout import models, recipes
+from toolscout import champion, models, recipes
 from toolscout.config import Settings
 from toolscout.errors import ConfigError
 from toolscout.models import Manifest
@@ -32,12 +33,14 @@ class Way:
         model: the folder of its model; None: it needs none.
         manifest: of that model.
         encoder: asked for by name beside the model; None: the one that the model was fitted on.
+        promoted: whether nobody named the model: it is the champion.
     """
 
     recipe: str
     model: Path | None = None
     manifest: Manifest | None = None
     encoder: str | None = None
+    promoted: bool = False
 
     @property
     def key(self) -> Key:
@@ -52,6 +55,7 @@ class Ways:
         """Take the settings and their origins."""
         self.settings = settings
         self._manifests: dict[Path, tuple[object, Manifest]] = {}
+        self._champion: tuple[object, Path | None] = (None, None)
 
     def find(self, recipe: str | None, model: str | Path | None) -> Way:
         """The way of a search.
@@ -68,7 +72,7 @@ class Ways:
         folder = self.settings.model if model is None else Path(model).expanduser()
         name = recipe or self.settings.recipe
         if folder is None:
-            return Way(name)
+            return self._promoted(name, recipe) or Way(name)
         nearer = self._nearness("recipe", recipe) - self._nearness("model", model)
         if nearer > 0 and recipes.recipe(name).fit is None:
             return Way(name)
@@ -82,6 +86,35 @@ class Ways:
             )
         said = model is None and self.settings.origins.get("encoder") == "argument"
         return Way(manifest.recipe, folder, manifest, self.settings.encoder if said else None)
+
+    def without(self) -> Way:
+        """The way of searches without a champion."""
+        return Way(self.settings.recipe)
+
+    def _promoted(self, name: str, recipe: str | None) -> Way | None:
+        """The champion's way, if nobody said another one."""
+        said = not self.unnamed(recipe, None)
+        if said and recipes.recipe(name).fit is None:
+            return None
+        folder = self.champion()
+        if folder is None:
+            return None
+        manifest = self._manifest(folder)
+        if manifest.recipe not in recipes.RECIPES or (said and manifest.recipe != name):
+            return None
+        encoder = self.settings.encoder if self.settings.origins.get("encoder") == "argument" else None
+        return Way(manifest.recipe, folder, manifest, encoder, promoted=not said)
+
+    def unnamed(self, recipe: str | None, model: str | Path | None) -> bool:
+        """Whether neither a search that names these nor any setting says how to search."""
+        return recipe is None and model is None and self.settings.model is None and not self._nearness("recipe", None)
+
+    def champion(self) -> Path | None:
+        """The folder of the promoted model; None: there is none."""
+        stamp = champion.stamp(self.settings.home)
+        if stamp != self._champion[0]:
+            self._champion = stamp, champion.current(self.settings.home)
+        return self._champion[1]
 
     def encoder(self, way: Way) -> tuple[str, bool]:
         """The name of the encoder to search with, and whether the pipeline surely asks for it.

@@ -27,6 +27,7 @@ from toolscout.config import Settings
 from toolscout.dataset import NoTool, Qrels
 from toolscout.encoders import Encoder, Vectors, encode_tools
 from toolscout.errors import ConfigError, StoreError
+from toolscout.evidence import Example
 from toolscout.models import Data, Model, Setting
 from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
@@ -69,6 +70,7 @@ class Parts:
         build: (name, parts) → another recipe's stages, for recipes that go on from one.
         gold: query → ids of the tools that it needs. Only `bench` has it, and only for recipes that are measured as an
             upper bound.
+        live: what was used since the model was fitted: a number that changes with it, and the examples.
     """
 
     catalogue: Catalogue
@@ -81,6 +83,7 @@ class Parts:
     recipe: str = ""
     build: Callable[[str, Parts], Stage] | None = None
     gold: Callable[[str], Sequence[str]] | None = None
+    live: Callable[[], tuple[int, Sequence[Example]]] | None = None
 
     def loaded(self) -> Encoder:
         """The encoder, ready-made."""
@@ -173,6 +176,7 @@ class Fitting:
         licence: of the data, where it is known.
         resume: whether to go on from what an interrupted fit left in `work`.
         base: what it goes on from, if its options have a `base`.
+        notes: what whoever ordered the fit wants to find in the manifest's `values`; JSON values.
         say: told what is going on, one line at a time.
         started: `time.monotonic()` at the start of the fit.
     """
@@ -194,6 +198,7 @@ class Fitting:
     licence: str | None = None
     resume: bool = False
     base: Base | None = None
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     say: Callable[[str], None] = lambda text: None
     started: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -277,7 +282,7 @@ class Fitting:
             metrics=metrics,
             fit_seconds=time.monotonic() - self.started if seconds is None else seconds,
             encoder=encoder,
-            values=values,
+            values={**(values or {}), **self.notes},
             card=_card(data, self.licence, told, metrics),
             files=files,
         )

@@ -7,7 +7,7 @@ for their tools with weights exp(sharpness · likeness).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from toolscout.indexes import top_k
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.ngrams import Bags, Ngrams
-from toolscout.methods.usage import Blend, Floats, Rows, Study, best, picked, stage
+from toolscout.methods.usage import Blend, Floats, Rows, Study, Usage, best, picked, stage
 from toolscout.pipeline import Stage
 
 __all__ = ["Log", "Options", "fit", "make"]
@@ -54,13 +54,8 @@ class Log:
     def of(cls, study: Study, n: int) -> Log:
         """The first `n` queries of a fit."""
         ngrams = Ngrams.of(study.texts[:n])
-        lengths = [len(gold) for gold in study.gold[:n]]
-        gold = Bags(
-            np.cumsum([0, *lengths]),
-            np.concatenate(study.gold[:n]),
-            np.repeat([1 / length for length in lengths], lengths).astype(np.float32),
-        )
-        return cls(study.rows[:n], ngrams.bags(study.texts[:n]), ngrams, gold, len(study.job.tools))
+        bags, gold = ngrams.bags(study.texts[:n]), _shared(study.gold[:n])
+        return cls(study.rows[:n], bags, ngrams, gold, len(study.job.tools))
 
     def nearest(self, text: str, row: Rows) -> tuple[npt.NDArray[np.intp], Floats]:
         """The likest queries, best first, and how like they are; none that has nothing in common."""
@@ -81,6 +76,37 @@ class Log:
             ballots = np.exp(focus * (likeness[:k] - likeness[0]))
             np.add.at(shares, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
         return shares
+
+    def beside(self, rows: Rows, texts: Sequence[str], gold: Sequence[npt.NDArray[np.intp]], n_tools: int) -> Log:
+        """A log of other queries that knows the same words."""
+        return Log(rows, self.ngrams.bags(texts), self.ngrams, _shared(gold), n_tools)
+
+
+def _shared(gold: Sequence[npt.NDArray[np.intp]]) -> Bags:
+    """The tools of each query as a sparse row of equal shares."""
+    lengths = [len(each) for each in gold]
+    shares = np.repeat([1 / length for length in lengths], lengths).astype(np.float32)
+    return Bags(np.cumsum([0, *lengths]), np.concatenate(gold), shares)
+
+
+def _both(one: Log, other: Log, text: str, row: Rows, k: int, focus: float) -> Floats:
+    """The votes of the nearest queries of two logs; the tools of `other` begin with those of `one`."""
+    (near, likeness), (near_too, likeness_too) = one.nearest(text, row), other.nearest(text, row)
+    everything = np.concatenate([likeness, likeness_too])
+    if not everything.size:
+        return np.zeros(other.n_tools)
+    chosen = np.argsort(-everything, kind="stable")[:k]
+    ballots = np.exp(focus * (everything[chosen] - everything[chosen[0]]))
+    ballots /= ballots.sum()
+    shares = np.zeros(other.n_tools)
+    first = chosen < len(near)
+    for log, rows, weights in (
+        (one, near[chosen[first]], ballots[first]),
+        (other, near_too[chosen[~first] - len(near)], ballots[~first]),
+    ):
+        gold = log.gold.take(rows)
+        np.add.at(shares, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
+    return shares
 
 
 def fit(job: Fitting) -> None:
@@ -123,7 +149,13 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
     log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(model.tools))
 
-    def usage(text: str, row: Rows) -> Floats:
-        return log.votes(*log.nearest(text, row), chosen["k"].value, chosen["focus"].value)
+    k, focus = chosen["k"].value, chosen["focus"].value
 
-    return stage(parts, model, encoder, usage, "neighbours")
+    def usage(text: str, row: Rows) -> Floats:
+        return log.votes(*log.nearest(text, row), k, focus)
+
+    def grow(texts: Sequence[str], new: Sequence[npt.NDArray[np.intp]], n_tools: int) -> Usage:
+        fresh = log.beside(encoder.encode(texts, "query"), texts, new, n_tools)
+        return lambda text, row: _both(log, fresh, text, row, k, focus)
+
+    return stage(parts, model, encoder, usage, "neighbours", grow=grow)

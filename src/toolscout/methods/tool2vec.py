@@ -7,7 +7,7 @@ a softmax over it is the usage side of `methods.usage`, so that tools without us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from toolscout.encoders import Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Whole, kept, tower_of, trained, tunable
-from toolscout.methods.usage import DESCRIBED, Blend, Floats, Rows, Study, TunedBlend, best, picked, softmax, stage
+from toolscout.methods.usage import DESCRIBED, Blend, Floats, Rows, Study, TunedBlend, Usage, best, picked, softmax, stage
 from toolscout.pipeline import Stage
 from toolscout.types import digest
 
@@ -114,9 +114,10 @@ def _fit(job: Fitting, study: Study, rows: Rows, **about: Any) -> None:
     if beta is None:
         beta = best(SHARPEST, lambda each: study.likelihood(shares(each)))
     chosen, figures = study.joined(shares(beta))
-    means, _ = _means(study, rows, len(study.ids))
+    sums = _sums(study, rows, len(study.ids))
+    means, lengths = unit_rows(sums), np.sqrt(np.einsum("nd,nd->n", sums, sums))
     job.save(
-        {"means": means, "uses": study.uses(len(study.ids))},
+        {"means": means, "lengths": lengths, "uses": study.uses(len(study.ids))},
         metrics=figures,
         chosen=picked(job.options, {"beta": beta, **chosen}),
         refit=True,
@@ -126,10 +127,14 @@ def _fit(job: Fitting, study: Study, rows: Rows, **about: Any) -> None:
 
 def _means(study: Study, rows: Rows, n: int) -> tuple[Vectors, npt.NDArray[np.bool_]]:
     """The unit mean of the first `n` queries that use each tool, `(tools, dim)`, and which tools have one."""
+    return unit_rows(_sums(study, rows, n)), study.uses(n) > 0
+
+
+def _sums(study: Study, rows: Rows, n: int) -> Rows:
     sums = np.zeros((len(study.job.tools), rows.shape[1]), dtype=np.float32)
     for row, gold in zip(rows[:n], study.gold[:n], strict=True):
         sums[gold] += row
-    return unit_rows(sums), study.uses(n) > 0
+    return sums
 
 
 def _shares(cosines: Floats, used: npt.NDArray[np.bool_], beta: float) -> Floats:
@@ -150,4 +155,19 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
         return _shares(np.einsum("nd,d->n", means, row), used, beta)
 
     own = TransformerEncoder(str(model.folder / FOLDER)).encode if tuned else None
-    return stage(parts, model, encoder, usage, "tool2vec", own=own)
+
+    def grow(texts: Sequence[str], new: Sequence[npt.NDArray[np.intp]], n_tools: int) -> Usage:
+        sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
+        sums[: len(means)] = means * model.arrays["lengths"][:, None]
+        for row, gold in zip(encoder.encode(texts, "query"), new, strict=True):
+            sums[gold] += row
+        grown, any_use = unit_rows(sums), np.concatenate([used, np.zeros(n_tools - len(used), dtype=np.bool_)])
+        any_use[np.concatenate(new)] = True
+
+        def usage(text: str, row: Rows) -> Floats:
+            return _shares(np.einsum("nd,d->n", grown, row), any_use, beta) if row.any() else np.zeros(n_tools)
+
+        return usage
+
+    grows = grow if own is None and "lengths" in model.arrays else None  # a tuned encoder is too slow to grow by
+    return stage(parts, model, encoder, usage, "tool2vec", own=own, grow=grows)

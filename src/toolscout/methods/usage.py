@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.encoders import Encoder
+from toolscout.evidence import Example
 from toolscout.fusion import DEPTH, WEIGHT
 from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
@@ -30,12 +31,14 @@ from toolscout.methods import Fitting, Parts, plain
 from toolscout.methods.tuning import Tuning
 from toolscout.models import Model
 from toolscout.pipeline import Retrieve, Stage
-from toolscout.types import Explanation
+from toolscout.types import Explanation, Tool
 
 __all__ = [
     "DESCRIBED",
     "Blend",
     "Described",
+    "Grow",
+    "Known",
     "Study",
     "TunedBlend",
     "UsageIndex",
@@ -53,6 +56,11 @@ Mask = npt.NDArray[np.bool_]
 Usage = Callable[[str, Rows], Floats]
 """(query, its vector) → how likely it needs each tool of the model, `(tools,)`, sum 1; all zeros: nothing is known."""
 Encode = Callable[[Sequence[str]], Rows]
+Grow = Callable[[Sequence[str], Sequence[npt.NDArray[np.intp]], int], Usage]
+"""(texts of new queries, the positions of their tools, how many tools there are) → usage that knows these too.
+
+The tools are those of the model, then those that only new queries used.
+"""
 
 DESCRIBED: Final = "static"  # the encoder of the description side of methods whose own knows queries only
 SHARPNESS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -141,6 +149,31 @@ class Described:
         return scores
 
 
+class Known(NamedTuple):
+    """The side of usage: what it says, for which tool of the catalogue, and with which weight.
+
+    Attributes:
+        usage: see `Usage`; over its own tools.
+        columns: which of these each tool of the catalogue is; -1: none.
+        weight: of usage, for each tool of the catalogue; 0: there was none.
+    """
+
+    usage: Usage
+    columns: npt.NDArray[np.intp]
+    weight: Floats
+
+    @classmethod
+    def of(cls, usage: Usage, columns: npt.NDArray[np.intp], uses: Floats, kappa: float) -> Known:
+        """From how often each of its tools was used."""
+        weight = weights(uses, kappa)[np.maximum(columns, 0)]
+        return cls(usage, columns, np.where(columns >= 0, weight, 0.0))
+
+    def shares(self, text: str, own: Rows) -> Floats:
+        """How likely the query needs each tool of the catalogue."""
+        found: Floats = self.usage(text, own)[np.maximum(self.columns, 0)] * (self.columns >= 0)
+        return found
+
+
 class UsageIndex:
     """An index over texts whose scores are those of `mixed`.
 
@@ -154,11 +187,9 @@ class UsageIndex:
         *,
         encode: Encode,
         own: Encode | None,
-        usage: Usage,
-        columns: npt.NDArray[np.intp],
+        known: Callable[[], Known],
         described: Described,
         sharpness: float,
-        weight: Floats,
         agreement: float,
         novelty: float,
     ) -> None:
@@ -167,36 +198,32 @@ class UsageIndex:
         Args:
             ids: of the catalogue's tools, ascending.
             encode: queries → rows of the description side.
-            own: queries → the rows that `usage` is given; None: the same.
-            usage: see `Usage`.
-            columns: which tool of the model each of the catalogue is; -1: none.
+            own: queries → the rows that usage is given; None: the same.
+            known: the side of usage as it is now.
             described: over the catalogue.
             sharpness: what description scores are multiplied with before the softmax.
-            weight: of usage, for each tool of the catalogue.
             agreement: see `mixed`.
             novelty: see `mixed`.
         """
         self.ids = tuple(ids)
-        self._encode, self._own, self._usage, self._described = encode, own, usage, described
-        self._columns, self._known = np.maximum(columns, 0), columns >= 0
+        self._encode, self._own, self._known, self._described = encode, own, known, described
         self._sharpness, self._agreement, self._novelty = sharpness, agreement, novelty
-        self._weight = np.where(self._known, weight, 0.0)
 
-    def scores(self, text: str, row: Rows, own: Rows) -> Floats:
+    def scores(self, text: str, row: Rows, own: Rows, known: Known) -> Floats:
         """The score of every tool, `(tools,)`, by the rows of both sides; -inf where neither knows a word of it."""
-        usage, described = self._usage(text, own)[self._columns] * self._known, self._described.scores(text, row)
+        usage, described = known.shares(text, own), self._described.scores(text, row)
         if not usage.any() and not described.any():
             return np.full(len(self.ids), -np.inf)
-        return mixed(usage, softmax(self._sharpness * described), self._weight, self._agreement, self._novelty)
+        return mixed(usage, softmax(self._sharpness * described), known.weight, self._agreement, self._novelty)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[Rows]]:
         """The likeliest tools of each query; see `toolscout.indexes`."""
-        ids, values = [], []
+        ids, values, known = [], [], self._known()
         masks = visible if visible is not None else [None] * len(queries)
         for text, row, own, mask in zip(queries, *self._rows(queries), masks, strict=True):
-            scores = self.scores(text, row, own)
+            scores = self.scores(text, row, own, known)
             chosen = top_k(scores, k, mask, floor=-np.inf)
             ids.append([self.ids[position] for position in chosen])
             values.append(scores[chosen].astype(np.float32))
@@ -212,19 +239,28 @@ class UsageIndex:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position = place(self.ids, tool_id)
+        position, known = place(self.ids, tool_id), self._known()
         [row], [own] = self._rows([query])
-        scores = self.scores(query, row, own)
+        scores = self.scores(query, row, own, known)
         said = self._described.words.explain(query, tool_id)
         if not np.isfinite(scores[position]):
             return Explanation("usage", None, None, "no word of the query is known", missing=said.missing)
-        weight = self._weight[position]
+        weight = known.weight[position]
         note = f"{weight:.0%} by usage" if weight else "by its description alone: no training query uses it"
         standing = rank(scores, position, visible)
         return Explanation("usage", standing, float(scores[position]), note, terms=said.terms, missing=said.missing)
 
 
-def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str, own: Encode | None = None) -> Stage:
+def stage(
+    parts: Parts,
+    model: Model,
+    encoder: Encoder,
+    usage: Usage,
+    label: str,
+    *,
+    own: Encode | None = None,
+    grow: Grow | None = None,
+) -> Stage:
     """The pipeline of a fitted method: usage and description over the present catalogue.
 
     Args:
@@ -234,23 +270,61 @@ def stage(parts: Parts, model: Model, encoder: Encoder, usage: Usage, label: str
         usage: of the usage side.
         label: name of the stage.
         own: queries → the rows that `usage` is given; None: those of `encoder`.
+        grow: see `Grow`, for methods that need no training to know more; None: what the model does not know waits.
     """
-    columns = model.places(parts.catalogue.tools())
     settings = model.manifest.settings
-    weight = weights(model.arrays["uses"], settings["kappa"].value)
+    tools = parts.catalogue.tools()
+    columns, kappa = model.places(tools), settings["kappa"].value
+    fitted = Known.of(usage, columns, model.arrays["uses"], kappa)
     index = UsageIndex(
         parts.catalogue.ids,
         encode=lambda texts: encoder.encode(texts, "query"),
         own=own,
-        usage=usage,
-        columns=columns,
+        known=_growing(fitted, model, tools, grow, parts.live, kappa) if grow and parts.live else lambda: fitted,
         described=Described.of(parts, encoder),
         sharpness=settings["sharpness"].value,
-        weight=weight[np.maximum(columns, 0)],
         agreement=settings["agreement"].value,
         novelty=settings["novelty"].value,
     )
     return Retrieve(index, label=label, mask=parts.catalogue.mask, depth=DEPTH)
+
+
+def _growing(
+    fitted: Known,
+    model: Model,
+    tools: Sequence[Tool],
+    grow: Grow,
+    live: Callable[[], tuple[int, Sequence[Example]]],
+    kappa: float,
+) -> Callable[[], Known]:
+    """What usage says as examples come in; made anew when there are others than the last time."""
+    place_of = {tool.id: place for place, tool in enumerate(tools)}
+    held: list[tuple[int, Known]] = [(0, fitted)]
+
+    def known() -> Known:
+        version, examples = live()
+        if held[0][0] != version:
+            held[0] = version, _grown(examples)
+        return held[0][1]
+
+    def _grown(examples: Sequence[Example]) -> Known:
+        columns, count = fitted.columns.copy(), len(model.tools)
+        texts, gold = [], []
+        for each in examples:
+            used = [place_of[tool] for tool in each.tools if tool in place_of]
+            for place in used:
+                if columns[place] < 0:
+                    columns[place], count = count, count + 1
+            if used:
+                texts.append(each.query)
+                gold.append(columns[used])
+        uses = np.zeros(count, dtype=np.float32)
+        uses[: len(model.tools)] = model.arrays["uses"]
+        for places in gold:
+            uses[places] += 1
+        return Known.of(grow(texts, gold, count), columns, uses, kappa) if texts else fitted
+
+    return known
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""The champion: which fitted model every search uses that names none. A pointer with a memory, moved in one step.
+
+::
+
+    <home>/models/champion.json     who was promoted, when and why, the present one last; absent: nobody was yet
+                  <name>/           the fitted models (`toolscout.models`)
+
+Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from toolscout import models
+from toolscout.database import now
+from toolscout.errors import NotFound, StoreError
+
+__all__ = ["Promotion", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
+
+FILE: Final = "champion.json"
+FORMAT: Final = "toolscout-champion/1"
+REMEMBERED: Final = 20
+
+
+class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of the memory: the name of a model on the shelf, when it was promoted, and why."""
+
+    model: str
+    at: str
+    why: str
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    history: list[Promotion]
+    format: str = FORMAT
+
+
+def shelf(home: Path) -> Path:
+    """The folder of the models of a home."""
+    return home / "models"
+
+
+def place(home: Path, name: str) -> Path:
+    """The folder of a model by its name on the shelf.
+
+    Raises:
+        NotFound: if there is none; naming those there are.
+    """
+    folder = shelf(home) / name
+    if Path(name).name == name and (folder / models.MANIFEST).is_file():
+        return folder
+    there = ", ".join(path.name for path, _ in models.list_models(shelf(home))) or "none"
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {there}")
+
+
+def stamp(home: Path) -> tuple[int, int, int] | None:
+    """Changes when another model is promoted, and costs next to nothing; None: nobody was yet."""
+    try:
+        found = (shelf(home) / FILE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def history(home: Path) -> list[Promotion]:
+    """Who was promoted, the present champion last; empty: nobody.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
+    file = shelf(home) / FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_File).history
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"{file}: expected the champions in format {FORMAT}, found something else: {error}; remove the file, and "
+            "searches use the setting recipe again"
+        ) from None
+
+
+def current(home: Path) -> Path | None:
+    """The folder of the champion, whether or not it is still there; None: nobody was promoted."""
+    held = history(home)
+    return shelf(home) / held[-1].model if held else None
+
+
+def promote(home: Path, name: str, why: str) -> Promotion:
+    """Make a model of the shelf the champion.
+
+    Raises:
+        NotFound: if there is none of that name.
+        StoreError: if it is damaged.
+    """
+    models.verify(place(home, name))
+    entry = Promotion(name, now(), why)
+    held = history(home)
+    _write(home, [*held[-REMEMBERED + 1 :], entry])
+    return entry
+
+
+def rollback(home: Path) -> Promotion | None:
+    """Take the last promotion back. Returns the champion there is now; None: the setting `recipe` serves again.
+
+    Raises:
+        NotFound: if nobody was promoted.
+    """
+    held = history(home)
+    if not held:
+        raise NotFound("expected a promotion to take back, found none: the setting recipe serves already")
+    _write(home, held[:-1])
+    return held[-2] if held[1:] else None
+
+
+def _write(home: Path, held: list[Promotion]) -> None:
+    file = shelf(home) / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{FILE}.{os.getpid()}.partial")
+    with partial.open("wb") as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(_File(held)), indent=1) + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)
