@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +28,7 @@ SHARE: Final = 0.05  # of one caller among many, at most
 HALF: Final = 0.5  # of one caller among few, at most
 FLOOR: Final = 50  # of one caller, whatever the others did
 MOST_LIVE: Final = 2_000  # examples beyond what a model was fitted on
-EACH_LIVE: Final = 100  # of these, of one caller
+EACH_LIVE: Final = (20, 100)  # of these, of one caller: a twentieth of what the model knows, within these bounds
 HASHED: Final = "blake2b:"  # what stands in the place of a query that may not be kept
 
 
@@ -109,8 +109,12 @@ def _names(value: Any) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-def _readable(query: str) -> bool:
+def _is_readable(query: str) -> bool:
     return bool(query.strip()) and not query.startswith(HASHED)
+
+
+def _readable(trails: Iterable[Trail]) -> Iterator[Example]:
+    return (found for trail in trails if (found := example(trail)) is not None and _is_readable(found.query))
 
 
 def limit(counts: Mapping[str, int]) -> int:
@@ -144,17 +148,14 @@ def collect(journal: Journal, *, until: int, trusted: Container[str] = (), most:
         searches += 1
         unused += found is None
         if found is not None:
-            readable = _readable(found.query)
+            readable = _is_readable(found.query)
             hidden += not readable
             counts[found.caller] += readable
     cap = limit({caller: count for caller, count in counts.items() if count})
     taken: dict[tuple[str, str], Example] = {}
     callers: dict[str, int] = {}
     capped = repeated = 0
-    for trail in journal.trails(until=until):
-        found = example(trail)
-        if found is None or not _readable(found.query):
-            continue
+    for found in _readable(journal.trails(until=until)):
         if found.key in taken:
             repeated += 1
         elif (callers.get(found.caller, 0) >= cap and found.caller not in trusted) or len(taken) >= most:
@@ -178,13 +179,16 @@ def collect(journal: Journal, *, until: int, trusted: Container[str] = (), most:
 class Live:
     """What was used since a model was fitted: it counts at once, for the methods that need no training.
 
-    Of each caller the newest hundred examples count, of all of them the newest two thousand; the model that was tested
-    knows far more, so that nobody can turn its answers round before the next test. Safe to use from several threads.
+    The newest two thousand examples count, and of one caller only a twentieth as many as the model knows (between 20
+    and 100), so that nobody can turn its answers round before the next test. Safe to use from several threads.
     """
 
-    def __init__(self, journal: Journal, after: int, *, trusted: Container[str] = ()) -> None:
-        """Take the journal, the row id of the last search that the model knows, and the callers without a limit."""
+    def __init__(self, journal: Journal, after: int, known: int, *, trusted: Container[str] = ()) -> None:
+        """Take the journal, the row id of the last search that the model knows, how many examples it knows, and the
+        callers without a limit.
+        """
         self._journal, self._after, self._trusted = journal, after, trusted
+        self._each = sorted((EACH_LIVE[0], known // 20, EACH_LIVE[1]))[1]
         self._lock = threading.Lock()
         self._seen = -1
         self._version = 0
@@ -201,39 +205,26 @@ class Live:
     def _read(self, last: int) -> None:
         started, trails = self._seen >= 0, [] if self._seen < 0 else self._journal.trails_since(self._seen)
         if not started or len(trails) >= 500:
-            newest = _newest(self._journal.trails(after=self._after, until=last), self._trusted)
-            self._held, changed = newest, True
+            self._held, changed = self._first(_readable(self._journal.trails(after=self._after, until=last))), True
         else:
-            found = [each for trail in trails if trail.row > self._after and (each := example(trail)) is not None]
-            found = [each for each in found if _readable(each.query)]
+            found = list(_readable(trail for trail in trails if trail.row > self._after))
             changed = bool(found)
             for each in found:
                 self._held.pop(each.key, None)
                 self._held[each.key] = each
-            self._held = _kept(self._held.values(), self._trusted)
+            self._held = self._first(reversed(self._held.values()))
         self._seen = last
         self._version += changed
 
-
-def _newest(trails: Iterable[Trail], trusted: Container[str]) -> dict[tuple[str, str], Example]:
-    """Of searches, the newest first, the examples that count, the oldest first."""
-    readable = (found for trail in trails if (found := example(trail)) is not None and _readable(found.query))
-    return _kept(reversed(_first(readable, trusted)), trusted)
-
-
-def _kept(examples: Iterable[Example], trusted: Container[str]) -> dict[tuple[str, str], Example]:
-    """Of examples, the oldest first, those that count, in the same order."""
-    return {each.key: each for each in reversed(_first(reversed(list(examples)), trusted))}
-
-
-def _first(examples: Iterable[Example], trusted: Container[str]) -> Sequence[Example]:
-    taken: dict[tuple[str, str], Example] = {}
-    callers: Counter[str] = Counter()
-    for each in examples:
-        if each.key in taken or (callers[each.caller] >= EACH_LIVE and each.caller not in trusted):
-            continue
-        taken[each.key] = each
-        callers[each.caller] += 1
-        if len(taken) >= MOST_LIVE:
-            break
-    return list(taken.values())
+    def _first(self, newest: Iterable[Example]) -> dict[tuple[str, str], Example]:
+        """Of examples, the newest first, those that count, the oldest first."""
+        taken: dict[tuple[str, str], Example] = {}
+        callers: Counter[str] = Counter()
+        for each in newest:
+            if each.key in taken or (callers[each.caller] >= self._each and each.caller not in self._trusted):
+                continue
+            taken[each.key] = each
+            callers[each.caller] += 1
+            if len(taken) >= MOST_LIVE:
+                break
+        return dict(reversed(taken.items()))

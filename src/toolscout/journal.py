@@ -196,8 +196,9 @@ class Journal(Database):
         while True:
             with self.reading() as connection:
                 rows = connection.execute(
-                    "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id > ? AND id < ? AND EXISTS "
-                    "(SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' AND id <= ?) "
+                    "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id > ? AND id < ? "
+                    "AND EXISTS (SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' "
+                    "AND id <= ?) "
                     "ORDER BY id DESC LIMIT 500",
                     (after, before, until),
                 ).fetchall()

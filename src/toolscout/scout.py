@@ -439,11 +439,12 @@ class Scout:
             return None
         if self._live.get(way.model, ("", None))[0] != job:
             trusted = {self.settings.caller, *self.settings.learn_trust}
-            self._live = {way.model: (job, Live(self.journal, known["through"], trusted=trusted))}
+            size = way.manifest.data.n_train + way.manifest.data.n_dev
+            self._live = {way.model: (job, Live(self.journal, known["through"], size, trusted=trusted))}
         return self._live[way.model][1]
 
     def parts(self, way: Way, catalogue: Catalogue, **options: Any) -> recipes.Parts:
-        """What the pipeline of a way is built from, over a snapshot; `options` as `toolscout.methods.Parts` has them."""
+        """What the pipeline of a way is built from, over a snapshot; `options`: see `toolscout.methods.Parts`."""
         return recipes.Parts(catalogue, self._encoder(way), self.settings, self.vectors, model=way.model, **options)
 
     def _encoder(self, way: Way) -> str | Encoder:

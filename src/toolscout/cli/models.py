@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from toolscout import models
+from toolscout.champion import history
+from toolscout.champion import shelf as champion_shelf
 from toolscout.cli.output import json_option, print_json, table
 from toolscout.config import load_settings
 from toolscout.errors import NotFound
@@ -27,13 +29,14 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     if folder is not None and not folder.is_dir():
         raise NotFound(f"{folder}: expected a folder of models, found none")
     found = models.list_models(shelf)
+    champion = _champion(shelf)
     if as_json:
-        print_json([_entry(path, each) for path, each in found])
+        print_json([{**_entry(path, each), "champion": path.name == champion} for path, each in found])
     elif not found:
         click.echo(f"{shelf}: no models: fit one with  toolscout train RECIPE --data DIR --out {shelf / 'NAME'}")
     whole = [(path, each) for path, each in found if isinstance(each, Manifest)]
     if whole and not as_json:
-        _show(whole)
+        _show(whole, champion)
     damaged = [each for _, each in found if isinstance(each, str)]
     for problem in damaged:
         click.echo(f"toolscout: {problem}", err=True)
@@ -56,13 +59,19 @@ def _entry(path: Path, found: Manifest | str) -> dict[str, Any]:
     return entry
 
 
-def _show(found: list[tuple[Path, Manifest]]) -> None:
+def _champion(shelf: Path) -> str | None:
+    """Name of the champion of a home, if this is its shelf."""
+    held = history(shelf.parent) if shelf == champion_shelf(shelf.parent) else []
+    return held[-1].model if held else None
+
+
+def _show(found: list[tuple[Path, Manifest]], champion: str | None) -> None:
     figures = list(dict.fromkeys(name for _, manifest in found for name in manifest.metrics))
     columns = [("model", "left"), ("recipe", "left"), ("data", "left"), ("tools", "right")]
     columns += [(f"dev {name}", "right") for name in figures]
     rows = [
         (
-            path.name,
+            f"{path.name} (champion)" if path.name == champion else path.name,
             manifest.recipe,
             manifest.data.name,
             f"{manifest.n_tools:,}",

@@ -18,7 +18,19 @@ from toolscout.encoders import Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Whole, kept, tower_of, trained, tunable
-from toolscout.methods.usage import DESCRIBED, Blend, Floats, Rows, Study, TunedBlend, Usage, best, picked, softmax, stage
+from toolscout.methods.usage import (
+    DESCRIBED,
+    Blend,
+    Floats,
+    Rows,
+    Study,
+    TunedBlend,
+    Usage,
+    best,
+    picked,
+    softmax,
+    stage,
+)
 from toolscout.pipeline import Stage
 from toolscout.types import digest
 

@@ -298,7 +298,7 @@ def _growing(
     kappa: float,
 ) -> Callable[[], Known]:
     """What usage says as examples come in; made anew when there are others than the last time."""
-    place_of = {tool.id: place for place, tool in enumerate(tools)}
+    place_of = {tool.id: row for row, tool in enumerate(tools)}
     held: list[tuple[int, Known]] = [(0, fitted)]
 
     def known() -> Known:
@@ -312,9 +312,9 @@ def _growing(
         texts, gold = [], []
         for each in examples:
             used = [place_of[tool] for tool in each.tools if tool in place_of]
-            for place in used:
-                if columns[place] < 0:
-                    columns[place], count = count, count + 1
+            for row in used:
+                if columns[row] < 0:
+                    columns[row], count = count, count + 1
             if used:
                 texts.append(each.query)
                 gold.append(columns[used])

@@ -1,0 +1,347 @@
+"""The learning loop: what is promoted and what is refused, what serves then, and what nobody can do to it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import traffic
+from tests_cli import run
+from toolscout import champion, models
+from toolscout.dataset import Dataset
+from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.learn import last, learn
+from toolscout.scout import Scout
+
+CALLERS = [f"c{number}" for number in range(10)]
+CLEAN = traffic.requests(400, 1)
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Scout]:
+    with Scout(tmp_path / "home", journal=False) as scout:
+        traffic.catalogue(scout)
+        yield scout
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that has learned once: do not change it, copy it."""
+    home = tmp_path_factory.mktemp("learned") / "home"
+    with Scout(home, journal=False) as scout:
+        traffic.catalogue(scout)
+        traffic.replay(scout, CLEAN, CALLERS)
+        assert learn(scout).outcome == "promoted"
+    return home
+
+
+@pytest.fixture
+def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
+    shutil.copytree(learned, tmp_path / "home")
+    with Scout(tmp_path / "home", journal=False) as scout:
+        yield scout
+
+
+# --- what is promoted -------------------------------------------------------------------------------------------------
+
+
+def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing(office: Scout) -> None:
+    before = traffic.right(office, seed=9)
+    traffic.replay(office, CLEAN, CALLERS)
+    report = learn(office)
+    assert report.outcome == "promoted", report.reason
+    assert report.evidence["repeated"] == 9
+    assert (report.champion, report.splits) == ("hybrid", {"train": 274, "dev": 39, "test": 78})
+    assert traffic.right(office, seed=9) >= 0.9 > 0.7 > before
+    assert traffic.right(office, seed=9, recipe="hybrid") == before
+    assert last(office.settings.home) == report
+    [entry] = champion.history(office.settings.home)
+    assert entry.model == report.candidate and "is better than hybrid" in entry.why
+
+
+def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:
+    dataset = Dataset.load(taught.settings.home / "learn" / "dataset")
+    assert {split: len(qrels) for split, qrels in dataset.qrels.items()} == {"train": 274, "dev": 39, "test": 78}
+    grades = {grade for gold in dataset.qrels["test"].values() for grade in gold.values()}
+    assert grades == {round(rank**0.5, 4) for rank in range(1, 7)}  # each tool was always shown at one rank
+
+
+def test_nothing_new_promotes_nothing(taught: Scout) -> None:
+    before = champion.history(taught.settings.home)
+    report = learn(taught)
+    assert (report.outcome, report.reason) == ("refused", "there is nothing new since the champion was fitted")
+    traffic.replay(taught, traffic.requests(10, 2), CALLERS)
+    assert learn(taught).outcome == "refused"
+    assert champion.history(taught.settings.home) == before
+
+
+def test_a_candidate_that_is_not_better_is_refused_with_the_figures(taught: Scout) -> None:
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    report = learn(taught)
+    assert report.outcome == "refused" and report.verdict is not None
+    assert "it is not better: ndcg@5" in report.reason and "95 % interval" in report.reason
+    assert report.candidate is not None  # it stays, so that it can be promoted by hand
+    assert models.verify(champion.place(taught.settings.home, report.candidate)).recipe
+
+
+def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    report = learn(office, dry_run=True)
+    assert report.outcome == "would-promote" and champion.history(office.settings.home) == []
+    assert learn(office).candidate == report.candidate
+    assert len(champion.history(office.settings.home)) == 1
+
+
+def test_a_budget_of_time_that_is_exceeded_refuses(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    report = learn(office, recipes=["neighbours"], budget_ms=1e-6)
+    assert report.outcome == "refused" and "ms are allowed" in report.reason
+
+
+def test_too_little_failed_hidden_and_unknown_teach_nothing_and_are_counted(office: Scout) -> None:
+    assert "too little to learn from" in learn(office).reason
+    common = {"query": "umbrella", "shown": ["office/music/play"]}
+    for number in range(200):
+        search = f"s{number}"
+        text = {**common, "query": "blake2b:0f"} if number < 50 else {**common, "query": f"umbrella {number}"}
+        office.journal.append("search", caller=CALLERS[number % 10], search_id=search, **text)
+        tool, ok = ("gone/tool" if number < 100 else "office/music/play"), number < 150
+        office.journal.append("call", caller=CALLERS[number % 10], search_id=search, tool=tool, ok=ok)
+        office.journal.append("call", caller="other", search_id=search, tool="office/weather/forecast", ok=True)
+    report = learn(office)
+    assert report.outcome == "refused" and "too little to learn from" in report.reason
+    told = report.evidence
+    assert (told["searches"], told["unused"], told["hidden"], told["unknown_tools"]) == (200, 50, 50, 50)
+
+
+def test_feedback_teaches_what_calls_do_not(office: Scout) -> None:
+    for number, (text, tool) in enumerate(CLEAN):
+        caller, search = CALLERS[number % 10], f"s{number}"
+        office.journal.append("search", caller=caller, search_id=search, query=text, shown=[])
+        office.journal.append("call", caller=caller, search_id=search, tool="office/music/play", ok=True)
+        bad = [] if tool == "office/music/play" else ["office/music/play"]
+        office.journal.append("feedback", caller=caller, search_id=search, good=[tool], bad=bad)
+    assert learn(office, recipes=["neighbours"]).outcome == "promoted"
+    assert traffic.right(office, seed=9) >= 0.9
+
+
+def test_recipes_can_be_asked_for_and_others_are_refused(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    with pytest.raises(ConfigError, match="expected recipes that are fitted, found bm25"):
+        learn(office, recipes=["bm25"])
+    report = learn(office, recipes=["tool2vec"])
+    assert [each.recipe for each in report.candidates] == ["tool2vec"]
+
+
+# --- nobody decides alone ---------------------------------------------------------------------------------------------
+
+
+def flood(scout: Scout, count: int, tool: str = "office/music/play") -> None:
+    asked = [(f"{text} {number}", tool) for number, (text, _) in enumerate(traffic.requests(count, 7))]
+    traffic.replay(scout, asked, ["mallory"])
+
+
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
+def test_one_callers_flood_of_false_calls_promotes_nothing(taught: Scout, count: int) -> None:
+    before, answers = champion.history(taught.settings.home), traffic.right(taught, seed=9)
+    flood(taught, count)
+    report = learn(taught)
+    assert report.outcome == "refused", report.reason
+    assert champion.history(taught.settings.home) == before
+    assert report.evidence["capped"] > count / 2
+    assert traffic.right(taught, seed=9) >= answers - 0.05
+
+
+def test_a_flood_does_not_keep_others_from_learning(office: Scout) -> None:
+    flood(office, 2_000)
+    assert learn(office).outcome == "refused"
+    traffic.replay(office, CLEAN, CALLERS)
+    assert learn(office).outcome == "promoted"
+    assert traffic.right(office, seed=9) >= 0.85
+
+
+def test_a_stranger_alone_teaches_nothing_unless_trusted_but_the_owner_does(tmp_path: Path) -> None:
+    for name, trust, outcome in (
+        ("stranger", (), "refused"),
+        ("agent", ("agent",), "promoted"),
+        ("local", (), "promoted"),
+    ):
+        with Scout(tmp_path / name, journal=False, learn_trust=trust) as scout:
+            traffic.catalogue(scout)
+            traffic.replay(scout, CLEAN, [name])
+            report = learn(scout, recipes=["neighbours"])
+            assert report.outcome == outcome, report.reason
+            assert outcome == "promoted" or "all evidence comes from one caller (stranger)" in report.reason
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 20))])
+def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> None:
+    """With 30 % of the labels drawn at random, whoever is promoted is not worse on clean requests."""
+    before = traffic.right(taught, seed=99, count=400)
+    traffic.replay(taught, traffic.requests(400, 100 + seed, noise=0.3), CALLERS)
+    report = learn(taught)
+    if report.outcome == "promoted":
+        assert traffic.right(taught, seed=99, count=400) >= before - 0.02
+    else:
+        assert len(champion.history(taught.settings.home)) == 1
+
+
+# --- champions --------------------------------------------------------------------------------------------------------
+
+
+def test_rollback_restores_the_former_answers_exactly(taught: Scout) -> None:
+    asked = [text for text, _ in traffic.requests(50, 5)]
+
+    def answers() -> list[tuple[tuple[str, float], ...]]:
+        return [tuple((hit.id, hit.score) for hit in each.hits) for each in taught.search_many(asked)]
+
+    first, home = answers(), taught.settings.home
+    report = learn(taught, recipes=["tool2vec"], dry_run=True)
+    assert report.candidate is None  # nothing new
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    report = learn(taught, recipes=["tool2vec"])
+    assert report.outcome == "refused" and report.candidate is not None
+    with_evidence = answers()
+    champion.promote(home, report.candidate, "by hand")
+    assert answers() != with_evidence
+    left = champion.rollback(home)
+    assert left is not None and answers() == with_evidence
+    assert champion.rollback(home) is None
+    plain = answers()
+    assert plain == [
+        tuple((hit.id, hit.score) for hit in each.hits) for each in taught.search_many(asked, recipe="hybrid")
+    ]
+    assert first != plain
+    with pytest.raises(NotFound, match="expected a promotion to take back, found none"):
+        champion.rollback(home)
+
+
+def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, learned: Path) -> None:
+    assert office.search("drizzle parasol please", 1).ids != ("office/weather/forecast",)
+    shutil.copytree(learned / "models", office.settings.home / "models")
+    assert office.search("drizzle parasol please", 1).ids == ("office/weather/forecast",)
+    (office.settings.home / "models" / "champion.json").unlink()
+    assert office.search("umbrella and raincoat", 1).ids != ("office/weather/forecast",)
+
+
+def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_path: Path) -> None:
+    name = models.read_manifest(champion.current(taught.settings.home) or tmp_path).recipe
+    with Scout(taught.settings.home) as scout:
+        for how, recipe in (({}, name), ({"recipe": "bm25"}, "bm25"), ({"recipe": name}, name)):
+            scout.search("umbrella", **how)
+            event = list(scout.journal.read(event="search"))[-1]
+            assert (event["recipe"], event["model"] is not None) == (recipe, recipe == name)
+    with Scout(taught.settings.home, recipe="bm25") as scout:
+        assert scout.ways.find(None, None).recipe == "bm25"
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged", "foreign catalogue", "pointer"])
+def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Scout, harm: str) -> None:
+    folder = champion.current(taught.settings.home)
+    assert folder is not None
+    if harm == "gone":
+        shutil.rmtree(folder)
+    elif harm == "damaged":
+        (folder / models.ARRAYS).write_bytes(b"x")
+    elif harm == "pointer":
+        (folder.parent / "champion.json").write_text("{")
+    else:
+        taught.remove(["office"])
+        taught.add([{"name": "umbrella_stand", "description": "Order an umbrella stand."}], name="shop")
+    if harm == "pointer":
+        with pytest.raises(StoreError, match="expected the champions in format"):
+            taught.search("order an umbrella stand")
+        return
+    found = taught.search("deliver a letter or order an umbrella stand")
+    assert found.hits and "searched with hybrid instead of the promoted model" in (found.reason or "")
+    assert taught.search("deliver a letter or order an umbrella stand", recipe="hybrid").reason is None
+
+
+def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    for recipe in ("neighbours", "tool2vec"):
+        report = learn(office, recipes=[recipe], dry_run=True)
+        assert report.candidate
+        champion.promote(office.settings.home, report.candidate, "by hand")
+        office.add([{"name": f"stand_{recipe}", "description": "Holds things upright."}], name=f"shop-{recipe}")
+        tool, asked = f"shop-{recipe}/stand_{recipe}", f"zebra crossing {recipe}"
+        assert tool not in office.search(asked, 1).ids
+        for number in range(12):
+            search = f"{recipe}{number}"
+            office.journal.append("search", search_id=search, query=f"{asked} {number}", shown=[])
+            office.journal.append("call", search_id=search, tool=tool, ok=True)
+        assert office.search(asked, 1).ids == (tool,)
+        with Scout(office.settings.home, journal=False) as again:
+            assert again.search(asked, 1).ids == (tool,)
+            assert "by usage" in again.why(asked, tool).stages[0].note
+
+
+# --- kills, and others beside it --------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(office: Scout, tmp_path: Path) -> None:
+    traffic.replay(office, traffic.requests(3_000, 1), CALLERS)
+    home = str(office.settings.home)
+    shelf = champion.shelf(office.settings.home)
+    started = subprocess.Popen([sys.executable, "-m", "toolscout", "--home", home, "learn"], stderr=subprocess.DEVNULL)
+    while not list(shelf.glob("neighbours-*/manifest.json")) and started.poll() is None:
+        time.sleep(0.01)
+    started.kill()
+    started.wait()
+    fitted = {path: path.stat().st_mtime_ns for path in shelf.glob("neighbours-*/manifest.json")}
+    assert fitted and (office.settings.home / "learn" / "run.json").exists()
+    traffic.replay(office, traffic.requests(500, 2), CALLERS)
+    said: list[str] = []
+    report = learn(office, say=said.append)
+    assert report.outcome == "promoted" and sum(report.splits.values()) <= 3_000
+    assert any("going on with the run of" in line for line in said)
+    assert any("neighbours: kept" in line for line in said)
+    assert not (office.settings.home / "learn" / "run.json").exists()
+
+
+def test_two_runs_at_once_are_refused(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+
+    def second(text: str) -> None:
+        with pytest.raises(StoreError, match="found one under way"):
+            learn(office)
+
+    learn(office, recipes=["neighbours"], say=second)
+
+
+def test_former_champions_stay_and_other_candidates_go(taught: Scout) -> None:
+    home = taught.settings.home
+    first = champion.history(home)[-1].model
+    assert [path.name for path, _ in models.list_models(champion.shelf(home))] == [first]
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    report = learn(taught)
+    assert {path.name for path, _ in models.list_models(champion.shelf(home))} == {first, report.candidate}
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_learns_lists_promotes_and_rolls_back(office: Scout) -> None:
+    home = ("--home", str(office.settings.home))
+    assert "refused: there is too little" in run(*home, "learn").stdout
+    traffic.replay(office, CLEAN, CALLERS)
+    dry = json.loads(run(*home, "learn", "--dry-run", "--json").stdout)
+    assert dry["outcome"] == "would-promote"
+    done = run(*home, "learn")
+    assert done.exit_code == 0 and "promoted: " in done.stdout and "chosen" in done.stdout
+    [model] = json.loads(run(*home, "models", "--json").stdout)
+    assert model["champion"] and model["name"] == dry["candidate"]
+    assert "(champion)" in run(*home, "models").stdout
+    assert json.loads(run(*home, "search", "umbrella and raincoat", "--json").stdout)["hits"][0]["name"] == "forecast"
+    assert "hybrid serves again" in run(*home, "rollback").stdout
+    assert run(*home, "rollback").exit_code == 1
+    assert run(*home, "promote", model["name"]).exit_code == 0
+    refused = run(*home, "promote", "../models")
+    assert refused.exit_code == 1 and "expected the name of a model" in refused.stderr
