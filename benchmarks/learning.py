@@ -5,7 +5,7 @@ then its gold tools are called with success, wherever they stood; then `learn` r
 a journal before the first part and after each. Ends with a rollback, which must restore the former answers exactly.
 
     python benchmarks/learning.py [--data toollens] [--parts 10] [--only 2] [--callers 50] [--noise 0.3] [--flood 20000]
-
+"""
 
 from __future__ import annotations
 
