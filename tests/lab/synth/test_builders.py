@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import filecmp
-from collections import Counter
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
