@@ -17,6 +17,7 @@ from toolscout.dataset import NoTool, Prompt  # noqa: E402
 from toolscout.encoders import unit_rows  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
@@ -217,6 +218,23 @@ def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
     grown = pool.added(asked[None], [tools[[second]]])
     assert int(scores(grown).argmax()) == second
     assert len(pool.keys) == 30 and len(grown.keys) == 31
+
+
+def test_what_was_used_since_counts_at_once_and_not_when_the_tool_is_gone(slang: Lesson, model: Model) -> None:
+    used: list[Example] = []
+    parts = Parts(Catalogue.of(slang.tools), model=model.folder, live=lambda: (len(used), used))
+    stage = recipes.build("masstool", parts)
+    asked = Search(query="zzz qqq zzz")
+
+    def score(tool: str) -> float:
+        [found] = stage([asked])
+        return next(hit.score for hit in found.hits if hit.id == tool)
+
+    before = score("d/music/play")
+    used.append(Example(row=1, at="", caller="me", query=asked.query, tools={"d/music/play": 1.0, "d/gone": 1.0}))
+    assert score("d/music/play") > before + 0.01
+    used.append(Example(row=2, at="", caller="me", query="another", tools={"d/gone": 1.0}))
+    assert score("d/music/play") > before + 0.01
 
 
 def test_the_calibration_is_the_best_sigmoid_of_balanced_classes() -> None:

@@ -13,7 +13,7 @@ epoch is chosen on dev.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from toolscout import metrics
 from toolscout.dataset import NoTool
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.errors import ConfigError
+from toolscout.evidence import Example
 from toolscout.fusion import DEPTH
 from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
@@ -40,6 +41,7 @@ __all__ = ["Options", "Pool", "Reader", "fit", "make"]
 Arrays = Mapping[str, npt.NDArray[Any]]
 Places = npt.NDArray[np.intp]
 BLOCK: Final = 1024
+AT_ONCE: Final = 32  # new queries that a search encodes besides its own
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -360,6 +362,44 @@ class _Twice:
         return rows
 
 
+class _Growing:
+    """The pool of a model, and what was used since it was fitted.
+
+    Of what is new, so many queries are encoded at a search, the newest first: nobody waits for more.
+    """
+
+    def __init__(
+        self,
+        fitted: Pool,
+        encoder: Encoder,
+        tools: Mapping[str, Vectors],
+        live: Callable[[], tuple[int, Sequence[Example]]] | None,
+    ) -> None:
+        self._fitted, self._encoder, self._tools, self._live = fitted, encoder, tools, live
+        self._rows: dict[str, Vectors] = {}
+        self._held: tuple[int, int, Pool] = -1, 0, fitted  # version, how many are not encoded yet, the pool
+
+    def __call__(self) -> Pool:
+        if self._live is None:
+            return self._fitted
+        version, examples = self._live()
+        held, waiting, pool = self._held
+        if held == version and not waiting:
+            return pool
+        of_tools = [(each.query, [self._tools[id] for id in each.tools if id in self._tools]) for each in examples]
+        used = [(query, np.stack(vectors)) for query, vectors in of_tools if vectors]
+        new = [query for query, _ in reversed(used) if query not in self._rows]
+        some = new[:AT_ONCE]
+        self._rows |= dict(zip(some, self._encoder.encode(some, "query"), strict=True)) if some else {}
+        ready = [(query, vectors) for query, vectors in used if query in self._rows]
+        if ready:
+            pool = self._fitted.added(np.stack([self._rows[query] for query, _ in ready]), [each for _, each in ready])
+        else:
+            pool = self._fitted
+        self._held = version, len(new) - len(some), pool
+        return pool
+
+
 def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     """Whether a tool is needed, where that was learned; and the tools nearest to what the query means."""
     model = parts.load(bound=False)
@@ -373,11 +413,12 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
     index = Exact(encoder.dim)
     index.upsert(parts.catalogue.ids, rows)
-    pool, towers = Pool(model.arrays["keys"], model.arrays["pool"]), Reader(model.arrays, options["transfer"].value)
+    fitted, towers = Pool(model.arrays["keys"], model.arrays["pool"]), Reader(model.arrays, options["transfer"].value)
     encode = _Twice(encoder)
+    grown = _Growing(fitted, encoder, dict(zip(parts.catalogue.ids, rows, strict=True)), parts.live)
 
     def meant(texts: list[str]) -> Vectors:
-        held = encode(texts)
+        held, pool = encode(texts), grown()
         return unit_rows(towers.read(held, pool.values, pool.near(held, options["k"].value, options["floor"].value))[0])
 
     retrieve = Retrieve(index, label="masstool", encode=meant, mask=parts.catalogue.mask, depth=DEPTH)
