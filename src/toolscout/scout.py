@@ -296,6 +296,7 @@ class Scout:
         model: str | Path | None = None,
         visible: Visible | None = None,
         caller: str | None = None,
+        deadline: float | None = None,
     ) -> Search:
         """The tools for one request, best first, filled in; or the reason why there are none.
 
@@ -308,13 +309,17 @@ class Scout:
                 a recipe is set too: `toolscout.ways`.
             visible: which tools this caller may discover; hashable.
             caller: who asks, for the journal.
+            deadline: on the clock of `time.monotonic`; a recipe that reads tools one by one then returns what it has,
+                and the trace says so.
 
         Raises:
             ConfigError: for a model that belongs to another recipe, encoder or catalogue.
             NotFound: if there is no such recipe or model.
             StoreError: for a damaged model.
         """
-        return self.search_many([query], k, recipe=recipe, model=model, visible=visible, caller=caller)[0]
+        return self.search_many(
+            [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline
+        )[0]
 
     def search_many(
         self,
@@ -325,6 +330,7 @@ class Scout:
         model: str | Path | None = None,
         visible: Visible | None = None,
         caller: str | None = None,
+        deadline: float | None = None,
     ) -> list[Search]:
         """A batch of searches, all on the same state of the catalogue; see `search`."""
         k = self.settings.k if k is None else k
@@ -332,7 +338,10 @@ class Scout:
             raise ValueError(f"k: expected at least 1, found {k}")
         way, notice = self._way(recipe, model)
         batch = [
-            Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None) for query in queries
+            Search(
+                query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline
+            )
+            for query in queries
         ]
         try:
             found, generation = self._run_unless_down(way, batch)

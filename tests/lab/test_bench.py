@@ -9,8 +9,9 @@ import pytest
 from tests_cli import run as cli
 from toolscout.dataset import Dataset, read_run
 from toolscout.errors import ConfigError, NotFound, UserError
-from toolscout.lab.bench import Job, label_of, load_dataset, run
+from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
+from toolscout.sources.folder import read_tools
 
 TOOLS = {
     "weather/forecast": "Will it rain: the weather forecast of a city",
@@ -194,3 +195,39 @@ def test_detection_needs_a_recipe_that_judges_need(root: Path) -> None:
     out = ["--out", str(root.parent / "cli"), "--data", str(root)]
     refused = cli("bench", "small", "-r", "bm25", "--no-tool", "chat", *out)
     assert refused.exit_code == 1 and "expected a recipe that judges whether a tool is needed" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (None, {}),
+        ("query:2", {"tools", "parents"}),
+        ("parent:3", {"tools", "parents"}),
+    ],
+)
+def test_what_training_saw_is_judged_by_the_fold_that_scores_the_query(
+    root: Path, spec: str | None, wanted: set[str]
+) -> None:
+    found = run(job(root, folds=spec, label="x")).result
+    assert {"tools", "parents"} & set(found["slices"]) == set(wanted)
+    if spec is None:
+        return
+    dataset = Dataset.load(root / "small", root=root)
+    gold = dataset.split("test")
+    parents = {tool: tool.partition("/")[0] for tool in TOOLS}
+    for fold in dataset.folds(spec, parent_of={tool: [parent] for tool, parent in parents.items()}):
+        seen = {parents[tool] for query in fold.train for tool in gold[query]}
+        for query in fold.test:
+            known = [parents[tool] in seen for tool in gold[query]]
+            value = "seen" if all(known) else "mixed" if any(known) else "unseen"
+            assert groups(dataset, "test", read_tools(dataset.folder, "d").tools, spec)["parents"][query] == value
+    assert sum(row["n"] for row in found["slices"]["parents"].values()) == 4
+    if spec.startswith("parent"):
+        assert "seen" not in found["slices"]["parents"]
+    compared = compare(root.parent / "out", dataset, "x", "x")
+    assert {value: row["n"] for value, row in compared["parents"].items()} == {
+        value: row["n"] for value, row in found["slices"]["parents"].items()
+    }
+    assert all(row["recall@5"]["p"] == 1.0 for row in compared["parents"].values())
+    shown = cli("compare", "x", "x", "--dataset", "small", "--out", str(root.parent / "out"), "--data", str(root))
+    assert shown.exit_code == 0 and "parents in training" in shown.output

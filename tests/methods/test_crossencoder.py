@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from toolscout import recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
+from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.methods import Parts  # noqa: E402
+from toolscout.methods.crossencoder import GRAPHS, Blend  # noqa: E402
 from toolscout.models import Model  # noqa: E402
+from toolscout.pipeline import Stage  # noqa: E402
+from toolscout.store import Catalogue  # noqa: E402
+from toolscout.testing import check_stage  # noqa: E402
+from toolscout.training.crossencoders import CrossEncoder, Reading  # noqa: E402
+from toolscout.training.towers import Tower  # noqa: E402
+from toolscout.types import Search, Tool  # noqa: E402
 
-QUICK = {"epochs": 12, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 12, "precision": "float32", "threads": 1}
+QUICK = {"epochs": 16, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 16, "precision": "float32", "threads": 1}
 
 
-def fitted(slang: Lesson, bert: str, home: Path, **changes: Any) -> Model:
+def fitted(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> Model:
     job = prepared(
         "crossencoder",
         slang,
-        home / "out" / f"{len(list(home.glob('out/*')))}",
+        home / out,
         encoder=TransformerEncoder(bert),
-        changes={"base": "bm25", "candidates": 4, "start": "encoder", **QUICK, **changes},
+        changes={"base": "dense", "candidates": 5, "length": 32, **QUICK, **changes},
         settings=Settings(home=home),
     )
     return fit(job)
@@ -36,9 +50,152 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(slang: Lesson, bert: str, home: Path) -> Model:
-    return fitted(slang, bert, home, base="neighbours", length=32)
+    return fitted(slang, bert, home, "model")
 
 
-def test_x(model):
-    print(model.manifest.values)
-    print(model.manifest.metrics)
+def pipeline(model: Model, tools: Any, bert: str) -> Stage:
+    return recipes.build("crossencoder", Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder))
+
+
+def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: str, model: Model) -> None:
+    values = model.manifest.values
+    assert values["history"][-1]["loss"] < 0.7 * values["history"][0]["loss"]
+    assert model.manifest.metrics["ndcg@5"] > values["first_stage"]["ndcg@5"] + 0.05
+    assert model.manifest.settings["blend"].origin == "dev"
+    assert abs(model.manifest.metrics["ndcg@5"] - values["in_float32"]["ndcg@5"]) < 0.1
+    stage = pipeline(model, slang.tools, bert)
+    searches = [Search(query=text) for text in slang.dataset.texts("test").values()]
+    check_stage(stage, searches[:6])
+    first = recipes.build("dense", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert)))
+    for one, other in zip(first(searches[:8]), stage(searches[:8]), strict=True):
+        assert set(one.ids[:5]) == set(other.ids[:5]) and one.ids[5:] == other.ids[5:]
+        assert all(0.0 < hit.score < 1.0 for hit in other.hits[:5])
+
+
+def test_a_search_needs_no_torch_beyond_its_first_stage(model: Model) -> None:
+    held = {path.name for path in (model.folder / GRAPHS).iterdir()}
+    assert held == {"model.onnx", "tokenizer.json"}
+    assert not list(model.folder.glob("encoder/*"))
+    assert not (model.folder / "base").exists()  # dense is not fitted
+
+
+def test_new_tools_are_read_and_gone_ones_are_not_returned(slang: Lesson, bert: str, model: Model) -> None:
+    new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
+    left = [tool for tool in slang.tools if tool.id != "d/mail/send"]
+    [found] = pipeline(model, [*left, new], bert)([Search(query="translate a song")])
+    assert "other/translate" in found.ids and "d/mail/send" not in found.ids
+    [none] = pipeline(model, [], bert)([Search(query="anything")])
+    assert none.hits == ()
+
+
+def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
+    slang: Lesson, bert: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = pipeline(model, slang.tools, bert)
+    query = "could you clone this paper for me"
+    [late] = stage([Search(query=query, deadline=time.monotonic() - 1)])
+    [first] = recipes.build("dense", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert)))([Search(query=query)])
+    assert late.ids == first.ids and [hit.score for hit in late.hits] == [hit.score for hit in first.hits]
+    assert late.trace[-1].note == "the deadline left 5 of 5 candidates as they were"
+    [calm] = stage([Search(query=query, deadline=time.monotonic() + 600)])
+    [free] = stage([Search(query=query)])
+    assert calm.hits == free.hits and calm.trace[-1].note == free.trace[-1].note == ""
+
+    monkeypatch.setattr("toolscout.encoders.onnx_pairs._BATCH", 2)
+    clock = iter([0.0, 0.0, 1.0, 9.5, 20.0])  # the start, then before each batch: two end, a third would be too late
+    monkeypatch.setattr("toolscout.encoders.onnx_pairs.time.monotonic", lambda: next(clock))
+    [half] = stage.stages[-1].run([msgspec.structs.replace(first, deadline=10.0)])  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    assert set(half.ids[:4]) == set(first.ids[:4]) and half.ids[4:] == first.ids[4:]
+    assert stage.stages[-1].note(half) == "the deadline left 1 of 5 candidates as they were"  # type: ignore[attr-defined]
+    assert [hit.score for hit in half.hits] == sorted((hit.score for hit in half.hits), reverse=True)
+
+
+def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(slang: Lesson, bert: str, home: Path) -> None:
+    plain = fitted(slang, bert, home, "plain", precise="float32", layers=1, epochs=1, start="encoder", blend=0.0)
+    assert plain.manifest.settings["blend"].value == 0.0 and plain.manifest.settings["blend"].origin == "argument"
+    reader = OnnxPairs(plain.folder / GRAPHS, 32)
+    texts = [tool.description for tool in slang.tools]
+    query = "please write to auntie, and a very long story " * 3
+    together = reader.logits(query, texts * 3)
+    alone = [reader.logits(query, [text])[0] for text in texts]
+    np.testing.assert_allclose(together, alone * 3, atol=1e-4)
+    assert all(len(each.ids) <= 32 for each in reader.pieces(query, texts))
+    assert reader.logits(query, []).size == 0
+
+
+def test_a_graph_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a cross-encoder"):
+        OnnxPairs(tmp_path, 32)
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def net(bert: str) -> CrossEncoder:
+    tower = Tower(TransformerEncoder(bert).model, dropout=0.0, precision="float32")
+    return CrossEncoder(tower, length=24, seed=3).eval()
+
+
+def test_a_pair_is_one_text_of_two_kinds(net: CrossEncoder) -> None:
+    tokenizer = net.tower.model.tokenizer
+    [[ids, kinds]] = net.pairs(["book a room"], ["a" * 400])
+    assert len(ids) == len(kinds) == 24 and sorted(kinds) == kinds and set(kinds) == {0, 1}
+    assert tokenizer.decode(ids).count("[SEP]") == 2 and ids[0] == tokenizer.cls_token_id
+    pairs = net.pairs(["book a room", "send"], ["hotel", "a long text about mail"])
+    together = net.logits(pairs)
+    assert together == pytest.approx([net.logits([pair])[0] for pair in pairs], abs=1e-5)
+    states = net.encoder(
+        input_ids=torch.tensor([pairs[1][0]]), token_type_ids=torch.tensor([pairs[1][1]])
+    ).last_hidden_state
+    wanted = net.score(states.mean(dim=1))[0, 0].item()
+    assert together[1] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["binary", "joint"])
+def test_the_loss_of_a_step_is_the_mean_over_its_queries(net: CrossEncoder, loss: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("toolscout.training.crossencoders.HELD", 24 * 4)  # several groups a step
+    queries, tools = ["rain", "mail a file", "hotel"], ["weather", "send", "copy", "book a room", "flight"]
+    gold, wrong = [[0], [1, 2], [3]], [[1, 4], [0], [0, 1, 2]]
+    places = [[np.array(each) for each in side] for side in (gold, wrong)]
+    task = Reading(
+        net,
+        queries=queries,
+        tools=tools,
+        gold=places[0],
+        wrong=places[1],
+        negatives=3,
+        loss=loss,
+        fast=1.0,
+        judge=dict,
+        identity="test",
+    )
+    wanted = []
+    for query, right, other in zip(queries, gold, wrong, strict=True):
+        logits = net.logits(net.pairs([query] * len(right + other), [tools[each] for each in right + other]))
+        yes = np.arange(len(logits)) < len(right)
+        each = -np.mean(np.where(yes, -np.log1p(np.exp(-logits)), -np.log1p(np.exp(logits))))
+        logs = logits - np.log(np.exp(logits).sum())
+        wanted.append(each + (-logs[yes].mean() if loss == "joint" else 0.0))
+    rows = np.array([2, 0, 1])
+    assert task.backward(rows, np.random.default_rng(0)) == pytest.approx(np.mean(wanted), abs=1e-4)
+    task.negatives = 1
+    assert task.backward(rows[:1], np.random.default_rng(0)) < np.inf
+    assert all(values.grad is not None for values in net.score.parameters())
+
+
+def test_more_layers_than_there_are_is_refused(bert: str) -> None:
+    tower = Tower(TransformerEncoder(bert).model, dropout=0.0, precision="float32")
+    with pytest.raises(ConfigError, match="layers: expected at most 1, found 3"):
+        CrossEncoder(tower, length=24, layers=3)
+
+
+def test_the_blend_keeps_the_order_of_the_first_stage_where_the_logits_say_nothing() -> None:
+    blend = Blend(weight=2.0, spread=4.0, far=-3.0, slope=0.5, offset=0.25)
+    scores = np.array([9.0, 7.0, 1.0])
+    z = blend.distances(scores)
+    assert z.tolist() == [0.0, -0.5, -2.0]
+    shares = blend.shares(np.zeros(3), z)
+    assert shares == pytest.approx(1 / (1 + np.exp(-(0.5 * 2.0 * z + 0.25))))
+    assert blend.shares(np.array([0.0]), blend.far)[0] < shares[2]

@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mlc": TUNED,
     "tool2vec-tuned": TUNED,
     "toolrefiner-tool2vec": {**TUNED, **BASE, "candidates": 4},
+    "crossencoder": {**TUNED, "base": "dense", "candidates": 4, "length": 24},
     "colt": {**BASE, "epochs": 4, "batch": 16, "length": 4, "threads": 1},
     "masstool": {**BASE, "epochs": 4, "batch": 16, "length": 4, "k": 3, "threads": 1},
 }
@@ -57,5 +58,7 @@ def test_a_killed_fit_goes_on_to_the_same_model(
     again = fit(dataclasses.replace(job, resume=True, say=said.append))
     assert any("going on after" in line for line in said)
     assert again.manifest.metrics == whole.manifest.metrics
+    weights = [name for name in whole.manifest.files if name.endswith((".safetensors", ".onnx"))]
+    assert weights and all(again.manifest.files[name] == whole.manifest.files[name] for name in weights)
     for key, array in whole.arrays.items():
         np.testing.assert_array_equal(array, again.arrays[key])

@@ -170,6 +170,18 @@ def _show_comparison(found: Mapping[str, Any]) -> None:
         for value, row in values.items()
     ]
     table([("slice", "left"), ("value", "left"), ("n", "right"), *((name, "right") for name in SHOWN)], rows)
+    if found["parents"]:
+        table(
+            [("parents in training", "left"), ("n", "right"), *((f"{name} (p)", "right") for name in SHOWN)],
+            [
+                (
+                    value,
+                    f"{row['n']:,}",
+                    *(f"{100 * row[key]['difference']:+.2f} ({row[key]['p']:.4f})" for key in SHOWN),
+                )
+                for value, row in found["parents"].items()
+            ],
+        )
 
 
 @click.command("report")

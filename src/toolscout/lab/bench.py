@@ -18,7 +18,7 @@ import msgspec
 
 from toolscout import metrics, recipes
 from toolscout.config import Settings
-from toolscout.dataset import Dataset, NoTool, Qrels, write_detect, write_run
+from toolscout.dataset import Dataset, Fold, NoTool, Qrels, seen_labels, write_detect, write_run
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.fit import fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
@@ -30,7 +30,7 @@ from toolscout.store import Catalogue
 from toolscout.types import Search, Tool
 from toolscout.vectors import VectorStore
 
-__all__ = ["Job", "Outcome", "label_of", "load_dataset", "run"]
+__all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "run"]
 
 DEPTH: Final = 20
 BATCH: Final = 256
@@ -167,7 +167,8 @@ def run(
     needs: dict[str, float] = {}
     models: list[Model] = []
     fit_seconds = seconds = 0.0
-    for part in _parts(job, tools, qrels, resume, say):
+    folds = _folds(job.dataset, job.split, job.folds, tools)
+    for part in _parts(job, tools, qrels, folds, resume, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
         found, needed, spent = _rank(job, part.stage, part.queries)
         ranking |= found
@@ -176,7 +177,10 @@ def run(
         models += [part.model] if part.model else []
     write_run(job.run_path, job.label, ranking)
     measured = figures(
-        job.dataset, job.split, {query: [tool for tool, _ in hits] for query, hits in ranking.items()}, job.seed
+        qrels,
+        {query: [tool for tool, _ in hits] for query, hits in ranking.items()},
+        groups(job.dataset, job.split, tools, job.folds),
+        job.seed,
     )
     if job.no_tool is not None:
         say(f"{job.dataset.name}: {job.label}: judging {len(job.no_tool.test):,} queries that need no tool")
@@ -202,19 +206,44 @@ def run(
     return Outcome(result)
 
 
-def figures(dataset: Dataset, split: str, ranking: Mapping[str, Sequence[str]], seed: int) -> dict[str, Any]:
-    """`metrics`, `ci95` and `slices` of one ranking, as a result file holds them."""
-    per_query = metrics.score(ranking, dataset.split(split))
-    try:
-        train = dataset.split("train")
-    except NotFound:
-        train = None
-    groups = dataset.groups(split, train=train)
+def figures(
+    qrels: Qrels, ranking: Mapping[str, Sequence[str]], table: Mapping[str, Mapping[str, str]], seed: int
+) -> dict[str, Any]:
+    """`metrics`, `ci95` and `slices` of one ranking, as a result file holds them; `table` is that of `groups`."""
+    per_query = metrics.score(ranking, qrels)
     return {
         "metrics": per_query.means(),
         "ci95": per_query.ci95(seed),
-        "slices": metrics.slices(per_query, groups),
+        "slices": metrics.slices(per_query, table),
     }
+
+
+def groups(dataset: Dataset, split: str, tools: Sequence[Tool], folds: str | None = None) -> dict[str, dict[str, str]]:
+    """The slices of a result: those of `Dataset.groups`, and what training saw of each query's gold.
+
+    `tools` says it of the gold tools, `parents` of what they belong to, if that is not the same for all: `seen`,
+    `mixed` or `unseen` (`seen_labels`). With folds it is judged by the training part of the fold that scores the query.
+    """
+    qrels, table = dataset.split(split), dataset.groups(split)
+    cut = _folds(dataset, split, folds, tools)
+    if cut is not None:
+        pairs = [tuple({query: qrels[query] for query in side} for side in fold) for fold in cut]
+    else:
+        pairs = [(dataset.qrels["train"], qrels)] if "train" in dataset.qrels else []
+    parents = _parents(tools)
+    for train, scored in pairs:
+        table.setdefault("tools", {}).update(seen_labels(train, scored))
+        if len(set(parents.values())) > 1:
+            table.setdefault("parents", {}).update(seen_labels(train, scored, key=parents.__getitem__))
+    return table
+
+
+def _parents(tools: Sequence[Tool]) -> dict[str, tuple[str, ...]]:
+    return {_bare(tool.id): tool.parent or () for tool in tools}
+
+
+def _folds(dataset: Dataset, split: str, spec: str | None, tools: Sequence[Tool]) -> list[Fold] | None:
+    return dataset.folds(spec, parent_of=_parents(tools), split=split) if spec else None
 
 
 # --- the parts of a job -----------------------------------------------------------------------------------------------
@@ -268,7 +297,14 @@ class _Part(NamedTuple):
     model: Model | None
 
 
-def _parts(job: Job, tools: Sequence[Tool], qrels: Qrels, resume: bool, say: Callable[[str], None]) -> Iterator[_Part]:
+def _parts(
+    job: Job,
+    tools: Sequence[Tool],
+    qrels: Qrels,
+    folds: Sequence[Fold] | None,
+    resume: bool,
+    say: Callable[[str], None],
+) -> Iterator[_Part]:
     """The pipelines of a job, one after the other.
 
     A recipe that is not fitted gives every fold the same pipeline: then it is only checked that folds can be made.
@@ -287,10 +323,9 @@ def _parts(job: Job, tools: Sequence[Tool], qrels: Qrels, resume: bool, say: Cal
     )
     if chosen.encodes and (chosen.fit or (job.encoder and chosen.encoder)):
         parts = dataclasses.replace(parts, encoder=parts.loaded())
-    folds = None
-    if job.folds:
-        parents = {_bare(tool.id): tool.parent or () for tool in tools}
-        folds = job.dataset.folds(job.folds, parent_of=parents, split=job.split)
+    if {**chosen.settings, **job.changes}.get("hierarchy") == "oracle":
+        golds = {job.dataset.queries[query]: [f"d/{tool}" for tool in gold] for query, gold in qrels.items()}
+        parts = dataclasses.replace(parts, gold=golds.__getitem__)
     if chosen.fit is None:
         told(f"indexing {len(tools):,} tools")
         started = time.perf_counter()

@@ -14,6 +14,8 @@ import numpy as np
 from toolscout import metrics
 from toolscout.dataset import Dataset, read_run
 from toolscout.errors import NotFound, UserError
+from toolscout.lab.bench import groups
+from toolscout.sources.folder import read_tools
 
 __all__ = ["TESTED", "compare", "load_checked"]
 
@@ -58,7 +60,8 @@ def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: in
 
     Returns:
         `tests`: measure → a, b, difference (a - b), its 95 % interval, p (two-sided sign-flip), p corrected by Holm
-        over the measures, wins, ties, losses of a; `slices`: slice → value → n and the difference of each measure.
+        over the measures, wins, ties, losses of a; `slices`: slice → value → n and the difference of each measure;
+        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p; empty where nothing was trained on.
 
     Raises:
         NotFound, UserError: as `load_checked`; and if the two were scored on different queries.
@@ -93,7 +96,24 @@ def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: in
         "n_queries": len(a.ids),
         "tests": tests,
         "slices": _slices(result_a["slices"], result_b["slices"], TESTED),
+        "parents": _by_parents(dataset, result_a, a, b, seed),
     }
+
+
+def _by_parents(
+    dataset: Dataset, result: Mapping[str, Any], a: metrics.PerQuery, b: metrics.PerQuery, seed: int
+) -> dict[str, Any]:
+    """Paired tests among the queries of whose gold tools' parents training saw all, some, none."""
+    tools = read_tools(dataset.folder, "d").tools
+    labels = groups(dataset, result["split"], tools, result["settings"].get("folds")).get("parents", {})
+    found: dict[str, Any] = {}
+    for value in sorted(set(labels.values())):
+        rows = np.array([labels[query] == value for query in a.ids])
+        found[value] = {"n": int(rows.sum())}
+        for name in TESTED:
+            test = metrics.paired_test(np.asarray(a.values[name])[rows], np.asarray(b.values[name])[rows], seed)
+            found[value][name] = {"difference": test.difference, "ci95": [test.low, test.high], "p": test.p}
+    return found
 
 
 def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from toolscout.types import Search, Tool, digest, render
 if TYPE_CHECKING:
     from toolscout.training.crossencoders import CrossEncoder
 
-__all__ = ["Blend", "Judge", "Judging", "Options", "fit", "make", "read_all", "taken_apart"]
+__all__ = ["Blend", "Judge", "Judging", "Options", "export", "fit", "make", "read_all", "taken_apart"]
 
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
 LABEL: Final = "crossencoder"
@@ -226,7 +226,7 @@ def fit(job: Fitting) -> None:
     done = trained(job, task, tower)
     job.say(f"writing the graph in {options.precise}")
     graphs = job.work / GRAPHS
-    _export(net, graphs, options, _probes(job, texts))
+    export(net, graphs, options.precise, _probes(job, texts))
     judge = Judge(OnnxPairs(graphs, options.length), job.tools, Blend())
     logits = read_all(job, dev, judge)
     blend, figures = study.choose(logits)
@@ -360,8 +360,17 @@ def _probes(job: Fitting, texts: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _export(net: CrossEncoder, folder: Path, options: Options, probes: Sequence[tuple[str, str]]) -> None:
-    """Write the cross-encoder as a folder that `OnnxPairs` reads."""
+def export(
+    net: CrossEncoder, folder: Path, precise: Literal["int8", "float32"], probes: Sequence[tuple[str, str]]
+) -> None:
+    """Write a cross-encoder as a folder that `OnnxPairs` reads.
+
+    Args:
+        net: the cross-encoder.
+        folder: where to; it is made.
+        precise: how the graph computes.
+        probes: some queries with a tool, in which the peaks of the activations are looked for.
+    """
     from toolscout.encoders.onnx_export import traced
     from toolscout.encoders.onnx_int8 import to_int8
 
@@ -369,8 +378,8 @@ def _export(net: CrossEncoder, folder: Path, options: Options, probes: Sequence[
     graph = traced(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
     tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
     write(folder, graph, tokenizer)
-    if options.precise == "int8":
-        made = OnnxPairs(folder, options.length)
+    if precise == "int8":
+        made = OnnxPairs(folder, net.length)
         to_int8(graph, [made.feed(made.pieces(query, [text])) for query, text in probes])
         write(folder, graph, tokenizer)
 

@@ -1,0 +1,296 @@
+"""toolrerank: what is read of what training saw or not, who is put before whom, and what is chosen on dev."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from toolscout import recipes
+from toolscout.config import Settings
+from toolscout.encoders.onnx_pairs import OnnxPairs
+from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.errors import ConfigError
+from toolscout.lab.fit import Lesson, fit, prepared
+from toolscout.methods import Fitting, Parts
+from toolscout.methods.crossencoder import Judging
+from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
+from toolscout.models import Model
+from toolscout.pipeline import Pipeline
+from toolscout.store import Catalogue
+from toolscout.testing import check_stage
+from toolscout.types import Hit, Search, Tool
+
+BELOW = {
+    f"base.{name}": value
+    for name, value in {
+        "base": "dense",
+        "candidates": 6,
+        "length": 24,
+        "epochs": 2,
+        "batch": 16,
+        "rate": 0.01,
+        "precision": "float32",
+        "threads": 1,
+    }.items()
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitting:
+    """A fit; all of them share one cross-encoder, from the shelf."""
+    return prepared(
+        name,
+        slang,
+        home / "out" / f"{name}-{'-'.join(map(str, changes.values()))}",
+        encoder=TransformerEncoder(bert),
+        changes={**BELOW, **changes},
+        settings=Settings(home=home),
+    )
+
+
+def pipeline(model: Model, tools: Sequence[Tool], bert: str, **more: Any) -> Pipeline:
+    parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder, **more)
+    stage = recipes.build(model.manifest.recipe, parts)
+    assert isinstance(stage, Pipeline)
+    return stage
+
+
+@pytest.fixture(scope="module")
+def model(slang: Lesson, bert: str, home: Path) -> Model:
+    return fit(job(slang, bert, home, "toolrerank"))
+
+
+def test_everything_is_chosen_on_dev_and_the_manifest_says_so(slang: Lesson, model: Model) -> None:
+    settings, values = model.manifest.settings, model.manifest.values
+    for name in ("seen", "unseen", "sure", "alike", "each"):
+        assert settings[name].origin == "dev", name
+    assert len(values["truncation"]) == 9 and values["hierarchy"] == "on"
+    best = max(values["truncation"].values(), key=lambda each: sum(each.values()))
+    assert model.manifest.metrics == best
+    told = values["classifier"]
+    assert told["single"] == pytest.approx(20 / 23) and told["accuracy"] >= told["majority"]
+    unused = {"d/music/play"}
+    assert {tool.id for tool, seen in zip(slang.tools, model.arrays["seen"], strict=True) if not seen} == unused
+
+
+def test_the_pipeline_is_deterministic_and_says_what_each_step_did(slang: Lesson, bert: str, model: Model) -> None:
+    stage = pipeline(model, slang.tools, bert)
+    searches = [Search(query=text) for text in slang.dataset.texts("test").values()]
+    check_stage(stage, searches[:6])
+    names = [each.name for each in stage.stages]
+    assert names == ["dense", "truncate", "crossencoder", "hierarchy"]
+    [found] = stage(searches[:1])
+    assert found.trace[1].note == "6 kept, 1 of them of parents that training never saw"
+    assert found.trace[3].note in ("taken to need one parent", "taken to need several parents", "left as it was")
+    explained = stage.explain(searches[0], found.ids[2])
+    assert explained is not None and (explained.rank, explained.score) == (3, found.hits[2].score)
+    new = Tool(id="d/music/stop", name="stop", description="Stop a song", path=("musi",))
+    [found] = pipeline(model, [*slang.tools[:4], new], bert)([Search(query="stop a song")])
+    assert set(found.ids) <= {new.id, *(tool.id for tool in slang.tools[:4])} and new.id in found.ids
+
+
+def test_rerank_m_is_the_same_cross_encoder_over_the_first_m(slang: Lesson, bert: str, home: Path) -> None:
+    made = fit(job(slang, bert, home, "crossencoder-10", seen=3, unseen=3))
+    assert {name: made.manifest.settings[name].value for name in ("seen", "unseen", "hierarchy")} == {
+        "seen": 3,
+        "unseen": 3,
+        "hierarchy": "none",
+    }
+    assert made.manifest.encoder is None and "classifier" not in made.arrays
+    stage = pipeline(made, slang.tools, bert)
+    first, judging = stage.stages[0], stage.stages[-1]
+    assert isinstance(judging, Judging)
+    for search in first([Search(query="a bed for two"), Search(query="clone this paper")]):
+        [found] = stage([Search(query=search.query)])
+        logits = judging.judge.logits(search.query, search.ids[:3])
+        z = judging.judge.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
+        shares = judging.judge.blend.shares(logits, z)
+        assert found.ids == tuple(np.array(search.ids[:3])[np.argsort(-shares, kind="stable")])
+
+
+def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(slang: Lesson, bert: str, home: Path, model: Model) -> None:
+    flat = [Tool(id=tool.id, name=tool.name, description=tool.description) for tool in slang.tools]
+    [found] = pipeline(model, flat, bert)([Search(query="somewhere to sleep")])
+    assert found.trace[-1].note == FLAT and len(found.hits) == 6
+    made = fit(job(dataclasses.replace(slang, tools=flat), bert, home, "toolrerank", judged=23))
+    assert made.manifest.values["hierarchy"] == FLAT and made.manifest.settings["sure"].value == 0.0
+    [found] = pipeline(made, slang.tools, bert)([Search(query="somewhere to sleep")])
+    assert found.trace[-1].note == FLAT
+
+
+def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path) -> None:
+    made = fit(job(slang, bert, home, "toolrerank-oracle", seen=6, unseen=6, alike=0.9, each=1, sure=0.5))
+    with pytest.raises(ConfigError, match="hierarchy oracle: expected bench"):
+        pipeline(made, slang.tools, bert)([Search(query="umbrella")])
+    gold = {"one": ["d/travel/hotel", "d/travel/flight"], "two": ["d/travel/hotel", "d/mail/send"]}
+    one, two = pipeline(made, slang.tools, bert, gold=gold.__getitem__)([Search(query=text) for text in gold])
+    assert one.trace[-1].note == "taken to need one parent" and two.trace[-1].note == "taken to need several parents"
+
+
+def test_a_base_that_reads_no_pairs_is_refused(slang: Lesson, bert: str, home: Path) -> None:
+    with pytest.raises(ConfigError, match="base: expected a cross-encoder, such as crossencoder, found dense"):
+        fit(
+            prepared(
+                "toolrerank",
+                slang,
+                home / "refused",
+                encoder=TransformerEncoder(bert),
+                changes={"base": "dense"},
+                settings=Settings(home=home),
+            )
+        )
+
+
+def test_what_was_read_before_a_kill_is_not_read_again(
+    slang: Lesson, bert: str, home: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolscout.methods.crossencoder.TELL", 5)
+    read: list[str] = []
+    logits = OnnxPairs.logits
+
+    def counted(self: OnnxPairs, query: str, *about: Any) -> Any:
+        if len(read) == 12:
+            raise KeyboardInterrupt
+        read.append(query)
+        return logits(self, query, *about)
+
+    monkeypatch.setattr(OnnxPairs, "logits", counted)
+    begun = dataclasses.replace(job(slang, bert, home, "toolrerank"), out=home / "again")
+    with pytest.raises(KeyboardInterrupt):
+        fit(begun)
+    read.clear()
+    with monkeypatch.context() as inner:
+        inner.setattr(OnnxPairs, "logits", lambda self, *about: (read.append(about[0]), logits(self, *about))[1])
+        again = fit(dataclasses.replace(begun, resume=True))
+    assert again.manifest.metrics == model.manifest.metrics
+    assert {name: each.value for name, each in again.manifest.settings.items()} == {
+        name: each.value for name, each in model.manifest.settings.items()
+    }
+    asked = [slang.dataset.queries[query] for query in slang.dev]
+    assert [text for text in read if text in asked][: len(asked) - 10] == asked[10:]
+
+
+# --- the stages by hand -----------------------------------------------------------------------------------------------
+
+TOOLS = [
+    Tool(id=f"s/{family}{number}", name=f"{family}{number}", path=(family,))
+    for family, n in (("a", 3), ("b", 3), ("c", 2))
+    for number in range(n)
+]
+
+
+class Reader:
+    """Stands for a judge: `others` gives each tool what the table says, until the deadline."""
+
+    def __init__(self, table: dict[str, float]) -> None:
+        self.table, self.asked = table, []
+
+    def others(self, search: Search, ids: Sequence[str]) -> Any:
+        self.asked += ids
+        return np.array([self.table[each] for each in ids if search.deadline is None])
+
+
+def stage(reader: Any, chosen: Chosen, single: bool, **more: Any) -> Hierarchy:
+    given: dict[str, Any] = {
+        "single": lambda searches: [single] * len(searches),
+        "similar": lambda ids: np.eye(len(ids)),
+        "visible": lambda search: lambda tool: search.visible is None or tool != "s/b2",
+        **more,
+    }
+    return Hierarchy(Families(TOOLS), lambda tool: not tool.startswith("s/b"), Judging(reader, 50), chosen, **given)
+
+
+def search(read: int | None = None, **more: Any) -> Search:
+    ids = ["s/a0", "s/b0", "s/c0", "s/a1", "s/b1"]
+    hits = [
+        Hit(tool, 0.9 - 0.1 * place, "dense" + (", crossencoder" if read is None or place < read else ""))
+        for place, tool in enumerate(ids)
+    ]
+    return Search(query="q", hits=tuple(hits), **more)
+
+
+def test_for_one_parent_all_of_a_new_likely_parent_is_read() -> None:
+    reader = Reader({"s/b2": 0.85})
+    [found] = stage(reader, Chosen(10, 50, sure=0.75), True).run([search()])
+    assert reader.asked == ["s/b2"]  # a2 belongs to a likely parent too, but training saw that one
+    assert found.ids == ("s/a0", "s/b2", "s/b0", "s/a1", "s/b1", "s/c0")
+    assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
+    assert len({hit.score for hit in found.hits}) == 6
+    for extend, more in {"none": [], "seen": ["s/a2"], "both": ["s/a2", "s/b2"]}.items():
+        reader = Reader(dict.fromkeys(["s/a2", "s/b2"], 0.0))
+        stage(reader, Chosen(10, 50, sure=0.75), True, extend=extend).run([search()])
+        assert reader.asked == more
+
+
+def test_what_a_caller_may_not_see_is_not_brought_in() -> None:
+    reader = Reader({"s/b2": 0.99})
+    [found] = stage(reader, Chosen(10, 50, sure=0.75), True).run([search(visible=bool)])
+    assert reader.asked == [] and "s/b2" not in found.ids
+
+
+def test_a_deadline_brings_nothing_in_and_unread_hits_stay_behind() -> None:
+    chosen = Chosen(10, 50, sure=0.75, alike=0.9, each=1)
+    late = search(read=3, deadline=time.monotonic() - 1)
+    [found] = stage(Reader({"s/b1": 0.9, "s/b2": 0.9}), chosen, True).run([late])
+    assert found.ids == ("s/a0", "s/b0", "s/c0", "s/a1", "s/b1")
+    [found] = stage(Reader({}), chosen, False).run([search(read=4)])
+    assert found.ids == ("s/a0", "s/b0", "s/c0", "s/a1", "s/b1")
+    [none] = stage(Reader({}), chosen, True).run([search(read=0)])
+    assert none.hits == search(read=0).hits
+
+
+def test_for_several_parents_the_best_of_each_group_come_first() -> None:
+    off = Chosen(10, 50)
+
+    def alike(ids: Sequence[str]) -> Any:
+        table = np.eye(len(ids))
+        table[0, 2] = table[2, 0] = 0.95  # a0 and c0
+        return table
+
+    [found] = stage(Reader({}), Chosen(10, 50, alike=0.9, each=1), False, similar=alike).run([search()])
+    assert found.ids == ("s/a0", "s/b0", "s/c0", "s/a1", "s/b1")
+    [found] = stage(Reader({}), Chosen(10, 50, alike=0.9, each=2), False, similar=alike).run([search()])
+    assert found.ids == ("s/a0", "s/b0", "s/c0", "s/b1", "s/a1")
+    for single in (True, False):
+        assert stage(Reader({}), off, single).run([search()])[0].hits == search().hits
+
+
+def test_truncation_counts_places_among_all_candidates() -> None:
+    seen = {"s/a0", "s/a1", "s/c0"}
+    [found] = Truncate(seen.__contains__, 2, 4).run([search()])
+    assert found.ids == ("s/a0", "s/b0")
+    [found] = Truncate(seen.__contains__, 1, 5).run([search()])
+    assert found.ids == ("s/a0", "s/b0", "s/b1")
+
+
+@pytest.mark.parametrize(
+    ("paths", "flat"),
+    [
+        ([(), (), ()], True),
+        ([("a",), ("a",), ("a",)], True),
+        ([("a",), ("b",), ("c",)], True),
+        ([("a",), ("a",), ()], False),
+    ],
+)
+def test_paths_are_flat_where_they_tell_no_tool_from_another(paths: list[tuple[str, ...]], flat: bool) -> None:
+    tools = [Tool(id=f"s/{number}", name="x", path=path) for number, path in enumerate(paths)]
+    families = Families(tools)
+    assert families.flat == flat
+    assert families.one(["s/0", "s/1"]) == (not flat) and not families.one(["s/0", "s/2"])
+
+
+def test_one_parent_of_two_sources_is_two() -> None:
+    families = Families([Tool(id=f"{each}", name="x", path=("mail",)) for each in ("s/1", "s/2", "t/1")])
+    assert families.one(["s/1", "s/2"]) and not families.one(["s/1", "t/1"])
