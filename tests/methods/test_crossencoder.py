@@ -76,7 +76,8 @@ def test_a_search_needs_no_torch_beyond_its_first_stage(model: Model) -> None:
     held = {path.name for path in (model.folder / GRAPHS).iterdir()}
     assert held == {"model.onnx", "tokenizer.json"}
     assert not list(model.folder.glob("encoder/*"))
-    assert not (model.folder / "base").exists()  # dense is not fitted
+    assert not (model.folder / "base").exists()  # dense is not fitted, and asks for the encoder that is set
+    assert model.manifest.encoder is not None
 
 
 def test_new_tools_are_read_and_gone_ones_are_not_returned(slang: Lesson, bert: str, model: Model) -> None:
@@ -112,7 +113,10 @@ def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
 
 
 def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(slang: Lesson, bert: str, home: Path) -> None:
-    plain = fitted(slang, bert, home, "plain", precise="float32", layers=1, epochs=1, start="encoder", blend=0.0)
+    plain = fitted(
+        slang, bert, home, "plain", base="bm25", precise="float32", layers=1, epochs=1, start="encoder", blend=0.0
+    )
+    assert plain.manifest.encoder is None  # bm25 asks for none
     assert plain.manifest.settings["blend"].value == 0.0 and plain.manifest.settings["blend"].origin == "argument"
     reader = OnnxPairs(plain.folder / GRAPHS, 32)
     texts = [tool.description for tool in slang.tools]

@@ -32,7 +32,7 @@ from toolscout.methods.logistic import logistic, sigmoid
 from toolscout.methods.ranked import Ranked
 from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Tuning, Whole, about, tower_of, trained, tunable
 from toolscout.models import Model
-from toolscout.pipeline import Pipeline, Rerank, Stage
+from toolscout.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
 from toolscout.types import Search, Tool, digest, render
 
 if TYPE_CHECKING:
@@ -239,6 +239,7 @@ def fit(job: Fitting) -> None:
     job.save(
         {},
         metrics=figures,
+        encoder=raw if base.model is None and _encodes(base.stage) else None,
         chosen={"blend": blend.weight} if options.blend is None else {},
         values={
             "blend": dataclasses.asdict(blend),
@@ -261,6 +262,13 @@ def _of_base(model: Model | None) -> TransformerEncoder | None:
             return TransformerEncoder(str(folder / FOLDER))
         folder = folder / BASE
     return None
+
+
+def _encodes(stage: Stage) -> bool:
+    """Whether a first stage that is not fitted asks the encoder that is set."""
+    if isinstance(stage, Pipeline | Fuse):
+        return any(map(_encodes, stage.stages if isinstance(stage, Pipeline) else stage.branches))
+    return isinstance(stage, Retrieve) and stage.encode is not None
 
 
 def _wrong(learned: Ranked, gold: Sequence[npt.NDArray[np.intp]], n: int, unused: bool) -> list[npt.NDArray[np.intp]]:
