@@ -338,9 +338,7 @@ class Scout:
             raise ValueError(f"k: expected at least 1, found {k}")
         way, notice = self._way(recipe, model)
         batch = [
-            Search(
-                query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline
-            )
+            Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
             for query in queries
         ]
         try:
