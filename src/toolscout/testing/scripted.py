@@ -307,7 +307,7 @@ def _refinement(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     missing = [each["goal"] for each in data["assessment"]["unsolved"]]
     if not missing and data["assessment"]["ordered"]:
         return {"instruction": "N/A"}
-    return {"instruction": f"{data['original']} Above all: {'; '.join(missing * 2)}"}
+    return {"instruction": f"Above all: {'; '.join(missing) or data['original']}"}
 
 
 def _variants(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:

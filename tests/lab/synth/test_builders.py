@@ -59,10 +59,10 @@ def test_a_builder_drops_what_went_wrong_and_nothing_else(
         done = build(builder, llm, wanted)
         report = write_dataset(tmp_path / "set", builder, done, seed=0, model="scripted", wanted=wanted)
         drops = Counter(report["drops"])
-        assert drops["malformed"] + drops["selection_malformed"] == server.llm.count("bad_json") >= 5
+        assert drops["malformed"] + drops["selection_malformed"] == server.llm.count("bad_json") >= 2
         assert drops["unknown_tool"] == server.llm.count("unknown")
-        assert drops["duplicate"] == server.llm.count("duplicate") >= 3
-        assert llm.repaired >= server.llm.count("once") >= 5 and server.llm.count("busy") >= 5
+        assert drops["duplicate"] == server.llm.count("duplicate") >= 2
+        assert llm.repaired >= server.llm.count("once") >= 2 and server.llm.count("busy") >= 2
         assert max(server.served.values()) == 1
     lost = sum(count for reason, count in drops.items() if not reason.startswith(("tool_", "selection_")))
     assert report["attempts"] == report["queries"] + lost and report["queries"] == wanted

@@ -1,0 +1,74 @@
+"""What the commands that ask a language model share: limits, estimates, records."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from toolscout.config import Settings, load_settings
+
+__all__ = ["opened", "say_cost", "settings_of", "spending"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spending(command: F) -> F:
+    """The options of a command that may cost money."""
+    for option in (
+        click.option("--replay", metavar="FILE", help="Answer from this record alone; nothing is sent."),
+        click.option("--record", metavar="FILE", help="Write every answer to this record afterwards."),
+        click.option("--max-dollars", type=float, help="The same in money; needs llm_price_in and llm_price_out."),
+        click.option("--max-tokens", type=int, help="Stop before more is spent."),
+        click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
+        click.option("--llm", "place", metavar="URL#MODEL", help="The endpoint; by default the setting llm."),
+    ):
+        command = option(command)
+    return command
+
+
+def settings_of(ctx: click.Context, place: str | None) -> Settings:
+    """The settings, with the endpoint of the command line."""
+    return load_settings(home=(ctx.find_root().obj or {}).get("home"), llm=place)
+
+
+@contextlib.contextmanager
+def opened(
+    settings: Settings,
+    *,
+    dry_run: bool,
+    max_tokens: int | None,
+    max_dollars: float | None,
+    record: str | None,
+    replay: str | None,
+    temperature: float = 0.0,
+) -> Iterator[Any]:
+    """The language model of a command: a rehearsal for `--dry-run`; a record is read before and written after."""
+    from toolscout.llm import Prices, Rehearsal, connect
+
+    if dry_run:
+        yield Rehearsal(Prices(settings.llm_price_in, settings.llm_price_out))
+        return
+    offline = replay is not None
+    with connect(settings, tokens=max_tokens, dollars=max_dollars, offline=offline, temperature=temperature) as llm:
+        assert llm.cache is not None
+        if replay:
+            llm.cache.load(Path(replay))
+        try:
+            yield llm
+        finally:
+            if record:
+                llm.cache.export(Path(record))
+
+
+def say_cost(llm: Any, *, dry_run: bool) -> None:
+    """One line on what was, or would be, spent."""
+    spent = llm.spent
+    money = f", {spent.dollars:.4g} dollars" if spent.dollars else ""
+    verb = "would send about" if dry_run else "sent"
+    click.echo(
+        f"{verb} {spent.calls:,} calls: {spent.tokens_in:,} tokens in, {spent.tokens_out:,} out{money}", err=True
+    )

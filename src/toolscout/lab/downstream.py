@@ -1,0 +1,419 @@
+"""What better retrieval is worth in the end: an agent that has only the tools it was given, and whether it succeeds.
+
+The agent calls tools natively, turn by turn. A tool is run for real where a runner takes it (functions of Python in a
+process of their own), and is simulated from its schema by the model where none does. A model then examines whether the
+request was fulfilled. Conditions: what a recipe retrieved, every tool, none, the gold tools, and gold tools of which
+some are missing or wrong (COLT, table 10); in the order of retrieval, or shuffled (ToolRerank's check).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import numpy as np
+
+from toolscout.errors import BadReply, ConfigError, OverBudget
+from toolscout.lab.synth import chance
+from toolscout.llm import LLM, Message, ToolCall, card, prompt, quoted
+from toolscout.metrics import bootstrap_ci
+from toolscout.pipeline import Stage
+from toolscout.types import Search, Tool
+
+__all__ = ["Condition", "Episode", "Python", "Runner", "Task", "act", "condition", "measure", "summary"]
+
+TURNS: Final = 8
+MOST_RESULT: Final = 4_000
+MOST_TOOLS: Final = 128  # as many as endpoints commonly take
+SECONDS: Final = 20.0
+KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A request and the tools that it needs."""
+
+    id: str
+    query: str
+    gold: tuple[str, ...]
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """Which tools the agent is given: one of `KINDS`, how many are missing or wrong, whether they are shuffled."""
+
+    kind: str
+    count: int = 0
+    shuffled: bool = False
+
+    @property
+    def name(self) -> str:
+        """As `condition` reads it."""
+        return self.kind + (f":{self.count}" if self.count else "") + ("+shuffled" if self.shuffled else "")
+
+
+def condition(text: str) -> Condition:
+    """Read `retrieved`, `all`, `none`, `gold`, `missing:1`, `wrong:2`, each with `+shuffled` if wanted.
+
+    Raises:
+        ConfigError: for anything else.
+    """
+    match = re.fullmatch(r"(\w+)(?::([1-9]\d?))?(\+shuffled)?", text)
+    if not match or match[1] not in KINDS or (match[1] in ("missing", "wrong")) != bool(match[2]):
+        raise ConfigError(f"expected a condition of {', '.join(KINDS[:4])}, missing:N, wrong:N, found {text!r}")
+    return Condition(match[1], int(match[2] or 0), bool(match[3]))
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One call: tool id (empty: no such function), arguments as written, what came back, whether it went well."""
+
+    tool: str
+    arguments: str
+    result: str
+    ok: bool
+
+
+class Episode(msgspec.Struct, frozen=True):
+    """One request under one condition.
+
+    Attributes:
+        solved: what the examiner says; None: no verdict of the right shape.
+        stopped: `answer`, or why there is none: `turns`, `budget`.
+    """
+
+    task: str
+    condition: str
+    given: tuple[str, ...]
+    steps: tuple[Step, ...]
+    answer: str
+    stopped: str
+    turns: int
+    solved: bool | None
+    recall: float
+    precision: float
+    exact: bool
+    tokens: int
+    dollars: float
+
+
+class Runner(Protocol):
+    """Runs tools for real."""
+
+    def takes(self, tool: Tool) -> bool:
+        """Whether this tool is run, not simulated."""
+        ...
+
+    def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """What came back, and whether it went well."""
+        ...
+
+
+class Python:
+    """Runs functions of the given modules, each call in a process and an empty folder of its own.
+
+    Only the modules that somebody named: a function may do anything that its user may.
+    """
+
+    def __init__(self, modules: Sequence[str], *, seconds: float = SECONDS) -> None:
+        self.modules, self.seconds = tuple(modules), seconds
+
+    def takes(self, tool: Tool) -> bool:
+        """Whether it is a function, not a method, of one of the modules."""
+        module = str(tool.meta.get("module", ""))
+        inside = any(module == each or module.startswith(f"{each}.") for each in self.modules)
+        return inside and "." not in str(tool.meta.get("qualname", ".")) and not tool.meta.get("receiver")
+
+    def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """The result as JSON where it can be, else as Python writes it; an exception is a failed call."""
+        asked = json.dumps([tool.meta["module"], tool.meta["qualname"], dict(arguments)])
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                done = subprocess.run(
+                    [sys.executable, "-I", "-c", _CHILD],
+                    input=asked,
+                    capture_output=True,
+                    text=True,
+                    timeout=self.seconds,
+                    cwd=folder,
+                )
+            except subprocess.TimeoutExpired:
+                return f"no answer within {self.seconds:g} seconds", False
+        said = done.stdout if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
+        return said.strip()[:MOST_RESULT], done.returncode == 0
+
+
+_CHILD: Final = """
+import importlib, json, sys
+module, name, arguments = json.load(sys.stdin)
+value = getattr(importlib.import_module(module), name)(**arguments)
+json.dump(value, sys.stdout, default=repr)
+"""
+
+
+class Simulated(msgspec.Struct):
+    """What a tool could have given back."""
+
+    result: str
+
+
+class Grade(msgspec.Struct):
+    """The examiner's verdict."""
+
+    solved: bool
+    reason: str
+
+
+@dataclasses.dataclass
+class _Desk:
+    """The functions that an agent is given, under names that endpoints take."""
+
+    tools: dict[str, Tool]
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool]) -> _Desk:
+        named: dict[str, Tool] = {}
+        for tool in tools[:MOST_TOOLS]:
+            base = re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name).strip("_")[:56] or "tool"
+            name, number = base, 1
+            while name in named:
+                number += 1
+                name = f"{base}_{number}"
+            named[name] = tool
+        return cls(named)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": str(card(tool)["description"]),
+                    "parameters": tool.parameters or {"type": "object", "properties": {}},
+                },
+            }
+            for name, tool in self.tools.items()
+        ]
+
+
+def given(task: Task, kind: Condition, held: Mapping[str, Tool], ranked: Sequence[str], seed: int) -> list[Tool]:
+    """The tools of a condition, in the order in which the agent sees them.
+
+    Args:
+        task: with its gold tools.
+        kind: the condition.
+        held: every tool, by id.
+        ranked: what was retrieved, best first.
+        seed: of what is missing, wrong or shuffled.
+    """
+    source = chance("downstream", seed, task.id, kind.name)
+    gold = [id for id in task.gold if id in held]
+    if kind.kind == "retrieved":
+        ids = list(ranked)
+    elif kind.kind == "all":
+        ids = sorted(held)
+    elif kind.kind == "none":
+        ids = []
+    else:
+        lost = set(source.sample(gold, min(kind.count, len(gold))))
+        ids = [id for id in gold if id not in lost]
+        if kind.kind == "wrong":
+            others = sorted(set(held) - set(gold))
+            ids += source.sample(others, min(len(lost), len(others)))
+    if kind.shuffled:
+        source.shuffle(ids)
+    return [held[id] for id in ids]
+
+
+def act(llm: LLM, query: str, tools: Sequence[Tool], runners: Sequence[Runner] = (), *, turns: int = TURNS) -> _Run:
+    """Let an agent fulfil a request with these tools.
+
+    Raises:
+        Unavailable: if the model does not answer.
+    """
+    desk, first = _Desk.of(tools), prompt("agent", request=query)
+    messages: list[Message] = [{"role": "system", "content": first.system}, {"role": "user", "content": query}]
+    schemas, steps = desk.schemas(), list[Step]()
+    for turn in range(1, turns + 1):
+        try:
+            reply = llm.chat(messages, tools=schemas)
+        except OverBudget:
+            return _Run(tuple(steps), "", "budget", turn)
+        if not reply.calls:
+            return _Run(tuple(steps), reply.text, "answer", turn)
+        messages.append(_said(reply.text, reply.calls))
+        for call in reply.calls:
+            step = _done(llm, desk, call, runners)
+            steps.append(step)
+            content = quoted("result", step.result)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+    return _Run(tuple(steps), "", "turns", turns)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What an agent did: its calls, its answer, why it stopped, after how many turns."""
+
+    steps: tuple[Step, ...]
+    answer: str
+    stopped: str
+    turns: int
+
+
+def _said(text: str, calls: Sequence[ToolCall]) -> Message:
+    return {
+        "role": "assistant",
+        "content": text or None,
+        "tool_calls": [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ],
+    }
+
+
+def _done(llm: LLM, desk: _Desk, call: ToolCall, runners: Sequence[Runner]) -> Step:
+    tool = desk.tools.get(call.name)
+    if tool is None:
+        return Step("", call.arguments, f"there is no function {call.name!r}", False)
+    try:
+        arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return Step(tool.id, call.arguments, "the arguments are no JSON object", False)
+    for runner in runners:
+        if runner.takes(tool):
+            return Step(tool.id, call.arguments, *runner.run(tool, arguments))
+    try:
+        said = llm.ask(
+            prompt("simulate", tool=card(tool), arguments=arguments),
+            Simulated,
+            typical=Simulated('{"status": "ok", "items": [{"name": "one", "value": 3}]}'),
+        )
+    except (BadReply, OverBudget) as error:
+        return Step(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)
+    return Step(tool.id, call.arguments, said.result[:MOST_RESULT], True)
+
+
+def measure(
+    llm: LLM,
+    tasks: Sequence[Task],
+    tools: Sequence[Tool],
+    conditions: Sequence[Condition],
+    *,
+    stage: Stage | None = None,
+    k: int = 5,
+    runners: Sequence[Runner] = (),
+    turns: int = TURNS,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Episode]:
+    """Every task under every condition.
+
+    Args:
+        llm: agent, simulator and examiner.
+        tasks: requests with their gold tools.
+        tools: all that there are.
+        conditions: what the agent is given.
+        stage: retrieves, for the condition `retrieved`.
+        k: how many it retrieves.
+        runners: run tools for real; what none takes is simulated.
+        turns: of an episode, at most.
+        seed: of what is missing, wrong or shuffled.
+        say: told how far it is.
+
+    Raises:
+        ConfigError: for the condition `retrieved` without a stage.
+        Unavailable: if the model does not answer; what is answered is kept.
+    """
+    if stage is None and any(each.kind == "retrieved" for each in conditions):
+        raise ConfigError("condition retrieved: expected a recipe to retrieve with, found none: give --recipe")
+    held = {tool.id: tool for tool in tools}
+    found = stage([Search(query=task.query, k=k) for task in tasks]) if stage else []
+    ranked = {task.id: search.ids[:k] for task, search in zip(tasks, found, strict=False)}
+
+    def one(item: tuple[Task, Condition]) -> Episode:
+        task, kind = item
+        shown = given(task, kind, held, ranked.get(task.id, ()), seed)
+        own = llm.limited(None)
+        done = act(own, task.query, shown, runners, turns=turns)
+        called, gold = {step.tool for step in done.steps if step.tool}, set(task.gold)
+        right = len(called & gold)
+        return Episode(
+            task=task.id,
+            condition=kind.name,
+            given=tuple(tool.id for tool in shown),
+            steps=done.steps,
+            answer=done.answer,
+            stopped=done.stopped,
+            turns=done.turns,
+            solved=_graded(own, task, done),
+            recall=right / max(1, len(gold)),
+            precision=right / len(called) if called else 0.0,
+            exact=called == gold,
+            tokens=own.spent.tokens,
+            dollars=own.spent.dollars,
+        )
+
+    episodes = []
+    work = [(task, kind) for kind in conditions for task in tasks]
+    for number, episode in enumerate(llm.map(one, work), 1):
+        episodes.append(episode)
+        if number % 20 == 0:
+            say(f"{number:,} of {len(work):,} episodes")
+    return episodes
+
+
+def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
+    if done.stopped != "answer":
+        return False
+    calls = [{"function": step.tool, "arguments": step.arguments, "result": step.result} for step in done.steps]
+    try:
+        return llm.ask(
+            prompt("grade", request=task.query, calls=calls, answer=done.answer),
+            Grade,
+            typical=Grade(True, "Every wish was met from what the calls gave back."),
+        ).solved
+    except (BadReply, OverBudget):
+        return None
+
+
+def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """For each condition: success (share of examined episodes) with its 95 % interval, pass (an answer was given), the
+    recall, precision and exactness of what was called, wins and losses against the first condition, and the cost."""
+    groups: dict[str, list[Episode]] = {}
+    for each in episodes:
+        groups.setdefault(each.condition, []).append(each)
+    first = {each.task: each.solved for each in next(iter(groups.values()), [])}
+    rows = []
+    for name, held in groups.items():
+        solved = np.array([each.solved for each in held if each.solved is not None], dtype=float)
+        low, high = bootstrap_ci(solved[None, :], 0)[0] if len(solved) else (np.nan, np.nan)
+        both = [(bool(each.solved), bool(first[each.task])) for each in held if each.task in first]
+        rows.append(
+            {
+                "condition": name,
+                "n": len(held),
+                "ungraded": sum(each.solved is None for each in held),
+                "success": round(float(solved.mean()), 4) if len(solved) else None,
+                "success_ci95": [round(float(low), 4), round(float(high), 4)] if len(solved) else None,
+                "pass": _mean(each.stopped == "answer" for each in held),
+                "wins": sum(mine and not other for mine, other in both),
+                "losses": sum(other and not mine for mine, other in both),
+                "call_recall": _mean(each.recall for each in held),
+                "call_precision": _mean(each.precision for each in held),
+                "call_exact": _mean(each.exact for each in held),
+                "failed_calls": _mean(sum(not step.ok for step in each.steps) for each in held),
+                "turns": _mean(each.turns for each in held),
+                "tools_given": _mean(len(each.given) for each in held),
+                "tokens": _mean(each.tokens for each in held),
+                "dollars": round(sum(each.dollars for each in held), 6),
+            }
+        )
+    return rows
+
+
+def _mean(values: Any) -> float:
+    return round(float(np.mean([float(value) for value in values])), 4)

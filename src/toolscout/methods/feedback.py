@@ -1,0 +1,322 @@
+"""Iterative feedback: search, look at what was found, say the request better, search again.
+
+`Rounds` wraps any pipeline. Each round it hands what was found to a refiner, which gives a new wording or None to stop;
+only searches with a new wording are searched again. The original query stays in `query`, every wording in `rewrites`,
+what happened in the trace.
+
+`Critic` is the refiner of the paper (Iterative Feedback, section 4): a language model understands request and tools,
+assesses what was found, and refines, or answers `N/A`. Ours: it has a deadline and a budget for each query; a new
+wording that shares no word with the request is not believed; whatever goes wrong leaves the search as it was, and the
+trace says so. `feedback_prf` brings a refiner that needs no model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLate
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from toolscout import llm
+from toolscout.errors import BadReply, NotFound, OverBudget, Unavailable
+from toolscout.indexes.words import tokenize
+from toolscout.llm import LLM, card, prompt
+from toolscout.methods import Parts, options
+from toolscout.pipeline import Stage, order, reciprocal_rank
+from toolscout.types import Hit, Search, Tool, Trace
+
+__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "make", "refined_by"]
+
+STOP: Final = "N/A"
+LONGEST: Final = 2_000  # characters of a new wording
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the loop.
+
+    Attributes:
+        base: the recipe inside.
+        model: the folder of its model, if it is fitted.
+        rounds: at most (T of the paper).
+        depth: tools that the model is shown (K of the paper).
+        seconds: for a whole search; then the last answer that is there counts.
+        tokens: that the model may spend on a query.
+        join: `last`: the last wording's answer, as published; `fuse`: all answers by reciprocal rank.
+    """
+
+    base: str = "hybrid"
+    model: str | None = None
+    rounds: Count = 3
+    depth: Count = 10
+    seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    tokens: Count = 40_000
+    join: Literal["last", "fuse"] = "last"
+
+
+class Refined(NamedTuple):
+    """What a refiner says of a search: a new wording, or None to stop; a remark for the trace; what it wants back."""
+
+    wording: str | None
+    note: str
+    state: Any = None
+
+
+Refiner = Callable[[Sequence[Search], Sequence[Any], float], Sequence[Refined]]
+"""(searches with their hits, the states of the round before or None, seconds that are left) → one `Refined` each."""
+
+
+class Rounds(Stage):
+    """query → hits, by several wordings. Stops for each search by itself."""
+
+    writes = frozenset({"hits", "rewrites"})
+
+    def __init__(
+        self,
+        inner: Stage,
+        refiner: Refiner,
+        *,
+        label: str = "feedback",
+        rounds: int = 3,
+        seconds: float = 60.0,
+        join: Literal["last", "fuse"] = "last",
+    ) -> None:
+        """Wrap `inner`, which must write hits; see `Options` for the rest."""
+        self.inner, self.refiner, self.label = inner, refiner, label
+        self.rounds, self.seconds, self.join = rounds, seconds, join
+
+    @property
+    def name(self) -> str:
+        """What it is and what it wraps."""
+        return f"{self.label}({self.inner.name})"
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Search, then refine and search again what is not finished, until nothing is left or time is up."""
+        ends = time.monotonic() + self.seconds
+        found = self.inner(searches)
+        answers = [[search.hits] for search in found]
+        states: list[Any] = [None] * len(found)
+        going = list(range(len(found)))
+        for number in range(1, self.rounds + 1):
+            left = ends - time.monotonic()
+            if not going:
+                break
+            if left <= 0:
+                for place in going:
+                    found[place] = _noted(found[place], self.label, 0.0, "time is up: the last answer counts")
+                break
+            started = time.perf_counter()
+            said = self.refiner([found[place] for place in going], [states[place] for place in going], left)
+            share = (time.perf_counter() - started) / len(going)
+            again = []
+            for place, refined in zip(going, said, strict=True):
+                note = f"round {number}: {refined.note}"
+                search = _noted(found[place], f"{self.label}/refine", share, note)
+                if refined.wording is not None:
+                    search = msgspec.structs.replace(search, rewrites=(*search.rewrites, refined.wording))
+                    again.append(place)
+                found[place], states[place] = search, refined.state
+            for place, search in zip(again, self.inner([found[place] for place in again]), strict=True):
+                found[place] = search
+                answers[place].append(search.hits)
+            going = again
+        if self.join == "fuse":
+            found = [_fused(search, hits) for search, hits in zip(found, answers, strict=True)]
+        return found
+
+    def note(self, search: Search) -> str:
+        """How many wordings there were."""
+        return f"{len(search.rewrites)} new wordings"
+
+
+def _noted(search: Search, stage: str, seconds: float, note: str) -> Search:
+    return msgspec.structs.replace(search, trace=(*search.trace, Trace(stage, seconds, note)))
+
+
+def _fused(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
+    if len(answers) < 2:
+        return search
+    scores = reciprocal_rank([[(hit.id, hit.score) for hit in hits] for hits in answers], search)
+    why = {hit.id: hit.why for hits in answers for hit in hits}
+    return msgspec.structs.replace(search, hits=order(Hit(id, score, why[id]) for id, score in scores.items()))
+
+
+# --- the refiner that asks a language model ---------------------------------------------------------------------------
+
+
+class Purpose(msgspec.Struct):
+    """What a tool is for."""
+
+    id: str
+    purpose: str
+
+
+class Comprehension(msgspec.Struct):
+    """The first step."""
+
+    goals: Annotated[list[str], msgspec.Meta(min_length=1)]
+    tools: list[Purpose]
+
+
+class Solved(msgspec.Struct):
+    """A goal that is solved, and by which tools."""
+
+    goal: str
+    tools: list[str]
+    reason: str
+
+
+class Unsolved(msgspec.Struct):
+    """A goal that is not."""
+
+    goal: str
+    reason: str
+
+
+class Assessment(msgspec.Struct):
+    """The second step."""
+
+    solved: list[Solved]
+    unsolved: list[Unsolved]
+    ordered: bool
+    reason: str
+
+
+class Refinement(msgspec.Struct):
+    """The last step."""
+
+    instruction: str
+
+
+class Critic:
+    """Comprehension, assessment, refinement; see the head of this file."""
+
+    def __init__(
+        self, model: LLM, tools: Callable[[Sequence[str]], list[Tool]], *, depth: int = 10, tokens: int | None = None
+    ) -> None:
+        """Take the model, what finds tools by their ids, how many it is shown, and tokens for each query."""
+        self.model, self.tools, self.depth, self.tokens = model, tools, depth, tokens
+
+    def __call__(self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: float) -> list[Refined]:
+        """Each search by itself, several at once; what is not done in time is left as it is."""
+        return refined_by(self.model, self._refined, searches, states, seconds, self.tokens)
+
+    def _refined(self, model: LLM, search: Search, left: Callable[[], float]) -> Refined:
+        shown = self.tools(search.ids[: self.depth])
+        wording = search.rewrites[-1] if search.rewrites else search.query
+        cards = [card(tool) for tool in shown]
+        known = {tool.id for tool in shown}
+
+        understood = model.ask(
+            prompt("feedback_comprehend", query=wording, tools=cards),
+            Comprehension,
+            typical=Comprehension([wording], [Purpose(each, "does what is asked") for each in known]),
+            seconds=left(),
+        )
+        purposes = {each.id: each.purpose for each in understood.tools}
+        assessment = model.ask(
+            prompt(
+                "feedback_assess",
+                query=wording,
+                goals=understood.goals,
+                tools=[{**each, "purpose": purposes.get(each["id"], "")} for each in cards],
+            ),
+            Assessment,
+            typical=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
+            check=lambda reply: _unknown(reply, known),
+            seconds=left(),
+        )
+        refinement = model.ask(
+            prompt(
+                "feedback_refine",
+                original=search.query,
+                query=wording,
+                assessment=msgspec.to_builtins(assessment),
+            ),
+            Refinement,
+            typical=Refinement(wording),
+            seconds=left(),
+        )
+        return _believed(refinement.instruction.strip(), search, wording)
+
+
+Ask = Callable[[LLM, Search, Callable[[], float]], Refined]
+
+
+def refined_by(
+    model: LLM, ask: Ask, searches: Sequence[Search], states: Sequence[LLM | None], seconds: float, tokens: int | None
+) -> list[Refined]:
+    """What `ask` says of each search, several at once; whatever fails or is late leaves the search as it was.
+
+    Args:
+        model: who is asked.
+        ask: (the model within the query's budget, a search, what tells the seconds left) → the new wording.
+        searches: with their hits.
+        states: the models of the round before, whose budgets are partly spent; None in the first round.
+        seconds: for all of them.
+        tokens: for each query, over all rounds.
+    """
+    ends = time.monotonic() + seconds
+
+    def one(model: LLM, search: Search) -> Refined:
+        try:
+            return ask(model, search, lambda: max(0.01, ends - time.monotonic()))._replace(state=model)
+        except BadReply as error:
+            return Refined(None, f"left as it was: the model's reply was {error.reason}")
+        except OverBudget:
+            return Refined(None, "left as it was: the budget is spent")
+        except (Unavailable, NotFound):
+            return Refined(None, "left as it was: the model does not answer")
+
+    pool = ThreadPoolExecutor(max(1, min(len(searches), model.concurrency)), thread_name_prefix="refine")
+    waiting = [
+        pool.submit(one, model.limited(tokens) if state is None else state, search)
+        for search, state in zip(searches, states, strict=True)
+    ]
+    try:
+        return [_in_time(future, ends) for future in waiting]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_time(future: Future[Refined], ends: float) -> Refined:
+    try:
+        return future.result(max(0.0, ends - time.monotonic()))
+    except TooLate:
+        return Refined(None, "left as it was: the model did not answer in time")
+
+
+def _unknown(reply: Assessment, known: set[str]) -> str | None:
+    named = {tool for solved in reply.solved for tool in solved.tools}
+    return f"unknown_tool: {', '.join(sorted(named - known))} was not retrieved" if named - known else None
+
+
+def _believed(instruction: str, search: Search, wording: str) -> Refined:
+    """A new wording, unless the model is done or what it says cannot be the same request."""
+    if instruction.strip("\"'. ").upper() == STOP:
+        return Refined(None, "every goal is solved")
+    if not instruction or len(instruction) > LONGEST:
+        return Refined(None, "left as it was: the new wording is empty or too long")
+    if not set(tokenize(instruction)) & set(tokenize(search.query)):
+        return Refined(None, "left as it was: the new wording has nothing of the request")
+    if instruction in (wording, search.query, *search.rewrites):
+        return Refined(None, "the wording does not change any more")
+    return Refined(instruction, "refined")
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The loop around the base recipe.
+
+    Raises:
+        ConfigError: if no language model is set.
+    """
+    chosen = options(settings, Options)
+    assert parts.build is not None
+    inner = parts.build(chosen.base, dataclasses.replace(parts, model=Path(chosen.model) if chosen.model else None))
+    critic = Critic(llm.connect(parts.settings), parts.catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
+    return Rounds(inner, critic, rounds=chosen.rounds, seconds=chosen.seconds, join=chosen.join)

@@ -1,0 +1,164 @@
+"""Pseudo-relevance feedback: the informative words of the first tools are added to the query, which is searched again.
+
+It sits where `feedback` asks a language model, and needs none. Words are weighed by how often they stand in the first
+tools, better tools counting more, and by how rare they are in the catalogue (after RM3: Abdul-Jaleel et al., 2004). How
+many tools and words, and whether the new answer replaces or joins the old one, is chosen on dev; where nothing is
+surely better there than to leave the query alone, the query is left alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from toolscout import metrics
+from toolscout.fusion import DEPTH
+from toolscout.indexes.words import tokenize
+from toolscout.methods import Fitting, Parts
+from toolscout.methods.feedback import Refined, Rounds
+from toolscout.pipeline import Stage
+from toolscout.store import Catalogue
+from toolscout.types import Search, Tool, render
+
+__all__ = ["Expand", "Options", "fit", "make"]
+
+TOOLS: Final = (2, 5, 10)
+WORDS: Final = (5, 15)
+JOINS: Final = ("last", "fuse")
+MOST_DEV: Final = 600
+SURE: Final = 0.05
+LABEL: Final = "feedback-prf"
+_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit; None: the best on dev.
+
+    Attributes:
+        base: the recipe inside.
+        tools: how many of the first tools lend words.
+        words: how many words are added.
+        join: `last`: the new answer; `fuse`: both, by reciprocal rank.
+        always: expand even where dev does not say that it helps.
+    """
+
+    base: str = "hybrid"
+    tools: Count | None = None
+    words: Count | None = None
+    join: Literal["last", "fuse"] | None = None
+    always: bool = False
+
+
+class Expand:
+    """The refiner; one round of it is all there is."""
+
+    def __init__(self, catalogue: Catalogue, *, tools: int, words: int) -> None:
+        """Count in how many tools of the catalogue each word stands."""
+        self.catalogue, self.depth, self.words = catalogue, tools, words
+        self.terms = {tool.id: _terms(tool) for tool in catalogue.tools()}
+        self.rarity = Counter(term for terms in self.terms.values() for term in terms)
+
+    def __call__(self, searches: Sequence[Search], states: Sequence[Any], seconds: float) -> list[Refined]:
+        """Query and words, unless the first tools have no word of their own."""
+        return [self._one(search) for search in searches]
+
+    def _one(self, search: Search) -> Refined:
+        present = set(tokenize(search.query))
+        scores: dict[str, float] = {}
+        spelled: dict[str, str] = {}
+        for rank, hit in enumerate(search.hits[: self.depth], 1):
+            terms = self.terms.get(hit.id, {})
+            total = sum(count for count, _ in terms.values())
+            for term, (count, word) in terms.items():
+                if term not in present:
+                    rare = math.log((1 + len(self.terms)) / self.rarity[term])
+                    scores[term] = scores.get(term, 0.0) + count / total * rare / math.log2(1 + rank)
+                    spelled.setdefault(term, word)
+        chosen = sorted(scores, key=lambda term: (-scores[term], term))[: self.words]
+        if not chosen:
+            return Refined(None, "no word to add")
+        return Refined(f"{search.query} {' '.join(spelled[term] for term in chosen)}", f"{len(chosen)} words added")
+
+
+def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
+    """Stem → how often it stands in what the tool says of itself, and a word that it comes from."""
+    found: dict[str, tuple[int, str]] = {}
+    for word in _WORD.findall(render(tool, "short")):
+        for term in tokenize(word):
+            count, spelled = found.get(term, (0, word.lower()))
+            found[term] = (count + 1, spelled)
+    return found
+
+
+class _Trial(NamedTuple):
+    tools: int
+    words: int
+    join: Literal["last", "fuse"]
+
+
+def fit(job: Fitting) -> None:
+    """Try the settings on dev, and keep the best if it is surely better than none; nothing is trained."""
+    assert job.base is not None
+    chosen: Options = job.options
+    catalogue = Catalogue.of(job.tools)
+    dev = dict(itertools.islice(job.dev.items(), MOST_DEV))
+    asked = [Search(query=job.texts[query], k=DEPTH) for query in dev]
+
+    def scored(stage: Stage) -> metrics.PerQuery:
+        rankings = {query: found.ids for query, found in zip(dev, stage(asked), strict=True)}
+        return metrics.score(rankings, dev, ("recall@5", "ndcg@5", "comp@5"))
+
+    plain = scored(job.base.stage)
+    trials = [
+        _Trial(*each)
+        for each in itertools.product(
+            TOOLS if chosen.tools is None else (chosen.tools,),
+            WORDS if chosen.words is None else (chosen.words,),
+            JOINS if chosen.join is None else (chosen.join,),
+        )
+    ]
+    results = {trial: scored(_rounds(job.base.stage, catalogue, *trial)) for trial in trials}
+    best = max(trials, key=lambda trial: float(np.mean(_sum(results[trial]))))
+    test = metrics.paired_test(_sum(results[best]), _sum(plain), job.seed)
+    helps = test.difference > 0 and test.p < SURE
+    told = {name: value for name, value in best._asdict().items() if getattr(chosen, name) is None}
+    job.save(
+        {},
+        metrics=(results[best] if helps or chosen.always else plain).means(),
+        chosen=told,
+        values={
+            "on": helps or chosen.always,
+            "p": test.p,
+            "difference": test.difference,
+            "plain": plain.means(),
+            "trials": [{**trial._asdict(), **found.means()} for trial, found in results.items()],
+        },
+        files=job.base.save,
+    )
+
+
+def _sum(found: metrics.PerQuery) -> Any:
+    return np.asarray(found.values["ndcg@5"]) + np.asarray(found.values["comp@5"])
+
+
+def _rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Literal["last", "fuse"]) -> Rounds:
+    refiner = Expand(catalogue, tools=tools, words=words)
+    return Rounds(inner, refiner, label=LABEL, rounds=1, join=join, seconds=math.inf)
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The base, and the loop around it where dev said that it helps."""
+    model = parts.load(bound=False)
+    inner = parts.base(model)
+    told = model.manifest.settings
+    if not model.manifest.values["on"]:
+        return inner
+    return _rounds(inner, parts.catalogue, told["tools"].value, told["words"].value, told["join"].value)
