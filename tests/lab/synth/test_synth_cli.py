@@ -1,0 +1,212 @@
+"""`toolscout synth` from end to end: killed and begun again, estimated, used by train and bench, reviewed."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests_cli import run as cli
+from tiny import tiny_bert
+from toolscout.dataset import NoTool
+from toolscout.errors import ConfigError, NotFound, SourceError
+from toolscout.lab.synth.tooldet import Candidate, Review, build, prompts_of, sift
+from toolscout.llm import LLM
+from toolscout.testing import Faults, HashEncoder, ScriptedLLM, ScriptedServer
+
+SOURCES = ("py:statistics", "py:shutil", "py:zipfile", "py:json", "py:datetime")
+FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "report.json", "README.md"]
+CONCURRENCY = 4
+SIZES = [40, pytest.param(300, marks=pytest.mark.full)]
+
+
+def same(one: Path, other: Path) -> bool:
+    return not any(filecmp.cmpfiles(one, other, FILES, shallow=False)[1:])
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("wanted", SIZES)
+@pytest.mark.parametrize("kind", ["toolbank", "toollens"])
+def test_a_build_that_is_killed_ends_the_same_and_pays_for_nothing_twice(
+    tmp_path: Path, kind: str, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(wanted)
+    faults = Faults(bad_json=0.04, duplicate=0.04, unknown=0.04, once=0.04, slow=1.0, pause=0.02)
+
+    def command(home: str, out: str, place: str) -> list[str]:
+        program = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / home), "synth", kind, *SOURCES]
+        return [*program, "--out", str(tmp_path / out), "-n", str(wanted), "--llm", place]
+
+    with ScriptedServer(ScriptedLLM(faults=faults)) as server:
+        kills = 0
+        for _ in range(2):
+            goal = len(server.bodies) + chance.randrange(5, wanted)
+            process = subprocess.Popen(command("a", "killed", server.place), stderr=subprocess.DEVNULL)
+            while process.poll() is None and len(server.bodies) < goal:
+                time.sleep(0.005)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+                kills += 1
+        assert kills == 2
+        subprocess.run(command("a", "killed", server.place), check=True, capture_output=True)
+        again = {mark: count for mark, count in server.served.items() if count > 1}
+        assert len(again) <= kills * CONCURRENCY and sum(again.values()) <= 3 * kills * CONCURRENCY
+        server.served.clear()
+        subprocess.run(command("a", "killed", server.place), check=True, capture_output=True)
+        assert not server.served, "a finished build asks for nothing"
+        subprocess.run(command("b", "whole", server.place), check=True, capture_output=True)
+    assert same(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("wanted", SIZES)
+@pytest.mark.parametrize("kind", ["toolbank", "toollens"])
+def test_what_was_written_is_trained_on_and_measured_unchanged_and_costs_what_was_estimated(
+    tmp_path: Path, kind: str, wanted: int
+) -> None:
+    pytest.importorskip("torch")
+    encoding = pytest.importorskip("bpe_openai").get_encoding("o200k_base")
+    out = str(tmp_path / "made")
+    with ScriptedServer() as server:
+        asked = ("synth", kind, *SOURCES, "--out", out, "-n", str(wanted), "--llm", server.place, "--json")
+        planned = cli(*asked, "--dry-run")
+        assert planned.exit_code == 0, planned.output
+        assert not server.bodies and not Path(out).exists()
+        estimate = json.loads(planned.stdout)
+        done = cli(*asked)
+        assert done.exit_code == 0, done.output
+        texts = ["\n".join(str(message["content"]) for message in body["messages"]) for body in server.bodies]
+    sent = sum(len(encoding.encode(text)) for text in texts)
+    assert abs(estimate["tokens_in"] / sent - 1) <= 0.2, (estimate, sent, len(texts))
+    assert abs(estimate["calls"] / len(texts) - 1) <= 0.2
+    model = str(tmp_path / "model")
+    quick = ("--set", "epochs=1", "--set", "batch=32", "--set", "precision=float32", "--set", "threads=1")
+    bert = str(tiny_bert(tmp_path / "bert"))
+    fitted = cli("train", "mlc", "--data", out, "--encoder", bert, *quick, "--out", model)
+    assert fitted.exit_code == 0, fitted.output
+    results = str(tmp_path / "results")
+    measured = cli("bench", out, "-r", "bm25", "-r", "mlc-light", "-r", "feedback-prf", "--out", results, "--json")
+    assert measured.exit_code == 0, measured.output
+    found = {each["recipe"]: each["metrics"]["recall@5"] for each in json.loads(measured.stdout)}
+    assert found["bm25"] > 0.3, "queries are made of their tools' words"
+
+
+@pytest.mark.net
+def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_its_record(tmp_path: Path) -> None:
+    out, record = tmp_path / "made", tmp_path / "record.jsonl"
+    empty = cli("synth", "toolbank", "--out", str(out), "--dry-run")
+    assert empty.exit_code == 1 and "toolscout add" in empty.output
+    assert cli("add", "py:statistics").exit_code == 0
+    with ScriptedServer() as server:
+        place = ("--llm", server.place)
+        done = cli("synth", "toolbank", "--out", str(out), "-n", "6", *place, "--record", str(record))
+        assert done.exit_code == 0 and "6 of 6 queries" in done.output and "sent" in done.output
+        sent = len(server.bodies)
+        elsewhere = ("--home", str(tmp_path / "other"), "synth", "toolbank", "py:statistics")
+        again = cli(*elsewhere, "--out", str(tmp_path / "x"), "-n", "6", *place, "--replay", str(record))
+        assert again.exit_code == 0 and len(server.bodies) == sent, again.output
+        limited = ("-n", "50", "--seed", "9", "--max-tokens", "9000")
+        broke = cli("synth", "toolbank", "--out", str(tmp_path / "y"), *limited, *place)
+        assert broke.exit_code == 1 and "what is answered is kept" in broke.output
+    assert same(out, tmp_path / "x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    refused = cli("synth", "toolbank", "--out", str(tmp_path / "full"), "--dry-run")
+    assert refused.exit_code == 1 and "found other files" in refused.output
+    missing = cli("synth", "toolbank", "--out", str(tmp_path / "z"))
+    assert missing.exit_code == 1 and "expected a language model" in missing.output
+
+
+# --- ToolDet ----------------------------------------------------------------------------------------------------------
+
+CHAT = [
+    "write a poem about rain",
+    "rain rain rain in the city",
+    "explain gravity to a child",
+    "what is the weather today",
+]
+
+
+def test_only_prompts_in_the_window_go_on_and_the_others_are_counted() -> None:
+    queries, encoder = ["rain in the city today"], HashEncoder()
+    prompts = [*CHAT, "Write a poem, about RAIN"]
+    cosines = (encoder.encode(CHAT) @ encoder.encode(queries).T)[:, 0]
+    low, high = sorted(cosines.tolist())[1] - 1e-6, sorted(cosines.tolist())[2] + 1e-6
+    found, drops = sift(prompts, queries, encoder, window=(low, high))
+    assert drops == {"duplicate": 1, "too_near": 1, "too_far": 1}
+    assert [each.text for each in found] == [text for text, c in zip(CHAT, cosines, strict=True) if low <= c <= high]
+    kept = build(found, LLM(ScriptedLLM()), 10, drops)
+    assert all("weather" not in each.text for each in kept)
+
+
+def test_the_model_takes_out_what_needs_a_tool_and_bad_replies_are_counted() -> None:
+    candidates = [Candidate(f"c{n}", text, 0.5) for n, text in enumerate(CHAT)]
+    drops: Any = sift([], ["x y z"], HashEncoder())[1]
+    assert len(build(candidates, LLM(ScriptedLLM()), 10, drops)) == 3 and drops == {"needs_tool": 1}
+    drops.clear()
+    assert not build(candidates, LLM(ScriptedLLM(faults=Faults(bad_json=1.0))), 10, drops) and drops == {"malformed": 4}
+
+
+def test_people_accept_and_reject_in_the_terminal_and_every_decision_is_kept(tmp_path: Path) -> None:
+    kept = [Candidate(f"c{n}", f"prompt number {n}", 0.4 + n / 100, "no need") for n in range(5)]
+    folder = tmp_path / "det"
+    Review.write(folder, kept, {}, model="m", window=(0.4, 0.6), wanted=5)
+    assert len(NoTool.load(folder).test + NoTool.load(folder).train + NoTool.load(folder).calibrate) == 5
+    first = cli("synth", "review", str(folder), "--by", "me", input="a\nr\nq\n")
+    assert first.exit_code == 0 and "prompt number 4" in first.output and "3 wait for review" in first.output
+    second = cli("synth", "review", str(folder), "--reviewed-only", input="s\na\n")
+    assert "1 prompts" in second.output or "2 prompts" in second.output
+    review = Review(folder)
+    assert {id: each.verdict for id, each in review.decisions.items()} == {
+        "c4": "accept",
+        "c3": "reject",
+        "c1": "accept",
+    }
+    assert review.decisions["c4"].by == "me"
+    assert review.export() == 4 and review.export(reviewed_only=True) == 2
+    Review.write(folder, kept, {}, model="m", window=(0.4, 0.6), wanted=5)
+    assert len(Review(folder).decisions) == 3, "built again, what people said stays"
+    with pytest.raises(NotFound):
+        review.decide("nobody", "accept")
+    with pytest.raises(NotFound, match="no review.jsonl"):
+        Review(tmp_path)
+    with pytest.raises(ConfigError, match="none left"):
+        Review.write(tmp_path / "none", [], {"too_far": 3}, model="m", window=(0.4, 0.6), wanted=5)
+
+
+def test_prompts_are_read_from_lines_or_from_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\n two \n")
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{"prompt": "two"}\n"three"\n')
+    assert prompts_of(tmp_path / "a.txt") == ["one", "two"] and prompts_of(tmp_path / "b.jsonl")[2] == "three"
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{"other": 1}\n')
+    with pytest.raises(SourceError, match=r"b.jsonl, line 2"):
+        prompts_of(tmp_path / "b.jsonl")
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_three_hundred_real_prompts_become_a_set_for_detection(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "det"
+    faults = Faults(bad_json=0.03, busy=0.02, broken=0.02)
+    with ScriptedServer(ScriptedLLM(faults=faults)) as server:
+        done = cli("synth", "tooldet", "--prompts", str(data / "no_tool" / "queries.jsonl"), "--queries", "metatool",
+                   "--data", str(data), "--out", str(out), "-n", "300", "--llm", server.place)  # fmt: skip
+        assert done.exit_code == 0, done.output
+        report = json.loads((out / "report.json").read_text())
+        assert report["drops"].get("malformed", 0) == server.llm.count("bad_json") > 3
+        assert max(server.served.values()) == 1
+    prompts = NoTool.load(out)
+    assert len(prompts.train) + len(prompts.calibrate) + len(prompts.test) == report["queries"] == 300
