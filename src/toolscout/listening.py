@@ -70,7 +70,7 @@ async def serve(
         extra: the extra that installs what this needs.
         patience: seconds that open requests get when the service stops.
         lifespan: whether the application wants to know when it starts and ends.
-        ready: called with the port once it is taken.
+        ready: called with the port once connections are taken.
 
     Raises:
         ConfigError: if anybody could come in from elsewhere, or the port is taken.
@@ -102,6 +102,7 @@ async def serve(
             raise ConfigError(
                 f"expected a free port at {host}:{port}, found: {error.strerror}: give another --port"
             ) from None
+        listener.listen(2048)  # from now on nobody is sent away, though the first answers wait for the start
         if ready is not None:
             ready(listener.getsockname()[1])
         config = uvicorn.Config(

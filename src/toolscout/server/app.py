@@ -74,7 +74,7 @@ class _Counted:
     """Counts every answer, and its time until the last byte."""
 
     def __init__(self, inner: ASGIApp, service: Service) -> None:
-        self.inner, self.metrics = inner, service.metrics
+        self.inner, self.service = inner, service
         self.known = {route.path for route in ROUTES} | set(FILES) | {"/openapi.json"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +94,7 @@ class _Counted:
         finally:
             path = scope["path"] if scope["path"] in self.known else "other"
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
-            self.metrics.request(method, path, status, time.perf_counter() - started)
+            self.service.metrics.request(method, path, status, time.perf_counter() - started)
 
 
 class _Endpoint:

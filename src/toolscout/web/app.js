@@ -1,0 +1,123 @@
+// The frame: tabs, addresses behind #, keys, and the question for a key where the service wants one.
+
+import * as catalogue from "./catalogue.js";
+import * as evaluation from "./evaluation.js";
+import * as journal from "./journal.js";
+import * as learning from "./learning.js";
+import * as search from "./search.js";
+import { Refused, get, key } from "./api.js";
+import { h, say, show } from "./dom.js";
+
+const VIEWS = [
+  { name: "search", title: "Search", view: search, there: () => true },
+  { name: "catalogue", title: "Catalogue", view: catalogue, there: () => true },
+  { name: "journal", title: "Journal", view: journal, there: (me) => me.operator },
+  { name: "learning", title: "Learning", view: learning, there: (me) => me.operator },
+  { name: "evaluation", title: "Evaluation", view: evaluation, there: (me) => me.operator && me.results },
+];
+const main = document.getElementById("main");
+let me = null;
+
+const views = () => VIEWS.filter((each) => each.there(me));
+
+function address() {
+  const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
+  return { name, parameters: new URLSearchParams(query ?? "") };
+}
+
+// Views write their state into the address, so that it can be kept and sent.
+export function remember(name, parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(given).toString();
+  history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
+}
+
+async function route() {
+  const { name, parameters } = address();
+  const chosen = views().find((each) => each.name === name) ?? views()[0];
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.name === chosen.name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${chosen.title} – toolscout`;
+  show(main, h("h1", {}, chosen.title));
+  try {
+    await chosen.view.open(main, parameters, me);
+  } catch (error) {
+    report(error);
+  }
+}
+
+export function report(error) {
+  if (error.name === "AbortError") return;
+  if (error instanceof Refused && error.status === 401) askForKey();
+  else say(error instanceof Refused ? error.message : `the service does not answer: ${error.message}`);
+}
+
+function askForKey() {
+  const field = h("input", { type: "password", id: "key", autocomplete: "off", required: true });
+  const enter = async (event) => {
+    event.preventDefault();
+    key.set(field.value.trim());
+    await begin();
+  };
+  show(document.getElementById("tabs"));
+  show(main, h("h1", {}, "This service wants a key"),
+    h("form", { class: "row", onsubmit: enter },
+      h("label", { class: "wide", for: "key" }, "Key or token, kept for this tab only", field),
+      h("button", { class: "main" }, "Come in")));
+  if (key.get()) say("expected a valid key, found another");
+  field.focus();
+}
+
+async function begin() {
+  try {
+    me = await get("/v1/me");
+  } catch (error) {
+    report(error);
+    return;
+  }
+  document.getElementById("who").textContent = `${me.caller} · ${me.tools.toLocaleString("en")} tools`;
+  show(document.getElementById("tabs"),
+    views().map((each, at) => h("a", { href: `#/${each.name}`, "data-name": each.name, "aria-keyshortcuts": at + 1 }, each.title)));
+  await route();
+}
+
+const KEYS = [
+  ["/", "go to the field of this view"],
+  ["1 … 5", "another view"],
+  ["j, k", "next, previous tool"],
+  ["Enter", "open the tool"],
+  ["← → ↑ ↓", "walk through the tree"],
+  ["?", "this list"],
+];
+
+function help() {
+  const close = h("button", { type: "button", class: "main", onclick: () => dialog.close() }, "Close");
+  const dialog = h("dialog", { "aria-labelledby": "keys" }, h("h2", { id: "keys" }, "Keys"),
+    h("dl", {}, KEYS.map(([name, what]) => [h("dt", {}, h("kbd", {}, name)), h("dd", {}, what)])), close);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function step(forward) {
+  const stops = [...main.querySelectorAll("[data-stop]")];
+  const at = stops.indexOf(document.activeElement);
+  const next = stops[Math.max(0, Math.min(stops.length - 1, at + (forward ? 1 : -1)))];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+  if (event.key === "/") main.querySelector("input[type=search]")?.focus();
+  else if (event.key === "?") help();
+  else if (event.key === "j" || event.key === "k") step(event.key === "j");
+  else if (/^[1-9]$/.test(event.key) && me && views()[event.key - 1]) location.hash = `#/${views()[event.key - 1].name}`;
+  else return;
+  event.preventDefault();
+});
+document.getElementById("help").addEventListener("click", help);
+addEventListener("hashchange", () => me && route());
+begin();

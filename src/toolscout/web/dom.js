@@ -1,0 +1,56 @@
+// Elements are made here and nowhere else: every text becomes a text node, nothing is ever parsed as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
+export const svg = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
+
+export function show(target, ...children) {
+  target.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+}
+
+export function say(text) {
+  const status = document.getElementById("status");
+  status.textContent = text;
+  clearTimeout(say.timer);
+  if (text) say.timer = setTimeout(() => (status.textContent = ""), 6000);
+}
+
+export function gauge(share) {
+  const inner = h("span");
+  inner.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+  return h("div", { class: "gauge", "aria-hidden": "true" }, inner);
+}
+
+export function chips(words, kind = "") {
+  return h("ul", { class: `chips ${kind}` }, words.map((word) => h("li", {}, String(word))));
+}
+
+export function table(columns, rows, caption) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", {},
+      h("thead", {}, h("tr", {}, columns.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: columns[at][1] }, cell)))))));
+}
+
+export const number = (value, digits = 0) =>
+  value === null || value === undefined ? "—" : Number(value).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+
+export function debounce(work, milliseconds) {
+  let timer;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => work(...given), milliseconds);
+  };
+}

@@ -1,0 +1,72 @@
+"""A service in this process, over the toy tools, with and without callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolscout.policy import Policies, hashed_key
+from toolscout.scout import Scout
+from toolscout.server import Limits, Service, app
+
+pytest.importorskip("starlette", reason="needs the extra `server`")
+KEYS = {"ann": "tsk_of_ann", "bob": "tsk_of_bob", "eve": "tsk_of_eve"}
+POLICY = "".join(
+    f'[[caller]]\nname = "{name}"\nkey = "{hashed_key(KEYS[name])}"\n{rules}\n'
+    for name, rules in {
+        "ann": 'allow = ["**"]\noperator = true',
+        "bob": 'allow = ["mail/**", "weather/**"]\ndeny = ["mail/send_email"]',
+        "eve": "allow = []",
+    }.items()
+)
+
+
+def as_caller(name: str) -> dict[str, str]:
+    """The headers of a caller."""
+    return {"authorization": f"Bearer {KEYS[name]}"}
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Policies:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY)
+    return Policies.load(path)
+
+
+@pytest.fixture
+def start(toy: Scout) -> Iterator[Start]:
+    """Opens a service over the toy tools, and a client at it."""
+    from starlette.testclient import TestClient
+
+    with ExitStack() as stack:
+
+        def started(*, limits: Limits | None = None, scout: Scout | None = None, **options: Any) -> TestClient:
+            service = Service(scout or toy, limits=limits, **options)
+            client = TestClient(
+                app(service, ["localhost", "127.0.0.1", "::1"]),
+                base_url="http://localhost:8766",
+                raise_server_exceptions=False,
+            )
+            opened: TestClient = stack.enter_context(client)
+            return opened
+
+        yield started
+
+
+@pytest.fixture
+def client(start: Start) -> Any:
+    """A service without a policy."""
+    return start()
+
+
+@pytest.fixture
+def guarded(start: Start, policies: Policies) -> Any:
+    """A service with a policy."""
+    return start(policies=policies)

@@ -1,0 +1,189 @@
+"""Who comes in, from where, and that nobody hears of a tool that the policy hides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from server.conftest import KEYS, as_caller
+from toolscout.scout import Scout
+from toolscout.server import Limits
+from toolscout.server.routes import ROUTES
+from toolscout.testing import TOOLS
+
+BOBS = {"mail/search", "weather/get_forecast", "weather/getAirQuality"}
+HIDDEN = sorted(set(TOOLS) - BOBS)
+
+
+def test_without_a_valid_key_only_health_the_page_and_the_document_answer(guarded: Any) -> None:
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"x-api-key": "x"},
+        {"authorization": f"Basic {KEYS['ann']}"},
+    ):
+        for route in ROUTES:
+            answer = guarded.request(route.method, route.path, headers=headers)
+            assert (answer.status_code == 401) is not route.open, route.path
+            if not route.open:
+                assert answer.headers["www-authenticate"].startswith('Bearer realm="toolscout"')
+                assert set(answer.json()) == {"error"}
+        for path in ("/", "/openapi.json"):
+            assert guarded.get(path, headers=headers).status_code == 200
+    assert guarded.get("/v1/me", headers={"x-api-key": KEYS["bob"]}).json()["caller"] == "bob"
+
+
+def test_what_belongs_to_all_is_for_operators(guarded: Any) -> None:
+    for route in ROUTES:
+        if route.operators:
+            content = {"headers": {**as_caller("bob"), "content-type": route.takes}, "content": b""}
+            if route.method == "GET":
+                content = {"headers": as_caller("bob")}
+            answer = guarded.request(route.method, route.path, **content)
+            assert answer.status_code == 403 and "operator" in answer.json()["error"], route.path
+            if route.method == "GET":
+                assert guarded.get(route.path, headers=as_caller("ann")).status_code == 200, route.path
+
+
+def everything(client: Any, headers: dict[str, str]) -> str:
+    """All that a caller can get out of the service, as one text."""
+    queries = [*TOOLS, *(name.partition("/")[2] for name in TOOLS), *(text for text, *_ in TOOLS.values())]
+    queries += [f"select:{name.partition('/')[2]}" for name in TOOLS]
+    texts = [client.post("/v1/search/batch", json={"queries": queries, "k": 50, "trace": True}, headers=headers).text]
+    for path in ("/v1/me", "/v1/sources", "/v1/tree", "/v1/tools"):
+        texts.append(client.get(path, headers=headers).text)
+    for name in TOOLS:
+        source = name.partition("/")[0]
+        texts.append(client.get("/v1/tool", params={"id": name}, headers=headers).text)
+        texts.append(client.get("/v1/tools", params={"within": source}, headers=headers).text)
+        texts.append(client.get("/v1/tree", params={"within": source}, headers=headers).text)
+        body = {"query": "send mail in the rain", "tool": name, "cures": True}
+        texts.append(client.post("/v1/why", json=body, headers=headers).text)
+    return "\n".join(texts)
+
+
+def test_a_caller_gets_nothing_of_what_the_policy_hides(guarded: Any) -> None:
+    told = everything(guarded, as_caller("bob"))
+    for name in HIDDEN:
+        assert f'"description":"{TOOLS[name][0]}"' not in told
+        assert f'"id":"{name}"' not in told and f'["{name}"' not in told
+    for name in BOBS:
+        assert f'"id":"{name}"' in told
+    me = guarded.get("/v1/me", headers=as_caller("bob")).json()
+    assert me["tools"] == len(BOBS) and not me["operator"]
+    nodes = guarded.get("/v1/tree", headers=as_caller("bob")).json()["nodes"]
+    assert {node["name"]: node["tools"] for node in nodes} == {"mail": 1, "weather": 2}
+
+
+def test_who_may_see_nothing_gets_nothing(guarded: Any) -> None:
+    told = everything(guarded, as_caller("eve"))
+    assert '"id":' not in told and '"description":' not in told
+    assert guarded.get("/v1/tree", headers=as_caller("eve")).json()["nodes"] == []
+
+
+def test_a_hidden_tool_is_answered_as_one_that_does_not_exist(guarded: Any) -> None:
+    search_id = guarded.post("/v1/search", json={"query": "mail"}, headers=as_caller("bob")).json()["search_id"]
+    for hidden, missing in (("mail/send_email", "mail/send_emaix"), ("files/copy", "files/copx")):
+        answers = []
+        for id in (hidden, missing):
+            head = as_caller("bob")
+            told = [
+                guarded.get("/v1/tool", params={"id": id}, headers=head),
+                guarded.post("/v1/why", json={"query": "mail", "tool": id}, headers=head),
+                guarded.post("/v1/calls", json={"tool": id, "ok": True}, headers=head),
+                guarded.post("/v1/feedback", json={"search_id": search_id, "good": [id]}, headers=head),
+            ]
+            answers.append([(each.status_code, each.text.replace(id, "it")) for each in told])
+        assert answers[0] == answers[1] and {status for status, _ in answers[0]} == {404}
+
+
+def test_searches_of_others_are_not_there(guarded: Any) -> None:
+    theirs = guarded.post("/v1/search", json={"query": "mail"}, headers=as_caller("ann")).json()["search_id"]
+    for id in (theirs, "none"):
+        for path, body in (("/v1/feedback", {"good": []}), ("/v1/calls", {"tool": "mail/search", "ok": True})):
+            answer = guarded.post(path, json={"search_id": id, **body}, headers=as_caller("bob"))
+            assert answer.status_code == 404 and answer.json()["error"].startswith(
+                "expected the id of a search of yours"
+            )
+
+
+def test_the_journal_names_who_asked(guarded: Any, toy: Scout) -> None:
+    for name in ("ann", "bob"):
+        guarded.post("/v1/search", json={"query": "mail"}, headers=as_caller(name))
+    assert [event["caller"] for event in toy.journal.read()] == ["ann", "bob"]
+
+
+def test_other_names_and_pages_are_refused(client: Any) -> None:
+    ask = {"url": "/v1/search", "json": {"query": "mail"}}
+    assert client.post(**ask, headers={"host": "evil.example"}).status_code == 421
+    assert client.get("/", headers={"host": "localhost.evil.example"}).status_code == 421
+    for origin in (
+        "http://evil.example",
+        "null",
+        "http://localhost.evil.example",
+        "http://[::1",
+        "https://evil/localhost",
+    ):
+        assert client.post(**ask, headers={"origin": origin}).status_code == 403, origin
+    for host in ("localhost:1", "LOCALHOST", "127.0.0.1:8766", "[::1]:8766", "[::1]"):
+        assert client.post(**ask, headers={"host": host, "origin": f"http://{host}"}).status_code == 200, host
+    assert client.get("/health", headers={"host": "10.0.0.7:8766"}).status_code == 200  # probes come by address
+
+
+def test_a_form_of_another_page_is_no_search(client: Any, toy: Scout) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        body = json.dumps({"query": "mail"}).encode()
+        answer = client.post("/v1/search", content=body, headers={"content-type": kind})
+        assert answer.status_code == 415 and answer.json()["error"].startswith("expected a body of type")
+    assert not list(toy.journal.read())
+
+
+def test_a_body_beyond_measure_is_refused_unread(start: Any, toy: Scout) -> None:
+    client = start(limits=Limits(body=1_000, upload=2_000))
+    answer = client.post("/v1/search", json={"query": "x" * 2_000})
+    assert answer.status_code == 413 and "1,000 bytes" in answer.json()["error"]
+
+    def endless() -> Any:
+        for _ in range(10):
+            yield b"x" * 500
+
+    headers = {"content-type": "application/json"}
+    assert client.post("/v1/search", content=endless(), headers=headers).status_code == 413
+    lines = {"content-type": "application/x-ndjson"}
+    assert client.post("/v1/journal/import", content=endless(), headers=lines).status_code == 413
+    assert client.post("/v1/search", json={"query": "rain"}).status_code == 200
+
+
+def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: Any, policies: Any) -> None:
+    client = start(policies=policies, limits=Limits(rate=0.5))
+
+    def ask(name: str, count: int) -> Any:
+        return client.post("/v1/search/batch", json={"queries": ["rain"] * count}, headers=as_caller(name))
+
+    assert ask("ann", 5).status_code == 200
+    refused = ask("ann", 1)
+    assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+    assert "0.5 queries a second" in refused.json()["error"]
+    assert ask("bob", 1).status_code == 200
+    assert ask("eve", 60).status_code == 200, "more than a full bucket goes through when the bucket is full"
+    assert ask("eve", 1).status_code == 429
+
+
+def test_methods_and_addresses_that_are_not_there_are_sentences(client: Any) -> None:
+    wrong = client.delete("/v1/search")
+    assert wrong.status_code == 405 and wrong.headers["allow"] == "POST" and wrong.json()["error"]
+    assert client.get("/v1/search").status_code == 405
+    assert client.head("/v1/me").status_code == 200
+    lost = client.get("/v1/nowhere")
+    assert lost.status_code == 404 and "/openapi.json" in lost.json()["error"]
+    assert client.get("/web/../server/app.py").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/me", "/", "/v1/nowhere", "/openapi.json"])
+def test_every_answer_forbids_what_pages_must_not_do(client: Any, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'") and "frame-ancestors 'none'" in policy and "unsafe" not in policy

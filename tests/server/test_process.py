@@ -1,0 +1,207 @@
+"""The service as a program: starts, serves the command line's catalogue, stops in order, survives being killed."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.conftest import KEYS, POLICY
+from toolscout.scout import Scout
+
+pytestmark = pytest.mark.net
+FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
+TOOLS = [{"name": f"tool_{number}", "description": f"Does task number {number} of the list."} for number in range(300)]
+
+
+class Program:
+    """`toolscout serve` in a process of its own."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        started = time.perf_counter()
+        line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", "0", *options]
+        self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.said = ""
+        for text in self.process.stderr:
+            self.said += text
+            if found := re.search(r"http://[\d.]+:(\d+)/", text):
+                self.port = int(found[1])
+                break
+        else:
+            raise AssertionError(f"the service did not start: {self.said}")
+        while self.ask("GET", "/ready")[0] != 200:
+            time.sleep(0.01)
+        self.seconds = time.perf_counter() - started
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        connection = self.connect()
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, path, content, {"content-type": "application/json", **headers})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    with Scout(tmp_path / "h") as scout:
+        scout.add(TOOLS, name="list")
+        scout.embed()
+    return tmp_path / "h"
+
+
+@pytest.fixture
+def program(home: Path) -> Iterator[Program]:
+    running = Program(home)
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+def test_it_serves_what_the_command_line_added_and_sees_what_it_adds(program: Program, home: Path) -> None:
+    status, found = program.ask("POST", "/v1/search", {"query": "task number 17", "k": 1})
+    assert status == 200 and found["hits"][0]["id"] == "list/tool_17"
+    with Scout(home) as scout:
+        scout.add([{"name": "umbrella", "description": "Keeps the rain off."}], name="shed")
+    assert program.ask("POST", "/v1/search", {"query": "rain", "k": 1})[1]["hits"][0]["id"] == "shed/umbrella"
+    assert "no policy file" in program.said
+
+
+def test_a_policy_in_the_home_is_in_force(home: Path) -> None:
+    (home / "policy.toml").write_text(POLICY.replace("mail/", "list/"))
+    program = Program(home)
+    try:
+        assert program.ask("GET", "/v1/me")[0] == 401
+        assert program.ask("GET", "/v1/me", authorization=f"Bearer {KEYS['bob']}")[1]["caller"] == "bob"
+        assert f"stands in {home / 'policy.toml'}" in program.said
+    finally:
+        assert program.end(signal.SIGTERM) == 0
+
+
+def test_without_a_policy_it_listens_to_this_machine_alone(home: Path) -> None:
+    line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1 and "expected a policy file for 0.0.0.0" in done.stderr
+
+
+def test_a_port_that_is_taken_is_one_sentence(program: Program, home: Path) -> None:
+    line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", str(program.port)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1 and "expected a free port" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_request_that_comes_in_too_slowly_is_given_up(program: Program) -> None:
+    connection = program.connect()
+    connection.putrequest("POST", "/v1/search")
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", "nonsense")
+    connection.endheaders()
+    assert connection.getresponse().status == 400
+    connection.close()
+    assert program.ask("GET", "/health")[0] == 200
+
+
+def test_at_a_signal_what_was_asked_is_answered_first(program: Program) -> None:
+    queries = [f"task number {number} of the list" for number in range(64)]
+    begun = threading.Barrier(5)
+
+    def ask() -> tuple[int, Any]:
+        connection = program.connect()
+        body = json.dumps({"queries": queries})
+        connection.putrequest("POST", "/v1/search/batch")
+        connection.putheader("content-type", "application/json")
+        connection.putheader("content-length", str(len(body)))
+        connection.endheaders()
+        begun.wait(20)
+        time.sleep(0.05)
+        connection.send(body.encode())  # the service is being stopped while this comes in
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask) for _ in range(4)]
+        begun.wait(20)
+        time.sleep(0.02)
+        assert program.end(signal.SIGTERM) == 0
+        for each in asked:
+            status, answer = each.result()
+            assert status == 200 and len(answer["results"]) == 64
+
+
+def load(program: Program, seed: int, acknowledged: set[tuple[str, str]], stop: threading.Event) -> None:
+    """Search, call and give feedback until the service dies; note every event that was acknowledged."""
+    chance = random.Random(seed)
+    connection = program.connect()
+
+    def ask(path: str, body: dict[str, Any]) -> Any:
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        content = json.loads(answer.read())
+        assert answer.status == 200, content
+        return content
+
+    try:
+        while not stop.is_set():
+            queries = [f"task number {chance.randrange(300)}" for _ in range(chance.randint(1, 4))]
+            for found in ask("/v1/search/batch", {"queries": queries})["results"]:
+                acknowledged.add(("search", found["search_id"]))
+            tool, search_id = found["hits"][0]["id"], found["search_id"]
+            ask("/v1/calls", {"tool": tool, "ok": True, "search_id": search_id})
+            acknowledged.add(("call", search_id))
+            ask("/v1/feedback", {"good": [tool], "search_id": search_id})
+            acknowledged.add(("feedback", search_id))
+    except (OSError, http.client.HTTPException, ValueError):
+        pass  # it was killed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_under_load_it_loses_no_acknowledged_event_and_is_soon_back(home: Path) -> None:
+    chance = random.Random(20261121)
+    acknowledged: set[tuple[str, str]] = set()
+    restarts: list[float] = []
+    for kill in range(20 if FULL else 2):
+        program = Program(home)
+        restarts.append(program.seconds)
+        stop = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            loads = [pool.submit(load, program, 10 * kill + seed, acknowledged, stop) for seed in range(4)]
+            before = len(acknowledged)
+            while len(acknowledged) < before + 20:
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 1))
+            assert program.end(signal.SIGKILL) == -signal.SIGKILL
+            stop.set()
+        for each in loads:
+            each.result()
+        with Scout(home) as scout:
+            assert scout.journal.check() == [] and scout.store.check() == []
+            held = {(event["event"], event["search_id"]) for event in scout.journal.read()}
+        assert acknowledged <= held, f"lost after kill {kill}: {len(acknowledged - held)} events"
+    assert len(acknowledged) > 20 * len(restarts)
+    if FULL:
+        assert max(restarts[1:]) < 3, f"seconds to be ready again: {restarts}"
