@@ -14,14 +14,15 @@ from toolscout.scout import Scout
 from toolscout.store import Origin
 from toolscout.testing import toy_tools
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
-NEEDS = {"node": ("npx", "Node.js with npx")}
+NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for marker, (program, what) in NEEDS.items():
-            if item.get_closest_marker(marker) and not shutil.which(program):
+        for marker, (programs, what) in NEEDS.items():
+            if item.get_closest_marker(marker) and not any(map(shutil.which, programs)):
                 item.add_marker(pytest.mark.skip(reason=f"needs {what}, which is not installed"))
 
 
@@ -54,6 +55,12 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("TOOLSCOUT_") and name not in ("TOOLSCOUT_DATA", "TOOLSCOUT_NO_SKIP", "TOOLSCOUT_FUZZ"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Where Chromium lies; tests with the marker `browser` are skipped where it does not."""
+    return next(filter(None, map(shutil.which, BROWSERS)))
 
 
 @pytest.fixture

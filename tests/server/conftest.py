@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from server.program import Program
 from toolscout.policy import Policies, hashed_key
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app
@@ -70,3 +71,22 @@ def client(start: Start) -> Any:
 def guarded(start: Start, policies: Policies) -> Any:
     """A service with a policy."""
     return start(policies=policies)
+
+
+TOOLS = [{"name": f"tool_{number}", "description": f"Does task number {number} of the list."} for number in range(300)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    with Scout(tmp_path / "h") as scout:
+        scout.add(TOOLS, name="list")
+        scout.embed()
+    return tmp_path / "h"
+
+
+@pytest.fixture
+def program(home: Path) -> Iterator[Program]:
+    running = Program(home)
+    yield running
+    running.process.kill()
+    running.process.communicate()

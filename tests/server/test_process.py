@@ -7,79 +7,22 @@ import http.client
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.conftest import KEYS, POLICY
+from server.program import Program
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.net
 FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
-TOOLS = [{"name": f"tool_{number}", "description": f"Does task number {number} of the list."} for number in range(300)]
-
-
-class Program:
-    """`toolscout serve` in a process of its own."""
-
-    def __init__(self, home: Path, *options: str) -> None:
-        started = time.perf_counter()
-        line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", "0", *options]
-        self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        self.said = ""
-        for text in self.process.stderr:
-            self.said += text
-            if found := re.search(r"http://[\d.]+:(\d+)/", text):
-                self.port = int(found[1])
-                break
-        else:
-            raise AssertionError(f"the service did not start: {self.said}")
-        while self.ask("GET", "/ready")[0] != 200:
-            time.sleep(0.01)
-        self.seconds = time.perf_counter() - started
-
-    def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        connection = self.connect()
-        try:
-            content = None if body is None else json.dumps(body)
-            connection.request(method, path, content, {"content-type": "application/json", **headers})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        self.process.communicate(timeout=60)
-        return self.process.returncode
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    with Scout(tmp_path / "h") as scout:
-        scout.add(TOOLS, name="list")
-        scout.embed()
-    return tmp_path / "h"
-
-
-@pytest.fixture
-def program(home: Path) -> Iterator[Program]:
-    running = Program(home)
-    yield running
-    running.process.kill()
-    running.process.communicate()
 
 
 def test_it_serves_what_the_command_line_added_and_sees_what_it_adds(program: Program, home: Path) -> None:

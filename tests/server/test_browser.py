@@ -1,0 +1,306 @@
+"""The page in Chromium: its journeys, its keys, what axe says of it; no text of a tool ever becomes a part of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.program import Program
+from toolscout.scout import Scout
+from toolscout.testing import toy_tools
+
+pytestmark = [pytest.mark.browser, pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
+FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
+IMAGES = os.environ.get("TOOLSCOUT_IMAGES")  # a folder: screenshots are written there
+MANY = 14_000
+HOSTILE = {
+    "name": "<img src=x onerror=alert(1)>",
+    "description": "<script>document.title='taken'</script><b id=bold>bold</b> & 'quoted' \u202e ${alert(1)} rain",
+    "parameters": {
+        "type": "object",
+        "properties": {"<i>x</i>": {"type": "string", "description": "</pre><h1>no</h1>"}},
+    },
+}
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page") / "home"
+    with Scout(folder) as scout:
+        scout.add([HOSTILE, {"name": "after", "description": "Comes after it."}], name="hostile")
+        held = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters} for tool in toy_tools()
+        ]
+        scout.add(held, name="toy")
+        scout.embed()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def program(home: Path) -> Iterator[Program]:
+    running = Program(home, "--results", str(RESULTS))
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(browser: Any, program: Program) -> Iterator[Open]:
+    """Opens an address of the page; at the end nothing may have been refused or thrown in it."""
+    said: list[str] = []
+    contexts: list[Any] = []
+
+    def opened(address: str = "", *, at: Program = program, scheme: str = "light") -> Any:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda told: said.append(told.text) if told.type == "error" else None)
+        page.on("dialog", lambda dialog: (said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.goto(f"http://127.0.0.1:{at.port}/{address}")
+        page.wait_for_selector("nav a, #key")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not said
+
+
+def axe(page: Any) -> list[str]:
+    """What axe finds that is serious or critical."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']} ({each['impact']}): {[node['target'] for node in each['nodes']][:3]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def shot(page: Any, name: str) -> None:
+    if IMAGES:
+        page.wait_for_timeout(300)
+        page.screenshot(path=Path(IMAGES) / f"{name}.png")
+
+
+def test_a_search_shows_tools_scores_and_stages(visit: Open, program: Program) -> None:
+    page = visit()
+    page.keyboard.type("send a message to a friend")  # the field has the focus from the start
+    page.keyboard.press("Enter")
+    page.wait_for_selector("ol.hits li")
+    assert page.locator("ol.hits .name").first.inner_text() == "send_email"
+    assert page.get_by_role("region", name="Stages").get_by_text("bm25", exact=True).count() == 1
+    assert "q=send" in page.url
+    page.get_by_role("button", name="Right").first.click()
+    page.get_by_text("noted in the journal").wait_for()
+    status, told = program.ask("GET", "/v1/journal?event=feedback&limit=1")
+    assert status == 200 and told["events"][0]["good"] == ["toy/send_email"]
+
+
+def test_why_not_this_tool_is_asked_and_what_would_lift_it_tried_out(visit: Open) -> None:
+    page = visit("#/search?q=please+warm+my+soup&k=1")
+    page.wait_for_selector("#why-tool")
+    page.fill("#why-tool", "hotel")
+    page.get_by_role("option").first.wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#why-where")
+    assert "toy/find_hotel is not in the answer" in page.inner_text("#why-where")
+    assert page.get_by_role("heading", name="Words that it lacks").count() == 1
+    page.click("#cure")
+    page.get_by_text("tried out").first.wait_for()
+
+
+def test_the_catalogue_is_walked_with_the_keyboard_alone(visit: Open) -> None:
+    page = visit()
+    page.locator("body").press("Tab")
+    page.locator("nav a").first.focus()
+    page.keyboard.press("2")
+    page.wait_for_selector("[role=treeitem]")
+    page.locator("[role=treeitem][tabindex='0']").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('#count').textContent.includes('in toy')")
+    assert page.inner_text("#count").startswith("10 tools")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tool-name")
+    page.keyboard.press("/")
+    page.keyboard.type("flight")
+    page.wait_for_function("document.querySelector('#count').textContent.startsWith('1 tool')")
+    assert page.locator("#tools button").count() == 1
+
+
+def test_texts_of_tools_are_shown_and_never_obeyed(visit: Open) -> None:
+    page = visit("#/search?q=rain")
+    page.wait_for_selector("ol.hits li")
+    page.get_by_text("<img src=x onerror=alert(1)>", exact=True).first.click()
+    page.wait_for_selector("#tool-name")
+    assert page.inner_text("#tool-name") == HOSTILE["name"]
+    assert "<script>document.title='taken'</script>" in page.inner_text("#detail")
+    assert page.locator("#main img, #main script, #main b, #main i").count() == 0
+    assert page.title() == "Catalogue – toolscout"
+    sink = "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (error) { return error.name } }"
+    assert page.evaluate(sink) == "TypeError", "even a slip of the page could parse nothing"
+
+
+def test_the_journal_is_filtered_and_taken_out(visit: Open, program: Program, tmp_path: Path) -> None:
+    for query in ("the first question", "the second question"):
+        program.ask("POST", "/v1/search", {"query": query})
+    page = visit("#/journal?event=search&text=second")
+    page.wait_for_selector("#events tbody tr")
+    assert page.locator("#events tbody tr").count() == 1
+    assert "the second question" in page.inner_text("#events")
+    page.fill("#journal-text", "no such words")
+    page.keyboard.press("Enter")
+    page.get_by_text("No event passes these filters.").wait_for()
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Export").click()
+    lines = Path(started.value.path()).read_bytes()
+    assert b"the first question" in lines
+    page.set_input_files("#import", {"name": "j.jsonl", "mimeType": "text/plain", "buffer": lines})
+    page.get_by_text("0 new events").wait_for()
+
+
+def test_models_and_figures_are_shown(visit: Open) -> None:
+    page = visit("#/learning")
+    page.wait_for_selector("#serving")
+    assert "hybrid" in page.inner_text("#serving")
+    page.keyboard.press("5")
+    page.wait_for_selector("svg .bar")
+    page.select_option("#dataset", "toollens")
+    assert page.locator("svg .bar").count() >= 5 and page.locator("svg .whisker").count() >= 5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, scheme: str) -> None:
+    program.ask("POST", "/v1/search", {"query": "rain"})
+    page = visit("#/search?q=send+a+message", scheme=scheme)
+    page.wait_for_selector("ol.hits li")
+    page.get_by_role("button", name="Why is it here?").first.click()
+    page.wait_for_selector("#why-where")
+    found = [f"search: {each}" for each in axe(page)]
+    for address, ready in {
+        "catalogue?tool=toy/book_flight": "#tool-name",
+        "journal": "#events tbody tr",
+        "learning": "#serving",
+        "evaluation": "svg .bar",
+    }.items():
+        page.goto(f"http://127.0.0.1:{program.port}/#/{address}")
+        page.wait_for_selector(ready)
+        found += [f"{address}: {each}" for each in axe(page)]
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    found += [f"keys: {each}" for each in axe(page)]
+    assert not found
+
+
+def test_a_service_with_callers_asks_for_a_key_and_shows_what_that_caller_may_see(
+    visit: Open, browser: Any, home: Path, tmp_path: Path
+) -> None:
+    from toolscout.policy import hashed_key
+
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[[caller]]\nname = "bob"\nkey = "{hashed_key("tsk_of_bob")}"\nallow = ["toy/s*"]\n')
+    guarded = Program(home, "--policy", str(policy))
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{guarded.port}/")
+        page.wait_for_selector("#key")
+        assert axe(page) == []
+        page.fill("#key", "wrong")
+        page.keyboard.press("Enter")
+        page.get_by_text("expected a valid key").wait_for()
+        page.fill("#key", "tsk_of_bob")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("nav a")
+        assert page.locator("nav a").all_inner_texts() == ["Search", "Catalogue"]
+        assert page.inner_text("#who") == "bob · 3 tools"
+    finally:
+        context.close()
+        guarded.process.kill()
+        guarded.process.communicate()
+
+
+@pytest.mark.timeout(600)
+def test_with_fourteen_thousand_tools_nothing_freezes(visit: Open, tmp_path: Path) -> None:
+    count = MANY if FULL else 2_000
+    tools = [
+        {"name": f"tool_{number}", "description": f"Does task {number} of {number % 97}.", "x": ""}
+        for number in range(count)
+    ]
+    with Scout(tmp_path / "many", recipe="bm25") as scout:
+        scout.add(tools, name="many")
+    many = Program(tmp_path / "many", "--recipe", "bm25")
+    try:
+        page = visit("#/catalogue", at=many)
+        page.wait_for_selector("#tools button")
+        page.evaluate(
+            "() => { window.longest = 0; new PerformanceObserver((list) => { for (const each of list.getEntries())"
+            " window.longest = Math.max(window.longest, each.duration) }).observe({ type: 'longtask' }) }"
+        )
+        for share in (0.2, 0.9, 0.5, 1.0):
+            page.evaluate(
+                f"() => {{ const l = document.querySelector('#tools'); l.scrollTop = {share} * l.scrollHeight }}"
+            )
+            page.wait_for_timeout(150)
+        page.locator("#tools button").last.wait_for()
+        assert page.locator("#tools button").count() < 60, "only rows in sight are in the page"
+        times = []
+        for word in ("task 7", "task 1999", "of 31"):
+            page.fill("#filter", "")
+            page.wait_for_function(f"document.querySelector('#count').textContent.startsWith('{count:,} tools')")
+            started = time.perf_counter()
+            page.fill("#filter", word)
+            page.wait_for_function(f"!document.querySelector('#count').textContent.startsWith('{count:,} tools')")
+            times.append(time.perf_counter() - started)
+        page.goto(f"http://127.0.0.1:{many.port}/#/search?q=task+1234")
+        page.wait_for_selector("ol.hits li")
+        assert page.locator("ol.hits .name").first.inner_text() == "tool_1234"
+        longest = page.evaluate("() => window.longest")
+        assert longest < 200, f"the page stood still for {longest} ms"
+        if FULL:
+            assert max(times) < 0.320, f"seconds from a word to its list, 0.12 of them waiting for more: {times}"
+    finally:
+        many.process.kill()
+        many.process.communicate()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_readable_in_light_and_dark(visit: Open, scheme: str) -> None:
+    page = visit("#/search?q=send+a+message+to+a+friend", scheme=scheme)
+    page.wait_for_selector("ol.hits li")
+    page.get_by_role("button", name="Why is it here?").first.click()
+    page.wait_for_selector("#why-where")
+    back = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    brightness = sum(int(part) for part in back[4:-1].split(",")) / 3
+    assert (brightness > 200) is (scheme == "light")
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+    shot(page, f"search-{scheme}")
+    page.goto(page.url.partition("#")[0] + "#/catalogue?tool=toy/book_flight")
+    page.wait_for_selector("#tool-name")
+    shot(page, f"catalogue-{scheme}")
