@@ -64,11 +64,11 @@ def replay(
     callers: Sequence[str],
     wrong: Mapping[str, Sequence[str]],
 ) -> None:
-    """Search each query, then call what it needs, or what `wrong` says instead."""
-    for number, caller in enumerate(callers):
-        own = queries[number :: len(callers)]
-        for start in range(0, len(own), BATCH):
-            batch = own[start : start + BATCH]
+    """Search each query, then call what it needs, or what `wrong` says instead; the callers take turns."""
+    size = max(1, min(BATCH, len(queries) // (4 * len(callers))))
+    for turn, start in enumerate(range(0, len(queries), size)):
+        batch, caller = queries[start : start + size], callers[turn % len(callers)]
+        if batch:
             ids = through.search([texts[query] for query in batch], caller)
             for query, search in zip(batch, ids, strict=True):
                 for tool in wrong.get(query) or gold[query]:

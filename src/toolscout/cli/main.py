@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "downstream": ("downstream", "Measure what retrieval is worth to an agent that only has what was retrieved."),
     "journal": ("journal", "Import, export or count what was searched and called."),
     "serve": ("serve", "Serve search, catalogue, journal and a page over HTTP."),
+    "selftest": ("selftest", "Ask for your own tools in other words; score the recipes; recommend one."),
+    "lint": ("lint", "Say which tools cannot be found, which are confused, and what would help."),
     "learn": ("learn", "Fit recipes on what was used, and promote what is better."),
     "promote": ("learn", "Make a fitted model the champion, which every search uses that names none."),
     "rollback": ("learn", "Take the last promotion back."),

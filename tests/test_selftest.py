@@ -1,0 +1,165 @@
+"""Requests made by rule, the test and the lint that rest on them, and the floor that holds in CI."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+import traffic
+from tests_cli import run
+from toolscout import metrics, recipes
+from toolscout.errors import ConfigError
+from toolscout.learn import learn
+from toolscout.lint import lint
+from toolscout.probes import chatter, probes
+from toolscout.recipes import Parts
+from toolscout.scout import Scout
+from toolscout.selftest import selftest
+from toolscout.sources.folder import read_tools
+from toolscout.store import Catalogue
+from toolscout.testing import toy_tools
+from toolscout.types import Search, Tool
+
+ROOT = Path(__file__).parent.parent
+ZERO_SHOT = ("bm25", "bm25-plain", "dense", "hybrid")
+
+
+# --- the requests -----------------------------------------------------------------------------------------------------
+
+
+def test_every_tool_with_a_description_is_asked_for_and_the_same_way_each_time() -> None:
+    tools = [*toy_tools(), Tool(id="x/silent", name="silent")]
+    made = probes(tools)
+    asked = {probe.id.removeprefix("p-") for probe in made}
+    assert {"x/silent"} == {tool.id for tool in tools} - asked - {
+        t.id for t in toy_tools() if not t.description.isascii()
+    }
+    assert made == probes(tools) != probes(tools, seed=1)
+    assert all(probe.id.removeprefix("p-") in probe.tools for probe in made)
+    assert len(probes(tools, most=3)) == 3
+
+
+def test_functions_are_commanded_with_values_and_services_described_without_their_name() -> None:
+    schema = {"type": "object", "properties": {"unit": {"enum": ["celsius"]}, "dayCount": {"type": "integer"}}}
+    command = Tool(id="a/get", name="getForecast", description="Read the forecast of a town.", parameters=schema)
+    service = Tool(id="a/brand", name="Skyly", description="Skyly offers the forecast for hikers and sailors at sea.")
+    for seed in range(20):
+        ordered, described = probes([command, service], seed=seed, unions=False)[::-1][:2][::-1]
+        assert ordered.kind == "command" and ("unit celsius" in ordered.text or "day count" in ordered.text)
+        assert described.kind == "situation" and "skyly" not in described.text.casefold()
+
+
+def test_unions_need_several_tools_and_can_be_left_out() -> None:
+    made = [probe for seed in range(10) for probe in probes(toy_tools(), seed=seed)]
+    unions = [probe for probe in made if probe.kind == "union"]
+    assert unions and all(2 <= len(probe.tools) <= 3 for probe in unions)
+    assert all(len(probe.tools) == 1 for probe in made if probe.kind != "union")
+    assert all(len(probe.tools) == 1 for probe in probes(toy_tools(), unions=False))
+
+
+def test_odd_tools_make_no_request_fail() -> None:
+    odd = [
+        Tool(id="o/1", name="", description="?!"),
+        Tool(id="o/2", name="x", description="日本語の説明", parameters={"properties": {"": None, "a": 3}}),
+        Tool(id="o/3", name="y", description="a", parameters={"properties": {"t": {"enum": [None], "type": ["a"]}}}),
+        Tool(id="o/4", name="z", description="the of and", parameters={"properties": "no"}),
+        Tool(id="o/5", name="__", description="word " * 500),
+    ]
+    assert all(probe.text for probe in probes(odd))
+    assert all(probe.tools == () for probe in chatter())
+
+
+# --- the test ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_scores_the_recipes_and_recommends_the_best(toy: Scout) -> None:
+    found = selftest(toy, recipe=["bm25-plain"])
+    assert {row.recipe for row in found.rows} == {*ZERO_SHOT}
+    assert found.recommended == max(found.rows, key=lambda row: row.measures["ndcg@5"]).recipe
+    assert sum(found.requests.values()) == len(probes(toy.store.catalogue().tools())) + len(chatter())
+    assert all(0 <= row.no_tool <= 1 and 0 < row.measures["recall@5"] <= 1 for row in found.rows)
+    assert selftest(toy).test == found.test
+
+
+def test_a_catalogue_without_descriptions_is_refused(scout: Scout) -> None:
+    with pytest.raises(ConfigError, match="expected tools with a description"):
+        selftest(scout)
+
+
+def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
+    with Scout(tmp_path / "home", journal=False) as scout:
+        traffic.catalogue(scout)
+        assert "logged" not in selftest(scout).requests
+        traffic.replay(scout, traffic.requests(400, 1), [f"c{n}" for n in range(10)])
+        before = selftest(scout)
+        assert before.requests["logged"] == 391 and before.recommended in ("bm25", "dense", "hybrid")
+        assert learn(scout).outcome == "promoted"
+        after = selftest(scout)
+        assert after.requests["logged"] == 78  # what the champion was fitted on is no test
+        logged = {row.recipe: row.kinds["logged"]["recall@5"] for row in after.rows}
+        assert {"champion", "hybrid"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
+
+
+def test_the_floor_file_holds_in_ci(toy: Scout, tmp_path: Path) -> None:
+    home, file = ("--home", str(toy.settings.home)), tmp_path / "floor.json"
+    assert run(*home, "selftest", "--write", str(file)).exit_code == 0
+    held = json.loads(file.read_text())
+    assert held["recipe"] == "hybrid" and 0 < held["min_recall"] < 1
+    assert run(*home, "selftest", "--check", str(file), "--json").exit_code == 0
+    file.write_text(json.dumps({**held, "min_recall": 1.01}))
+    below = run(*home, "selftest", "--check", str(file))
+    assert below.exit_code == 1 and "expected recall@5 of hybrid to be at least 1.01" in below.stderr
+    assert run(*home, "selftest", "--min-recall", "0.1").exit_code == 0
+    assert run(*home, "selftest", "--min-recall", "1.0").exit_code in (0, 1)
+    file.write_text("{}")
+    assert "expected a file that selftest --write wrote" in run(*home, "selftest", "--check", str(file)).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["metatool", "seal_tools_in"])
+def test_its_ranking_of_recipes_agrees_with_the_real_tests(name: str, data: Path) -> None:
+    """At least four of five pairs, over the pairs of the recipes that need no training."""
+    assert agreement(name, data) >= 0.8
+
+
+def agreement(name: str, data: Path, most: int = 400) -> float:
+    """Share of the pairs of recipes that requests by rule put in the order of the real test, by ndcg@5."""
+    tools = read_tools(data / name, "d").tools
+    asked = probes(tools, most=most)
+    gold = {probe.id: dict.fromkeys(probe.tools, 1.0) for probe in asked}
+    ours, real = {}, {}
+    for recipe in ZERO_SHOT:
+        stage = recipes.build(recipe, Parts(Catalogue.of(tools)))
+        answers = stage([Search(query=probe.text, k=5) for probe in asked])
+        ranking = {probe.id: answer.ids for probe, answer in zip(asked, answers, strict=True)}
+        ours[recipe] = metrics.score(ranking, gold, ["ndcg@5"]).means()["ndcg@5"]
+        result = json.loads((ROOT / "benchmarks" / "results" / name / f"{recipe}.json").read_text())
+        real[recipe] = result["metrics"]["ndcg@5"]
+    pairs = list(itertools.combinations(ZERO_SHOT, 2))
+    return sum((ours[a] > ours[b]) == (real[a] > real[b]) for a, b in pairs) / len(pairs)
+
+
+# --- the lint ---------------------------------------------------------------------------------------------------------
+
+
+def test_lint_names_what_is_hidden_what_is_confused_and_what_says_nothing(scout: Scout) -> None:
+    same = "Read the weather forecast of a town for the coming days."
+    twins = [Tool(id=f"w/forecast_{n}", name=f"forecast_{n}", description=same) for n in range(9)]
+    others = [Tool(id="m/send", name="send_mail", description="Send a letter to people by electronic mail.")]
+    tools = [*twins, *others, Tool(id="s/silent", name="silent")]
+    found = lint(tools, recipes.build("bm25", Catalogue.of(tools)))
+    assert found.silent == ("s/silent",) and found.asked == 10
+    assert found.hidden and {each.tool for each in found.hidden} <= {tool.id for tool in twins}
+    assert all("says almost the same" in each.causes[0] for each in found.hidden)
+    assert found.confused and all(each.twins for each in found.confused)
+
+
+def test_the_command_line_lints(toy: Scout) -> None:
+    home = ("--home", str(toy.settings.home))
+    told = json.loads(run(*home, "lint", "--json").stdout)
+    assert told["asked"] == len(probes(toy_tools())) and set(told) == {"asked", "silent", "hidden", "confused"}
+    assert "tools asked for" in run(*home, "lint", "--recipe", "bm25").stdout
