@@ -16,6 +16,7 @@ HEAVY = (
     "starlette",
     "fastapi",
     "uvicorn",
+    "prometheus_client",
     "pandas",
     "scipy",
     "sklearn",

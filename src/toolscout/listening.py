@@ -110,6 +110,7 @@ async def serve(
             log_level="warning",
             access_log=False,
             server_header=False,
+            ws="none",
             lifespan="on" if lifespan else "auto",
             timeout_graceful_shutdown=patience,
         )

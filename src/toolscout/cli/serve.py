@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -66,4 +67,6 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     else:
         say("no policy file: everybody on this machine may see everything, nobody else may come in")
     run = functools.partial(serve, extra="server", patience=service.limits.patience, lifespan=True, ready=ready)
-    anyio.run(run, app(service, names_of(host, names)), policies, host, port)
+    quick = importlib.util.find_spec("uvloop") is not None
+    door = app(service, names_of(host, names))
+    anyio.run(run, door, policies, host, port, backend_options={"use_uvloop": quick})

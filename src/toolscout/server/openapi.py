@@ -83,7 +83,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
         schema: dict[str, Any] = {"$ref": f"#/components/schemas/{route.asks.__name__}"}
         found["requestBody"] = {"required": True, "content": {route.takes: {"schema": schema}}}
     elif route.method == "POST":
-        found["requestBody"] = {"required": True, "content": {route.takes: {"schema": {"type": "string"}}}}
+        found["requestBody"] = {"required": True, "content": {route.takes: {}}}
     else:
         found["parameters"] = _parameters(route, components)
     for status, what in FAILURES.items():

@@ -1,6 +1,12 @@
-// Elements are made here and nowhere else: every text becomes a text node, nothing is ever parsed as HTML.
+// Elements are made here and nowhere else: every text becomes a text node, nothing is ever parsed as HTML. Characters that
+// turn the direction of text, or show nothing and carry words, are shown as a mark.
 
+const HIDDEN = /[\u202a-\u202e\u2066-\u2069\u200b\ufeff]|[\u{e0000}-\u{e007f}]/gu;
 const SVG = "http://www.w3.org/2000/svg";
+
+const kept = (children) => children.flat(Infinity)
+  .filter((child) => child !== null && child !== undefined && child !== false)
+  .map((child) => (child instanceof Node ? child : String(child).replace(HIDDEN, "\ufffd")));
 
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
@@ -9,7 +15,7 @@ function fill(element, properties, children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...kept(children));
   return element;
 }
 
@@ -17,7 +23,7 @@ export const h = (tag, properties, ...children) => fill(document.createElement(t
 export const svg = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
 export function show(target, ...children) {
-  target.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  target.replaceChildren(...kept(children));
 }
 
 export function say(text) {

@@ -39,7 +39,7 @@ export async function open(main, parameters) {
   };
   const count = async () => {
     const stats = await get("/v1/journal/stats");
-    counts.textContent = `${number(stats.events.search)} searches, ${number(stats.events.call)} calls, ${number(stats.events.feedback)} judgements by ${number(stats.callers)} callers` +
+    counts.textContent = `${number(stats.events.search)} searches, ${number(stats.events.call)} calls, ${number(stats.events.feedback)} judgements by ${number(stats.callers)} ${stats.callers === 1 ? "caller" : "callers"}` +
       (stats.first ? `, ${when(stats.first)} to ${when(stats.last)}` : "");
   };
   const file = h("input", { type: "file", id: "import", accept: ".jsonl,.ndjson", onchange: async () => {
@@ -91,5 +91,5 @@ function draw(event) {
     feedback: () => [link(event.search_id), [ids(event.good) && `right: ${ids(event.good)} `, ids(event.bad) && `wrong: ${ids(event.bad)}`]],
   }[event.event] ?? (() => ["", ""]);
   const [subject, outcome] = what();
-  return h("tr", {}, h("td", {}, when(event.at)), h("td", {}, event.event), h("td", {}, event.caller), h("td", {}, subject), h("td", {}, outcome));
+  return h("tr", {}, [when(event.at), event.event, event.caller].map((each) => h("td", { class: "fixed" }, each)), h("td", {}, subject), h("td", {}, outcome));
 }
