@@ -88,7 +88,7 @@ SMALL: Final = frozenset(
         *("allows", "allow", "provides", "provide"),
     )
 )
-_WORD: Final = re.compile(r"[A-Za-z][A-Za-z'’-]*|\d+")
+_WORD: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|['’-])*|\d+")
 _PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 

@@ -1,0 +1,148 @@
+"""The same Scout inside other people's frameworks. A module each; this one holds what they share.
+
+Two shapes: `Toolbox` offers the catalogue's tools to a model under names that every API takes; `Chooser` picks among
+the tools that a framework holds itself, which it puts into the catalogue as one source, so that the journal and
+`toolscout learn` know them too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from toolscout.errors import NotFound
+from toolscout.scout import Scout
+from toolscout.sources import source_name
+from toolscout.types import Search, Tool, digest
+
+__all__ = ["SEARCH", "SEARCH_DESCRIPTION", "SEARCH_PARAMETERS", "Chooser", "Toolbox"]
+
+SEARCH: Final = "search_tools"
+SEARCH_DESCRIPTION: Final = (
+    "Find tools that are not loaded yet. Say in plain words what is to be done; one search for each task."
+)
+SEARCH_PARAMETERS: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "What is to be done, in plain words."}},
+    "required": ["query"],
+    "additionalProperties": False,
+}
+LONGEST: Final = 64
+EMPTY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+class Toolbox:
+    """The catalogue for a model: names that APIs take, searches, and what came of them."""
+
+    def __init__(
+        self,
+        scout: Scout,
+        *,
+        k: int | None = None,
+        caller: str | None = None,
+        visible: Callable[[Tool], bool] | None = None,
+    ) -> None:
+        """Take whose catalogue, how many tools a search brings, who asks, and what that one may discover."""
+        self.scout, self.k, self.caller, self.visible = scout, k, caller, visible
+        self._shown: dict[str, str] = {}
+        self._names: tuple[int, dict[str, str], dict[str, str]] = (-1, {}, {})
+
+    def tools(self) -> list[tuple[str, Tool]]:
+        """(name, tool) of all that may be discovered, by id."""
+        catalogue = self.scout.store.catalogue()
+        mask, names = catalogue.mask(self.visible), self._named()[0]
+        return [
+            (names[tool.id], tool)
+            for place, tool in enumerate(catalogue.tools())
+            if tool.id in names and (mask is None or mask[place])
+        ]
+
+    def search(self, query: str) -> list[tuple[str, Tool]]:
+        """(name, tool) of the answer, best first."""
+        found: Search = self.scout.search(query, self.k, visible=self.visible, caller=self.caller)
+        names = self._named()[0]
+        shown = [(names[hit.id], hit.tool) for hit in found.hits if hit.tool is not None and hit.id in names]
+        self._shown.update((name, found.search_id or "") for name, _ in shown)
+        return shown
+
+    def tool(self, name: str) -> Tool:
+        """The tool that a model calls by a name.
+
+        Raises:
+            NotFound: if there is none that may be discovered.
+        """
+        tool_id = self._named()[1].get(name)
+        if tool_id is not None:
+            tool = self.scout.tool(tool_id)
+            if self.visible is None or self.visible(tool):
+                return tool
+        raise NotFound(f"expected the name of a tool, found {name!r}: search first")
+
+    def called(self, name: str, *, ok: bool, ms: float | None = None) -> None:
+        """Tell the journal what came of a call, so that `toolscout learn` can use it."""
+        search_id = self._shown.get(name) or None
+        self.scout.called(self.tool(name).id, ok=ok, search_id=search_id, ms=ms, caller=self.caller)
+
+    def _named(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Id → name and name → id, for the present catalogue."""
+        generation, names, ids = self._names
+        if generation != self.scout.store.generation():
+            catalogue = self.scout.store.catalogue()
+            names, ids = {}, {}
+            for tool_id, raw in zip(catalogue.ids, catalogue.names, strict=True):
+                name = wire_name(raw, tool_id, ids)
+                names[tool_id], ids[name] = name, tool_id
+            self._names = catalogue.generation, names, ids
+        return names, ids
+
+
+def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
+    """A name of letters, digits, `_` and `-`, 64 at most: the tool's own, its id's, or one with a hash, if taken."""
+    for text in (raw, tool_id):
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:LONGEST]
+        if name and name != SEARCH and name not in taken:
+            return name
+    return f"{name[: LONGEST - 9]}_{digest('wire/1', tool_id)[:8]}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Among:
+    """A predicate: one of these tools; equal sets are one predicate, so that its mask is kept."""
+
+    ids: frozenset[str]
+
+    def __call__(self, tool: Tool) -> bool:
+        return tool.id in self.ids
+
+
+class Chooser:
+    """Picks among tools that a framework holds, by their names."""
+
+    def __init__(self, scout: Scout, source: str, *, k: int | None = None, caller: str | None = None) -> None:
+        """Take whose catalogue and journal, the name of the source there, how many tools, and who asks."""
+        self.scout, self.source, self.k, self.caller = scout, source_name(source), k, caller
+        self._held: dict[str, dict[str, Any]] = {}
+        self._ids: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def choose(self, queries: Sequence[str], tools: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Names of the tools for some requests, best first, those of each request in turn.
+
+        Args:
+            queries: the requests.
+            tools: what may be chosen now: `name`, `description` and `parameters` (JSON Schema) of each.
+        """
+        offered = {str(tool["name"]): dict(tool) for tool in tools}
+        with self._lock:
+            if any(self._held.get(name) != tool for name, tool in offered.items()):
+                self._held |= offered
+                self.scout.add(list(self._held.values()), name=self.source)
+                self._ids = {name: id for id, name in self.scout.store.page(self.source, limit=-1)}
+            among = _Among(frozenset(self._ids[name] for name in offered if name in self._ids))
+        found = self.scout.search_many(list(queries), self.k, visible=among, caller=self.caller)
+        turns = max((len(each.hits) for each in found), default=0)
+        order = [each.hits[turn].tool for turn in range(turns) for each in found if turn < len(each.hits)]
+        return list(dict.fromkeys(tool.name for tool in order if tool is not None))

@@ -1,0 +1,145 @@
+"""The adapters: what they share, and every example against the real package, with a script in the model's place."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from toolscout.adapters import SEARCH, Chooser, Toolbox, wire_name
+from toolscout.adapters import anthropic as messages_api
+from toolscout.adapters import openai as responses_api
+from toolscout.errors import NotFound
+from toolscout.scout import Scout
+from toolscout.types import Tool
+
+EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
+SAYS = {
+    "anthropic_tool_search": ["The tool said: rain in Oslo", "learned from: 1 search"],
+    "fastmcp_server": ["listed: ['call_tool', 'search_tools']", "found: ['forecast']", "rain in Oslo"],
+    "langchain_agent": ["shown: ['ask_human', 'forecast']", "rain in Oslo -> Take an umbrella."],
+    "openai_tool_search": ["The tool said: rain in Oslo", "for another request: ['send_mail']"],
+    "pydantic_ai_agent": ["shown: ['search_tools']", "shown: ['forecast', 'search_tools']", "said: rain in Oslo"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_against_the_real_package(example: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "no_proxy": "*", "FASTMCP_CHECK_FOR_UPDATES": "off"}
+    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    for line in SAYS[example.stem]:
+        assert line in done.stdout, done.stdout
+
+
+def test_every_example_is_listed() -> None:
+    listed = (EXAMPLES[0].parent / "README.md").read_text()
+    assert {path.stem for path in EXAMPLES} == set(SAYS) and all(path.name in listed for path in EXAMPLES)
+
+
+# --- a toolbox --------------------------------------------------------------------------------------------------------
+
+
+def no_mail(tool: Tool) -> bool:
+    return "mail" not in tool.id
+
+
+def test_names_fit_every_api_and_lead_back_to_their_tool(scout: Scout) -> None:
+    for source in ("a", "b"):
+        spoken = {"description": "Look something up."}
+        names = ("search", "get weather!", "x" * 90, "日本", SEARCH)
+        scout.add([{"name": name, **spoken} for name in names], name=source)
+    box = Toolbox(scout)
+    named = box.tools()
+    assert len(named) == 10 == len({name for name, _ in named})
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) and name != SEARCH for name, _ in named)
+    assert all(box.tool(name) == tool for name, tool in named)
+    scout.remove(["a"])
+    with pytest.raises(NotFound, match="search first"):
+        box.tool("nothing")
+    assert {tool.source for _, tool in box.tools()} == {"b"}
+    assert wire_name("!", "!", ()) == wire_name("!", "!", ()) != ""
+
+
+def test_what_the_caller_may_not_discover_is_neither_listed_nor_found_nor_called(toy: Scout) -> None:
+    everything, some = Toolbox(toy), Toolbox(toy, visible=no_mail)
+    hidden = {name for name, tool in everything.tools() if "mail" in tool.id}
+    assert hidden and not hidden & {name for name, _ in some.tools()}
+    assert not hidden & {name for name, _ in some.search("send an electronic mail message")}
+    with pytest.raises(NotFound):
+        some.tool(min(hidden))
+
+
+def test_a_call_reaches_the_journal_with_the_search_that_showed_it(toy: Scout) -> None:
+    box = Toolbox(toy, caller="agent")
+    name, tool = box.search("weather forecast")[0]
+    box.called(name, ok=True, ms=3)
+    asked, called = toy.journal.read()
+    assert (called["tool"], called["search_id"], called["rank"]) == (tool.id, asked["search_id"], 1)
+    assert asked["caller"] == called["caller"] == "agent"
+
+
+def test_anthropic_defers_all_but_what_is_loaded_and_answers_with_references(toy: Scout) -> None:
+    box = Toolbox(toy)
+    listed = messages_api.tools(box, loaded=[box.tools()[0][0]])
+    assert [tool.get("defer_loading", False) for tool in listed[:3]] == [False, False, True]
+    assert all(tool["input_schema"]["type"] == "object" for tool in listed)
+    block = SimpleNamespace(type="tool_use", name=SEARCH, id="t", input={"query": "weather forecast"})
+    assert messages_api.searches(block) and not messages_api.searches(SimpleNamespace(type="text"))
+    content = messages_api.results(box, block)["content"]
+    assert {each["tool_name"] for each in content} <= {tool["name"] for tool in listed}
+    nothing = SimpleNamespace(id="t", input={"query": "qqqq"})
+    assert messages_api.results(box, nothing)["content"].startswith("No tool fits")
+    assert messages_api.results(box, SimpleNamespace(id="t", input="x"))["is_error"]
+
+
+def test_openai_loads_definitions_and_takes_odd_arguments(toy: Scout) -> None:
+    box = Toolbox(toy, k=2)
+    call = SimpleNamespace(type="tool_search_call", execution="client", call_id="c", arguments='{"query": "weather"}')
+    assert responses_api.searches(call)
+    loaded = responses_api.output(box, call)["tools"]
+    assert loaded and all(each["defer_loading"] and each["parameters"]["type"] == "object" for each in loaded)
+    for odd in ("{", "[]", {}, None, {"query": 3}):
+        assert responses_api.output(box, SimpleNamespace(call_id="c", arguments=odd))["tools"] == []
+    flat, nested = (responses_api.filtered(box, "weather", nested=way) for way in (False, True))
+    assert [each["name"] for each in flat] == [each["function"]["name"] for each in nested]
+
+
+# --- a chooser --------------------------------------------------------------------------------------------------------
+
+OFFERED = [
+    {"name": "forecast", "description": "The weather of the coming days.", "parameters": {"type": "object"}},
+    {"name": "send_mail", "description": "Send an electronic letter.", "parameters": {"type": "object"}},
+]
+
+
+def test_a_chooser_picks_among_what_is_offered_now_and_keeps_what_was(scout: Scout) -> None:
+    chooser = Chooser(scout, "my agent", k=1)
+    assert chooser.choose(["weather"], OFFERED) == ["forecast"]
+    generation = scout.store.generation()
+    assert chooser.choose(["weather", "letter"], OFFERED) == ["forecast", "send_mail"]
+    assert chooser.choose(["weather"], OFFERED[1:]) == []
+    assert scout.store.generation() == generation  # nothing is written for what is known
+    changed = [{**OFFERED[0], "description": "Rain and snow."}]
+    assert chooser.choose(["snow"], changed) == ["forecast"]
+    assert {tool.id for tool in scout.store.tools(["my-agent/forecast", "my-agent/send_mail"])} == {
+        "my-agent/forecast",
+        "my-agent/send_mail",
+    }
+
+
+@pytest.mark.parametrize(("module", "name"), [("langchain", "ToolChoice"), ("fastmcp", "ToolscoutTransform")])
+def test_a_framework_is_loaded_only_when_its_class_is_asked_for(module: str, name: str) -> None:
+    code = f"import sys, toolscout.adapters.{module} as a; print(*(m for m in sys.modules if m == {module!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not done.stdout.strip()
+    adapter = importlib.import_module(f"toolscout.adapters.{module}")
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = adapter.Nothing
