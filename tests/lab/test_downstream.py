@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from tests_cli import run as cli
 from toolscout.config import Settings
 from toolscout.errors import ConfigError
-from toolscout.lab.downstream import Condition, Python, Task, act, condition, given, measure, summary
+from toolscout.lab.downstream import Condition, Task, act, condition, given, measure, summary
+from toolscout.lab.runners import MCP, Python
 from toolscout.llm import LLM, Budget, Completion, Request, ToolCall
 from toolscout.sources import read
 from toolscout.testing import ScriptedLLM, ScriptedServer
@@ -86,7 +88,25 @@ def test_functions_of_named_modules_are_run_for_real_and_others_are_simulated() 
 
 def test_a_function_that_does_not_end_is_ended() -> None:
     tool = Tool(id="py/sleep", name="sleep", meta={"module": "time", "qualname": "sleep"})
-    assert Python(["time"], seconds=0.3).run(tool, {"secs": 5}) == ("no answer within 0.3 seconds", False)
+    assert Python(["time"], seconds=0.5).run(tool, {"seconds": 30}) == ("no answer within 0.5 seconds", False)
+    assert Python(["time"]).run(tool, {"seconds": 0}) == ("null", True)
+
+
+@pytest.mark.slow
+def test_tools_of_a_named_server_are_called_for_real(tmp_path: Path) -> None:
+    pytest.importorskip("mcp_server_time")
+    config = tmp_path / "mcp.json"
+    server = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
+    config.write_text(json.dumps({"mcpServers": {"clock": server}}))
+    settings = Settings(home=tmp_path / "home")
+    [reading] = read(str(config), name=None, kind="mcp", settings=settings)
+    tool = next(tool for tool in reading.tools if tool.name == "get_current_time")
+    runner = MCP([str(config)], settings)
+    assert runner.takes(tool) and not runner.takes(TOOLS[0])
+    text, ok = runner.run(tool, {"timezone": "Asia/Tokyo"})
+    assert ok and "Asia/Tokyo" in text
+    text, ok = runner.run(tool, {"timezone": "Nowhere/Land"})
+    assert not ok and text
 
 
 def test_calls_that_cannot_be_made_are_told_to_the_model_and_counted() -> None:

@@ -99,6 +99,13 @@ def test_a_parameter_that_the_endpoint_refuses_is_left_out(tmp_path: Path) -> No
         assert not any({"response_format", "temperature"} & set(body) for body in server.bodies)
 
 
+def test_a_request_that_the_endpoint_refuses_is_a_bad_reply_and_not_the_end(tmp_path: Path) -> None:
+    with ScriptedServer(refuses=("messages",)) as server, connect(settings(server.place, tmp_path)) as llm:
+        with pytest.raises(BadReply, match="status 400") as refused:
+            need(llm)
+        assert refused.value.reason == "refused" and llm.spent.calls == 0
+
+
 def test_a_reply_of_the_wrong_shape_is_repaired_or_refused(tmp_path: Path) -> None:
     llm = LLM(ScriptedLLM(faults=Faults(once=1.0)))
     assert need(llm).needs_tool is False

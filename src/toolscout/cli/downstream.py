@@ -37,6 +37,13 @@ SHOWN = ("condition", "n", "success", "pass", "call_recall", "call_precision", "
     metavar="MODULE",
     help="Run functions of this module for real; may be repeated. Everything else is simulated.",
 )
+@click.option(
+    "--run-mcp",
+    "servers",
+    multiple=True,
+    metavar="SERVER",
+    help="Call tools of this MCP server for real; may be repeated.",
+)
 @click.option("--turns", default=8, show_default=True, help="Of one episode, at most.")
 @click.option("--seed", default=0, show_default=True, help="Of the queries, and of what is missing or wrong.")
 @click.option("--out", metavar="FILE", help="Write each episode as a line of JSON.")
@@ -55,6 +62,7 @@ def downstream_command(
     count: int,
     split: str,
     modules: tuple[str, ...],
+    servers: tuple[str, ...],
     turns: int,
     seed: int,
     out: str | None,
@@ -66,7 +74,8 @@ def downstream_command(
     """Let an agent fulfil the queries of DATASET with the tools that each condition gives it."""
     from toolscout import recipes
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.downstream import Python, Task, condition, measure, summary
+    from toolscout.lab.downstream import Task, condition, measure, summary
+    from toolscout.lab.runners import MCP, Python, Runner
     from toolscout.lab.synth import chance
     from toolscout.sources.folder import read_tools
     from toolscout.store import Catalogue
@@ -78,6 +87,10 @@ def downstream_command(
     gold = held.split(split)
     drawn = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
     tasks = [Task(id, held.queries[id], tuple(gold[id])) for id in drawn]
+    runners: list[Runner] = [
+        *([Python(modules)] if modules else []),
+        *([MCP(servers, settings)] if servers else []),
+    ]
     stage = None
     if any(each.kind == "retrieved" for each in chosen):
         parts = recipes.Parts(Catalogue.of(tools), settings.encoder, settings, model=Path(model) if model else None)
@@ -85,7 +98,7 @@ def downstream_command(
     with progress(f"{len(tasks):,} queries under {len(chosen)} conditions") as say, opened(settings, **limits) as llm:
         episodes = measure(
             llm, tasks, tools, chosen,
-            stage=stage, k=k, runners=[Python(modules)] if modules else (), turns=turns, seed=seed, say=say,
+            stage=stage, k=k, runners=runners, turns=turns, seed=seed, say=say,
         )  # fmt: skip
         say_cost(llm, dry_run=limits["dry_run"])
     if limits["dry_run"]:

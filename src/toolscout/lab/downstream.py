@@ -1,7 +1,7 @@
 """What better retrieval is worth in the end: an agent that has only the tools it was given, and whether it succeeds.
 
-The agent calls tools natively, turn by turn. A tool is run for real where a runner takes it (functions of Python in a
-process of their own), and is simulated from its schema by the model where none does. A model then examines whether the
+The agent calls tools natively, turn by turn. A tool is run for real where a runner takes it (`toolscout.lab.runners`),
+and is simulated from its schema by the model where none does. A model then examines whether the
 request was fulfilled. Conditions: what a recipe retrieved, every tool, none, the gold tools, and gold tools of which
 some are missing or wrong (COLT, table 10); in the order of retrieval, or shuffled (ToolRerank's check).
 """
@@ -9,30 +9,25 @@ some are missing or wrong (COLT, table 10); in the order of retrieval, or shuffl
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from toolscout.errors import BadReply, ConfigError, OverBudget
+from toolscout.lab.runners import MOST_RESULT, Runner
 from toolscout.lab.synth import chance
 from toolscout.llm import LLM, Message, ToolCall, card, prompt, quoted
 from toolscout.metrics import bootstrap_ci
 from toolscout.pipeline import Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["Condition", "Episode", "Python", "Runner", "Task", "act", "condition", "measure", "summary"]
+__all__ = ["Condition", "Episode", "Task", "act", "condition", "measure", "summary"]
 
 TURNS: Final = 8
-MOST_RESULT: Final = 4_000
 MOST_TOOLS: Final = 128  # as many as endpoints commonly take
-SECONDS: Final = 20.0
 KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
 
 
@@ -99,60 +94,6 @@ class Episode(msgspec.Struct, frozen=True):
     exact: bool
     tokens: int
     dollars: float
-
-
-class Runner(Protocol):
-    """Runs tools for real."""
-
-    def takes(self, tool: Tool) -> bool:
-        """Whether this tool is run, not simulated."""
-        ...
-
-    def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """What came back, and whether it went well."""
-        ...
-
-
-class Python:
-    """Runs functions of the given modules, each call in a process and an empty folder of its own.
-
-    Only the modules that somebody named: a function may do anything that its user may.
-    """
-
-    def __init__(self, modules: Sequence[str], *, seconds: float = SECONDS) -> None:
-        self.modules, self.seconds = tuple(modules), seconds
-
-    def takes(self, tool: Tool) -> bool:
-        """Whether it is a function, not a method, of one of the modules."""
-        module = str(tool.meta.get("module", ""))
-        inside = any(module == each or module.startswith(f"{each}.") for each in self.modules)
-        return inside and "." not in str(tool.meta.get("qualname", ".")) and not tool.meta.get("receiver")
-
-    def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """The result as JSON where it can be, else as Python writes it; an exception is a failed call."""
-        asked = json.dumps([tool.meta["module"], tool.meta["qualname"], dict(arguments)])
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                done = subprocess.run(
-                    [sys.executable, "-I", "-c", _CHILD],
-                    input=asked,
-                    capture_output=True,
-                    text=True,
-                    timeout=self.seconds,
-                    cwd=folder,
-                )
-            except subprocess.TimeoutExpired:
-                return f"no answer within {self.seconds:g} seconds", False
-        said = done.stdout if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
-        return said.strip()[:MOST_RESULT], done.returncode == 0
-
-
-_CHILD: Final = """
-import importlib, json, sys
-module, name, arguments = json.load(sys.stdin)
-value = getattr(importlib.import_module(module), name)(**arguments)
-json.dump(value, sys.stdout, default=repr)
-"""
 
 
 class Simulated(msgspec.Struct):

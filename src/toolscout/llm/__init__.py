@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -183,16 +183,20 @@ class LLM:
 
         The first error that it raises stops what has not begun; what is under way ends, and its answers are kept.
         """
-        with self._lock:
-            if not self._pool:
-                self._pool.append(ThreadPoolExecutor(self.concurrency, thread_name_prefix="llm"))
-        waiting = [self._pool[0].submit(function, item) for item in items]
+        waiting = [self.submit(function, item) for item in items]
         try:
             for future in waiting:
                 yield future.result()
         finally:
             for future in waiting:
                 future.cancel()
+
+    def submit(self, function: Callable[..., Out], *arguments: Any) -> Future[Out]:
+        """Call `function` beside others, as many at once as the concurrency allows; not from within such a call."""
+        with self._lock:
+            if not self._pool:
+                self._pool.append(ThreadPoolExecutor(self.concurrency, thread_name_prefix="llm"))
+        return self._pool[0].submit(function, *arguments)
 
     def close(self) -> None:
         """Wait for what is under way, and close connections and cache."""
@@ -234,16 +238,18 @@ class LLM:
         key = request.key(self.backend.address)
         with self._lock:
             turn = self._under_way.setdefault(key, threading.Lock())
-        with turn:
-            found = self.cache.get(key)
-            if found is None:
-                if self.offline:
-                    raise NotFound("expected every reply in the record, found one that is not: record it again")
-                found = self._paid(request, seconds)
-                self.cache.put(key, found)
-        with self._lock:
-            self._under_way.pop(key, None)
-        return found
+        try:
+            with turn:
+                found = self.cache.get(key)
+                if found is None:
+                    if self.offline:
+                        raise NotFound("expected every reply in the record, found one that is not: record it again")
+                    found = self._paid(request, seconds)
+                    self.cache.put(key, found)
+                return found
+        finally:
+            with self._lock:
+                self._under_way.pop(key, None)
 
     def _paid(self, request: Request, seconds: float | None) -> Completion:
         tokens = tokens_of(request)

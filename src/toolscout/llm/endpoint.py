@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolscout.errors import ConfigError, Unavailable, require
+from toolscout.errors import BadReply, ConfigError, Unavailable, require
 from toolscout.llm.budget import estimate
 from toolscout.llm.wire import Completion, Request, ToolCall, content
 
@@ -81,6 +81,7 @@ class Endpoint:
 
         Raises:
             Unavailable: if there is no answer.
+            BadReply: if the endpoint refuses this request, by its content or its length.
         """
         import openai
 
@@ -92,7 +93,10 @@ class Endpoint:
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 named = [name for name in INSTEAD if name in body and name in str(error)]
                 if not named:
-                    raise self._error(f"status {error.status_code}") from None
+                    raise BadReply(
+                        f"{self.address}: expected an answer to a request, found status {error.status_code}",
+                        "refused",
+                    ) from None
                 self._refused.update(named)
             except openai.APIStatusError as error:
                 raise self._error(f"status {error.status_code}") from None

@@ -78,6 +78,7 @@ class Backend(Protocol):
 
         Raises:
             Unavailable: if there is no answer.
+            BadReply: if this request is refused.
         """
         ...
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -273,21 +273,18 @@ def refined_by(
         except (Unavailable, NotFound):
             return Refined(None, "left as it was: the model does not answer")
 
-    pool = ThreadPoolExecutor(max(1, min(len(searches), model.concurrency)), thread_name_prefix="refine")
     waiting = [
-        pool.submit(one, model.limited(tokens) if state is None else state, search)
+        model.submit(one, model.limited(tokens) if state is None else state, search)
         for search, state in zip(searches, states, strict=True)
     ]
-    try:
-        return [_in_time(future, ends) for future in waiting]
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return [_in_time(future, ends) for future in waiting]
 
 
 def _in_time(future: Future[Refined], ends: float) -> Refined:
     try:
         return future.result(max(0.0, ends - time.monotonic()))
     except TooLate:
+        future.cancel()
         return Refined(None, "left as it was: the model did not answer in time")
 
 
