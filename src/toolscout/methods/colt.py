@@ -36,7 +36,7 @@ TOOL_LENGTH: Final = 64
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit; the defaults are those of the released code, or the paper's.
+    """Settings of the fit; the defaults are those of the released code, λ and τ chosen on dev in the paper's grids.
 
     Attributes:
         base: the recipe whose encoder stage 1 is; None: the encoder as it was before any training on the data.
@@ -48,7 +48,9 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         loss: COLT's list-wise multi-label loss, or the list-wise softmax.
         length: tools in the list of a query: its own and others at random; 0: all that training queries use.
         sharpness: the scores are multiplied with it in the list-wise loss.
-        contrast: λ, weight of the contrast between both views of queries and scenes.
+        contrast: λ of eq. 13, weight of the contrast between both views of queries and scenes. The released code takes
+            means where eqs. 12 and 13 have sums, over the L tools of a list and over both contrasts: a λ there is
+            λ · L / 2 here.
         temperature: τ of that contrast.
         epochs: at most; the best on dev is kept.
         batch: queries a step.
@@ -67,8 +69,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: Literal["colt", "softmax"] = "colt"
     length: Whole = 10
     sharpness: Positive = 1.0
-    contrast: Amount = 0.04
-    temperature: Positive = 0.1
+    contrast: Amount = 0.5
+    temperature: Positive = 0.2
     epochs: Count = 200
     batch: Batch = 2_048
     rate: Positive = 1e-3
