@@ -13,7 +13,7 @@ __all__ = ["ALONE", "MOST_QUERIES"]
 MOST_QUERIES = 64
 ALONE = ("bm25", "dense", "hybrid")  # recipes that a request may name: there is nothing to fit and little to load
 
-Query = Annotated[str, Meta(max_length=8_000, description="What is wanted, in words; `select:name` asks by name.")]
+Query = Annotated[str, Meta(max_length=20_000, description="What is wanted, in words; `select:name` asks by name.")]
 Count = Annotated[int, Meta(ge=1, le=100, description="How many tools at most; by default the setting `k`.")]
 Id = Annotated[str, Meta(min_length=1, max_length=1_000)]
 SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="As the answer of a search gave it.")]
