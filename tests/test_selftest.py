@@ -96,7 +96,8 @@ def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
         assert learn(scout).outcome == "promoted"
         after = selftest(scout)
         assert after.requests["logged"] == 78  # what the champion was fitted on is no test
-        logged = {row.recipe: row.kinds["logged"]["recall@5"] for row in after.rows}
+        assert after.recommended == "champion" and after.sure
+        logged = {row.recipe: row.kinds["logged"]["ndcg@5"] for row in after.rows}
         assert {"champion", "hybrid"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
 
 

@@ -1,7 +1,7 @@
 """How well are your own tools found, and by which recipe? A test from the catalogue and the journal, without an LLM.
 
 Requests made by rule (`toolscout.probes`) say which recipe serves a catalogue better; how people really ask only the
-journal knows. Where it holds enough requests that successful calls followed, those count as much as the rules do, and
+journal knows. Where it holds enough requests that successful calls followed, those count at least as much as the rules do, and
 the promoted model is held to those alone that came after what it was fitted on.
 """
 
@@ -40,8 +40,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         recipe: its name; `champion` is the promoted model.
-        measures: of all requests; those by rule and those logged count half each, where there are logged ones.
-        kinds: kind of request → its number `n`, and recall@5.
+        measures: of all requests; where there are logged ones, they count half together, or more if they are more.
+        kinds: kind of request → its number `n`, recall@5 and ndcg@5.
         no_tool: share of requests that need no tool and got none.
     """
 
@@ -163,10 +163,10 @@ def _logged(scout: Scout, known: set[str], way: Way) -> list[Probe]:
 
 
 def _weights(ids: Sequence[str], asked: Sequence[Probe]) -> Any:
-    """Of each request, mean 1: those by rule and those logged count half each."""
+    """Of each request, mean 1: those logged count half together, or more if they are more."""
     logged = {probe.id for probe in asked if probe.kind == "logged"}
     is_logged = np.array([query in logged for query in ids])
-    if not is_logged.any():
+    if not is_logged.any() or is_logged.mean() >= 0.5:
         return np.ones(len(ids))
     return np.where(is_logged, 0.5 / is_logged.mean(), 0.5 / (~is_logged).mean())
 
@@ -175,7 +175,7 @@ def _row(name: str, scored: metrics.PerQuery, asked: Sequence[Probe], no_tool: f
     weights, kinds = _weights(scored.ids, asked), {probe.id: probe.kind for probe in asked}
     measures = {measure: float((values * weights).mean()) for measure, values in scored.values.items()}
     slices = metrics.slices(scored, {"kind": kinds})["kind"]
-    shown = {kind: {"n": row["n"], "recall@5": row["recall@5"]} for kind, row in slices.items()}
+    shown = {kind: {name: row[name] for name in ("n", "recall@5", "ndcg@5")} for kind, row in slices.items()}
     return Row(recipe=name, measures=measures, kinds=shown, no_tool=no_tool)
 
 
