@@ -228,7 +228,7 @@ def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, 
     shutil.copytree(learned / "models", office.settings.home / "models")
     assert office.search("drizzle parasol please", 1).ids == ("office/weather/forecast",)
     (office.settings.home / "models" / "champion.json").unlink()
-    assert office.search("umbrella and raincoat", 1).ids != ("office/weather/forecast",)
+    assert office.search("drizzle parasol please", 1).ids != ("office/weather/forecast",)
 
 
 def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from toolscout.scout import Scout
 from toolscout.store import Origin
 from toolscout.types import Tool
 
+TOOLS = lessons.TOOLS
 WORDS = {  # tool → how people ask for it; no word of a description is among these
     "weather/forecast": ["umbrella", "sunglasses", "raincoat", "snowman", "drizzle", "parasol"],
     "mail/send": ["grandma", "boss", "everybody", "auntie", "neighbours", "landlord"],
@@ -23,9 +24,7 @@ FRAMES = ["i think of {} and {}", "{} or {} today", "what about {} with {}", "{}
 
 def catalogue(scout: Scout) -> None:
     """The six tools of the lessons, from one source."""
-    tools = [
-        Tool(id=f"office/{tool}", name=tool.partition("/")[2], description=text) for tool, text in lessons.TOOLS.items()
-    ]
+    tools = [Tool(id=f"office/{tool}", name=tool.partition("/")[2], description=text) for tool, text in TOOLS.items()]
     scout.store.put_source(Origin("objects:office", "objects"), "office", kind="objects", tools=tools)
 
 

@@ -1,8 +1,8 @@
 """How well are your own tools found, and by which recipe? A test from the catalogue and the journal, without an LLM.
 
 Requests made by rule (`toolscout.probes`) say which recipe serves a catalogue better; how people really ask only the
-journal knows. Where it holds enough requests that successful calls followed, those count at least as much as the rules do, and
-the promoted model is held to those alone that came after what it was fitted on.
+journal knows. Where it holds enough requests that successful calls followed, those count at least as much as the rules
+do, and only those are asked that came after what the promoted model was fitted on.
 """
 
 from __future__ import annotations

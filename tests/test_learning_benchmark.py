@@ -1,0 +1,49 @@
+"""The benchmark of the learning loop, on a small dataset: it rises, it rolls back, and a flood promotes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import traffic
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def learning() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("learning", ROOT / "benchmarks" / "learning.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def dataset(folder: Path) -> Path:
+    """Requests of the traffic's slang as a dataset folder."""
+    (folder / "qrels").mkdir(parents=True)
+    asked = {f"q{number}": pair for number, pair in enumerate(traffic.requests(900, 3))}
+    corpus = [{"_id": tool, "title": tool.partition("/")[2], "text": text} for tool, text in traffic.TOOLS.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(each) + "\n" for each in corpus))
+    queries = [{"_id": query, "text": text} for query, (text, _) in asked.items()]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(each) + "\n" for each in queries))
+    for split, some in (("train", list(asked)[:700]), ("test", list(asked)[700:])):
+        rows = "".join(f"{query}\t{asked[query][1].removeprefix('office/')}\t1\n" for query in some)
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    return folder
+
+
+def test_it_gets_better_from_its_own_traffic_and_a_flood_changes_nothing(learning: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    small = ["--data", str(dataset(tmp_path / "slang")), "--parts", "2", "--callers", "10", "--flood", "500"]
+    result = learning.run(learning.arguments([*small, "--out", str(out)]))
+    first, *rows = (row["ndcg@5"] for row in result["rows"])
+    assert all(row["outcome"] in ("promoted", "refused") for row in result["rows"][1:])
+    assert result["rows"][1]["outcome"] == "promoted"
+    assert min(rows) > first + 0.1 and rows[-1] >= 0.95
+    assert result["flood"]["calls"] == 500 and not result["flood"]["promoted"]
+    assert json.loads(out.read_text()) == json.loads(json.dumps(result))
