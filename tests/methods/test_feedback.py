@@ -79,6 +79,12 @@ def test_a_goal_that_the_first_search_misses_is_found_in_the_next() -> None:
     assert notes(found) == ["round 1: refined", "round 2: every goal is solved"]
 
 
+def test_why_explains_the_last_wording() -> None:
+    stage = loop(ScriptedLLM())
+    found = stage.explain(Search(query=MISSING, k=3), "m/send")
+    assert found is not None and found.rank == 1 and found.stage == "feedback(bm25)"
+
+
 def test_each_search_of_a_batch_stops_by_itself_and_keeps_its_query() -> None:
     stage = loop(ScriptedLLM())
     check_stage(stage, [Search(query=query, k=3) for query in (GOOD, MISSING, "nothing of that", GOOD)])

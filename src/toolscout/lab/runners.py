@@ -105,7 +105,7 @@ class MCP:
         """The texts of the result; what the server calls an error is a failed call."""
         try:
             return asyncio.run(asyncio.wait_for(self._call(tool, arguments), self.settings.call_timeout))
-        except TimeoutError:
+        except asyncio.TimeoutError:
             return f"no answer within {self.settings.call_timeout:g} seconds", False
         except SourceError as error:
             return str(error)[:MOST_RESULT], False

@@ -28,7 +28,7 @@ from toolscout.indexes.words import tokenize
 from toolscout.llm import LLM, card, prompt
 from toolscout.methods import Parts, options
 from toolscout.pipeline import Stage, order, reciprocal_rank
-from toolscout.types import Hit, Search, Tool, Trace
+from toolscout.types import Explanation, Hit, Search, Tool, Trace
 
 __all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "make", "refined_by"]
 
@@ -132,6 +132,12 @@ class Rounds(Stage):
     def note(self, search: Search) -> str:
         """How many wordings there were."""
         return f"{len(search.rewrites)} new wordings"
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Where the tool stands for the last wording."""
+        [found] = self.run([search])
+        inner = self.inner.explain(found, tool_id)
+        return inner and msgspec.structs.replace(inner, stage=self.name)
 
 
 def _noted(search: Search, stage: str, seconds: float, note: str) -> Search:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from toolscout import recipes  # noqa: E402
+from toolscout.config import Settings  # noqa: E402
+from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes import Parts  # noqa: E402
+from toolscout.store import Catalogue  # noqa: E402
+from toolscout.testing import Faults, ScriptedLLM, ScriptedServer, check_stage  # noqa: E402
+from toolscout.types import Search  # noqa: E402
+
+QUICK = {"epochs": 1, "batch": 64, "rate": 0.01, "precision": "float32", "threads": 1, "rewritings": 2}
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_qta_learns_from_rewritings_and_from_the_queries_where_there_are_none(
+    slang: Lesson, bert: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with ScriptedServer(ScriptedLLM(faults=Faults(bad_json=0.2))) as server:
+        job = prepared(
+            "qta",
+            slang,
+            tmp_path / "m",
+            encoder=TransformerEncoder(bert),
+            changes=QUICK,
+            settings=Settings(home=tmp_path, llm=server.place, llm_concurrency=8),
+            say=said.append,
+        )
+        model = fit(job)
+        bad = server.llm.count("bad_json")
+        assert model.manifest.recipe == "qta" and 0 < bad < len(slang.train)
+        assert any(line.startswith(f"{2 * (len(slang.train) - bad):,} rewritings") for line in said), said
+    stage = recipes.build("qta", Parts(Catalogue.of(slang.tools), model=model.folder))
+    check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:3]])
+
+
+def test_qta_says_that_it_needs_a_language_model(slang: Lesson, bert: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a language model"):
+        fit(prepared("qta", slang, tmp_path / "m", encoder=TransformerEncoder(bert), settings=Settings(home=tmp_path)))
