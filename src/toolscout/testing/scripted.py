@@ -159,7 +159,8 @@ class ScriptedLLM:
             if "tools" in reply and "query" in reply and self.meets("unknown", first):
                 reply = {**reply, "tools": [*reply["tools"][:1], f"no.such.tool_{chance.randrange(1000)}"]}
             elif "query" in reply and data.get("examples") and self.meets("duplicate", first):
-                reply = {**reply, "query": _query_in(chance.choice(data["examples"]))}
+                verdict = {"verdict": "refined"} if "verdict" in reply else {}
+                reply = {**reply, **verdict, "query": _query_in(chance.choice(data["examples"]))}
         return json.dumps(reply, ensure_ascii=False)
 
     def _turn(self, request: Request) -> Completion:
