@@ -14,7 +14,7 @@ import lessons
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes  # noqa: E402
+from toolscout import Scout, recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
@@ -113,6 +113,19 @@ def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
     assert set(half.ids[:4]) == set(first.ids[:4]) and half.ids[4:] == first.ids[4:]
     assert stage.stages[-1].note(half) == "the deadline left 1 of 5 candidates as they were"  # type: ignore[attr-defined]
     assert [hit.score for hit in half.hits] == sorted((hit.score for hit in half.hits), reverse=True)
+
+
+def test_a_caller_sets_the_deadline(slang: Lesson, model: Model, tmp_path: Path) -> None:
+    with Scout(tmp_path) as scout:
+        scout.add(slang.dataset.folder)
+        scout.embed(model=model.folder)
+        late = scout.search("clone this paper", model=model.folder, deadline=time.monotonic() - 1)
+        free = scout.search("clone this paper", model=model.folder)
+    assert len(late.hits) == len(free.hits) == 5
+    assert [step.note for step in late.trace if "deadline" in step.note] == [
+        "the deadline left 5 of 5 candidates as they were"
+    ]
+    assert not any("deadline" in step.note for step in free.trace)
 
 
 def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(slang: Lesson, bert: str, home: Path) -> None:
