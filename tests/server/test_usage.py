@@ -67,6 +67,14 @@ def test_filters_of_the_journal_leave_what_was_asked_for(client: Any, toy: Scout
     assert found(event="search", caller="bob", text="rain") == ["ss2"]
 
 
+def test_the_word_null_is_no_filter_unless_a_text_may_say_so(client: Any, toy: Scout) -> None:
+    toy.journal.append("search", caller="null", search_id="null", query="is it null?", shown=[])
+    for name in ("event", "before", "limit"):
+        assert client.get("/v1/journal", params={name: "null"}).status_code == 422, name
+    for name in ("caller", "search_id", "text"):
+        assert len(client.get("/v1/journal", params={name: "null"}).json()["events"]) == 1, name
+
+
 def test_an_export_taken_in_elsewhere_gives_the_same_journal(client: Any, toy: Scout) -> None:
     for number in range(1_203):  # more than one piece
         toy.journal.append("search", search_id=str(number), query=f"q{number}", shown=[])

@@ -153,7 +153,11 @@ class _Endpoint:
         for name, count in Counter(name for name, _ in given).items():
             if count > 1:
                 raise Refused(422, f"expected each parameter once, found {name!r:.80} {count} times")
-        return msgspec.convert(dict(given), route.asks, strict=False)
+        asked: Any = msgspec.convert(dict(given), route.asks, strict=False)
+        for name, value in given:
+            if getattr(asked, name) is None:  # msgspec takes the word "null" for nothing
+                raise Refused(422, f"expected a value for {name!r}, found {value!r:.20}: leave the parameter out")
+        return asked
 
     async def _body(self, route: Route, request: Request, pieces: AsyncIterator[bytes]) -> Any:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()

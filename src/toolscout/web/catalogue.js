@@ -28,7 +28,7 @@ export async function open(main, parameters) {
       report(error);
     }
   };
-  filter.addEventListener("input", debounce(() => { state.text = filter.value; fresh(); }, 120));
+  filter.addEventListener("input", debounce(() => { state.text = filter.value; fresh(); }, 60));
   main.append(
     h("div", { class: "row" }, h("label", { class: "wide", for: "filter" }, "Words of its name or description", filter), count),
     h("div", { class: "three" }, h("div", { class: "pane card" }, branch), list, detail));
