@@ -14,7 +14,7 @@ import pytest
 
 import traffic
 from tests_cli import run
-from toolscout import champion, models
+from toolscout import champion, metrics, models
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.learn import last, learn
@@ -181,16 +181,24 @@ def test_a_stranger_alone_teaches_nothing_unless_trusted_but_the_owner_does(tmp_
             assert outcome == "promoted" or "all evidence comes from one caller (stranger)" in report.reason
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 20))])
+@pytest.mark.parametrize("seed", [12, *(pytest.param(n, marks=pytest.mark.full) for n in range(20) if n != 12)])
 def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> None:
-    """With 30 % of the labels drawn at random, whoever is promoted is not worse on clean requests."""
-    before = traffic.right(taught, seed=99, count=400)
+    """With 30 % of the labels drawn at random, whoever is promoted is not significantly worse on clean requests.
+
+    Seed 12 once was: its gain in ndcg@5 came from random labels further down, while what it put first was worse.
+    """
+    clean = traffic.requests(400, 99)
+
+    def values() -> list[float]:
+        found = taught.search_many([text for text, _ in clean], 1)
+        return [float(tool in each.ids) for (_, tool), each in zip(clean, found, strict=True)]
+
+    before = values()
     traffic.replay(taught, traffic.requests(400, 100 + seed, noise=0.3), CALLERS)
     report = learn(taught)
-    if report.outcome == "promoted":
-        assert traffic.right(taught, seed=99, count=400) >= before - 0.02
-    else:
-        assert len(champion.history(taught.settings.home)) == 1
+    assert (report.outcome == "promoted") == (len(champion.history(taught.settings.home)) == 2)
+    test = metrics.paired_test(values(), before)
+    assert report.outcome == "refused" or test.difference >= 0 or test.p >= 0.05
 
 
 # --- champions --------------------------------------------------------------------------------------------------------

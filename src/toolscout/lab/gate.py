@@ -1,8 +1,10 @@
 """The gate before promotion: a candidate against the champion on the same later requests, safely.
 
-Promoted is who ranks better (ndcg@5) by a paired test, loses no more than its allowance in any other measure or slice,
-and is quick enough. Nobody decides alone: a caller's requests weigh as much as `evidence.limit` lets them, and the gain
-must remain significant without the caller who favours the candidate most.
+Promoted is who ranks better (ndcg@5) by a paired test, puts first what fits at least as often (ndcg@1), loses no more
+than its allowance in any other measure or slice, and is quick enough. Nobody decides alone: a caller's requests weigh
+as much as `evidence.limit` lets them, and the gain must remain significant without the caller who favours the candidate
+most. What is put first must not suffer because wrong labels, which are spread over all tools, are best met further
+down: there a ranking can gain by hedging alone.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from toolscout.metrics import Paired, PerQuery
 __all__ = ["ALLOWANCE", "LEVEL", "Sample", "Verdict", "judge"]
 
 DECIDES: Final = "ndcg@5"
+FIRST: Final = "ndcg@1"
 GUARDED: Final = ("recall@5", "comp@5")
 LEVEL: Final = 0.05  # of significance
 ALLOWANCE: Final = 0.02  # what a measure or a slice may lose, if the loss is significant at all
@@ -98,12 +101,12 @@ def judge(
         budget_ms: what its p95 may be.
         seed: of the tests.
     """
-    a, b = (metrics.score(run, sample.qrels, [DECIDES, *GUARDED]) for run in (candidate, champion))
+    a, b = (metrics.score(run, sample.qrels, [DECIDES, FIRST, *GUARDED]) for run in (candidate, champion))
     weights = sample.weights()
-    tests = {name: _test(a, b, name, weights, seed) for name in (DECIDES, *GUARDED)}
+    tests = {name: _test(a, b, name, weights, seed) for name in (DECIDES, FIRST, *GUARDED)}
     without = _without_favourite(a, b, sample, weights, seed)
     slices = _slices(a, b, sample.groups, weights, seed)
-    reasons = [*_decided(tests[DECIDES], without, sample), *_lost(tests, slices)]
+    reasons = [*_decided(tests[DECIDES], without, sample), *_first(tests[FIRST]), *_lost(tests, slices)]
     if latency_ms["p95"] > budget_ms:
         took = f"{latency_ms['p95']:.1f} ms of processor time"
         reasons.append(f"95 % of its searches take up to {took}, and {budget_ms:g} ms are allowed")
@@ -132,6 +135,14 @@ def _decided(test: Mapping[str, Any], without: Mapping[str, Any] | None, sample:
             f"all requests come from one caller ({who})" if alone else f"without the requests of {who} it is not better"
         ]
     return []
+
+
+def _first(test: Mapping[str, Any]) -> list[str]:
+    if test["difference"] >= 0:
+        return []
+    return [
+        f"what it puts first fits less often: {FIRST} {100 * test['candidate']:.1f}, not {100 * test['champion']:.1f}"
+    ]
 
 
 def _lost(tests: Mapping[str, Mapping[str, Any]], slices: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
