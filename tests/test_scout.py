@@ -241,6 +241,9 @@ def test_recipes_refuse_unknown_names_and_settings() -> None:
         if recipe.fit:
             with pytest.raises(ConfigError, match="expected a fitted model"):
                 build(name, catalogue)
+        elif name in ("feedback", "mmrr"):
+            with pytest.raises(ConfigError, match="expected a language model, found none set"):
+                build(name, catalogue)
         elif recipe.encoder is None:
             assert build(name, catalogue).writes >= {"hits"}
 

@@ -7,6 +7,7 @@ import json
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from toolscout.server import Limits
@@ -16,10 +17,13 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 def options(words: list[str]) -> None:
     """Check that a command line would be understood."""
-    from toolscout.cli.serve import serve_command
+    from toolscout.cli.main import program
 
     assert Path(words[0]).name == "toolscout" and words[1] == "serve"
-    context = serve_command.make_context("serve", words[2:], resilient_parsing=False)
+    root = click.Context(program, info_name="toolscout", **program.context_settings)
+    command = program.get_command(root, "serve")
+    assert command is not None
+    context = command.make_context("serve", words[2:], root)
     assert context.params["policy"] and 0 < context.params["port"] < 65536
 
 
