@@ -41,7 +41,7 @@ from toolscout.types import Search, Tool, digest, render
 
 __all__ = ["Options", "fit", "make"]
 
-BLENDS: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+BLENDS: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 STYLE: Final = "short"
 
 
