@@ -235,6 +235,8 @@ def test_what_was_used_since_counts_at_once_and_not_when_the_tool_is_gone(slang:
     assert score("d/music/play") > before + 0.01
     used.append(Example(row=2, at="", caller="me", query="another", tools={"d/gone": 1.0}))
     assert score("d/music/play") > before + 0.01
+    used.clear()
+    assert score("d/music/play") == before
 
 
 def test_the_calibration_is_the_best_sigmoid_of_balanced_classes() -> None:

@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from toolscout.encoders import Vectors, unit_rows
-from toolscout.errors import ConfigError
 from toolscout.fusion import DEPTH
 from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
@@ -131,9 +130,7 @@ def fit(job: Fitting) -> None:
 def _stage_one(job: Fitting) -> FittedEncoder:
     if job.base is None:
         return FittedEncoder(tunable(job.loaded()).name, TOOL_LENGTH)
-    if job.base.model is None or "tool_length" not in job.base.model.manifest.settings:
-        raise ConfigError(f"--set base: expected a recipe that tunes an encoder (dpr), found {job.base.recipe}")
-    return dpr.encoder_of(job.base.model)
+    return dpr.encoder_of_base(job.base)
 
 
 def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:

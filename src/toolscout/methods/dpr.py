@@ -18,9 +18,10 @@ import numpy.typing as npt
 from toolscout.dataset import Qrels
 from toolscout.encoders import Kind, Vectors, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.errors import ConfigError
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
-from toolscout.methods import Fitting, Parts, plain
+from toolscout.methods import Base, Fitting, Parts, plain
 from toolscout.methods.tuning import (
     FOLDER,
     Batch,
@@ -38,7 +39,7 @@ from toolscout.models import Model
 from toolscout.pipeline import Stage
 from toolscout.types import Tool, digest, render
 
-__all__ = ["FittedEncoder", "Options", "encoder_of", "fit", "make"]
+__all__ = ["FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make"]
 
 STYLE: Final = "short"
 DEPTH: Final = 10
@@ -162,3 +163,14 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
 def encoder_of(model: Model) -> FittedEncoder:
     """The encoder that a model brings, for methods that go on from it."""
     return FittedEncoder(model.folder / FOLDER, model.manifest.settings["tool_length"].value)
+
+
+def encoder_of_base(base: Base) -> FittedEncoder:
+    """The encoder that the first stage of another method brings.
+
+    Raises:
+        ConfigError: if it tunes none.
+    """
+    if base.model is None or "tool_length" not in base.model.manifest.settings:
+        raise ConfigError(f"--set base: expected a recipe that tunes an encoder (dpr), found {base.recipe}")
+    return encoder_of(base.model)

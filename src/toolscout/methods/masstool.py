@@ -23,7 +23,6 @@ import numpy.typing as npt
 from toolscout import metrics
 from toolscout.dataset import NoTool
 from toolscout.encoders import Encoder, Vectors, unit_rows
-from toolscout.errors import ConfigError
 from toolscout.evidence import Example
 from toolscout.fusion import DEPTH
 from toolscout.indexes import top_k
@@ -107,7 +106,8 @@ def fit(job: Fitting) -> None:
     from toolscout.training.intents import Intents, IntentShape
 
     options: Options = job.options
-    encoder = _backbone(job)
+    assert job.base is not None
+    encoder = dpr.encoder_of_base(job.base)
     place = {tool.id: number for number, tool in enumerate(job.tools)}
     gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in job.train.values()]
     n = len(gold)
@@ -166,13 +166,6 @@ def fit(job: Fitting) -> None:
         seconds=done.seconds,
         files=kept(encoder.model),
     )
-
-
-def _backbone(job: Fitting) -> FittedEncoder:
-    assert job.base is not None
-    if job.base.model is None or "tool_length" not in job.base.model.manifest.settings:
-        raise ConfigError(f"--set base: expected a recipe that tunes an encoder (dpr), found {job.base.recipe}")
-    return dpr.encoder_of(job.base.model)
 
 
 def _chat(encoder: Encoder, no_tool: NoTool | None) -> tuple[Vectors, Vectors]:
@@ -388,6 +381,8 @@ class _Growing:
             return pool
         of_tools = [(each.query, [self._tools[id] for id in each.tools if id in self._tools]) for each in examples]
         used = [(query, np.stack(vectors)) for query, vectors in of_tools if vectors]
+        wanted = {query for query, _ in used}
+        self._rows = {query: row for query, row in self._rows.items() if query in wanted}
         new = [query for query, _ in reversed(used) if query not in self._rows]
         some = new[:AT_ONCE]
         self._rows |= dict(zip(some, self._encoder.encode(some, "query"), strict=True)) if some else {}
