@@ -149,3 +149,20 @@ def test_frozen_queries_stay_and_free_ones_move() -> None:
         assert torch.equal(before[0], made.queries) != moved
         assert not torch.equal(before[1][:4], made.tools[:4])
         assert torch.equal(before[1][4], made.tools[4])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("layers", [0, 1, 2, 3])
+def test_the_wanted_rows_alone_are_those_of_all(layers: int, scaled: bool) -> None:
+    graph = Bipartite(np.repeat(np.arange(30), 3), np.tile(np.arange(9), 10), (30, 9))
+    left, right = (torch.randn(n, 5, generator=torch.manual_seed(n), requires_grad=True) for n in (30, 9))
+    wanted = torch.tensor([7, 0, 29, 7])
+    full = graph.propagate(left, right, layers, scaled=scaled)
+    some = graph.propagate(left, right, layers, scaled=scaled, wanted=wanted)
+    assert torch.allclose(some[0], full[0][wanted], atol=1e-6) and torch.allclose(some[1], full[1], atol=1e-6)
+    for one, other in zip(
+        torch.autograd.grad(some[0].square().sum(), (left, right), materialize_grads=True),
+        torch.autograd.grad(full[0][wanted].square().sum(), (left, right), materialize_grads=True),
+        strict=True,
+    ):
+        assert torch.allclose(one, other, atol=1e-5)

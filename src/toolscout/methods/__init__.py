@@ -238,7 +238,11 @@ class Fitting:
 
     def judge(self, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
         """recall@5, ndcg@5 and comp@5 on dev of query id → tool ids, best first."""
-        return metrics.score(rankings, self.dev, JUDGED).means()
+        return self.judged(rankings).means()
+
+    def judged(self, rankings: Mapping[str, Sequence[str]]) -> metrics.PerQuery:
+        """The same, of each query."""
+        return metrics.score(rankings, self.dev, JUDGED)
 
     def save(
         self,

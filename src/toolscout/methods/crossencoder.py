@@ -29,7 +29,7 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.methods import BASE, JUDGED, Fitting, Parts
 from toolscout.methods.logistic import logistic, sigmoid
-from toolscout.methods.ranked import Ranked
+from toolscout.methods.ranked import Ranked, trust
 from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Tuning, Whole, about, tower_of, trained, tunable
 from toolscout.models import Model
 from toolscout.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
@@ -63,7 +63,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         unused: whether tools that no training query needs may be negatives: nothing says that they are not needed.
         loss: yes or no for each pair (`binary`), or this and a list-wise softmax over a query's pairs (`joint`).
         start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
-        blend: weight of the first stage's score; None: the best on dev.
+        blend: weight of the first stage's score; None: chosen on dev (see `trust`).
         precise: how the graph computes once it is written.
         judged: dev queries that an epoch, and the blend, are chosen by, at most.
         fast: the new layer learns so many times as fast.
@@ -243,8 +243,8 @@ def fit(job: Fitting) -> None:
         chosen={"blend": blend.weight} if options.blend is None else {},
         values={
             "blend": dataclasses.asdict(blend),
-            "first_stage": study.judge(dev.scores),
-            "logits_alone": study.judge(logits),
+            "first_stage": study.judge(dev.scores).means(),
+            "logits_alone": study.judge(logits).means(),
             "in_float32": study.choose(net.logits(pairs))[1],
             "judged": len(judged),
             **about(done),
@@ -305,27 +305,27 @@ class _Study:
         asked = [self.job.texts[query] for query in self.dev.queries]
         return [asked[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
 
-    def judge(self, totals: Floats) -> dict[str, float]:
+    def judge(self, totals: Floats) -> metrics.PerQuery:
         """The figures of the candidates in this order."""
         rankings = self.dev.rankings(totals, 0.0, self.ids)
         golds = {query: self.job.dev[query] for query in self.dev.queries}
-        return metrics.score(rankings, golds, JUDGED).means()
+        return metrics.score(rankings, golds, JUDGED)
 
     def choose(self, logits: Floats) -> tuple[Blend, dict[str, float]]:
-        """The best weight of the first stage, as a curve over all pairs, and its figures."""
+        """The weight of the first stage (see `trust`), as a curve over all pairs, and its figures."""
         if logits.ndim == 1:
             logits, flat = np.zeros(self.there.shape), logits
             logits[self.there] = flat
         weights = BLENDS if self.options.blend is None else (self.options.blend,)
-        figures = {weight: self.judge(logits + weight * self.distances) for weight in weights}
-        best = max(weights, key=lambda weight: figures[weight]["ndcg@5"] + figures[weight]["comp@5"])
+        found = {weight: self.judge(logits + weight * self.distances) for weight in weights}
+        best = trust(found)
         blend = dataclasses.replace(self.scale, weight=best)
         totals = (logits + best * self.distances)[self.there]
         if totals.size:
             slope, offset = logistic(totals[:, None], self.dev.gold[self.there], RIDGE).tolist()
             if slope > 0:
                 blend = dataclasses.replace(blend, slope=slope, offset=offset)
-        return blend, figures[best]
+        return blend, found[best].means()
 
 
 def read_all(job: Fitting, ranked: Ranked, judge: Judge) -> Floats:

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from toolscout.dataset import Qrels
 from toolscout.methods import Fitting
+from toolscout.metrics import PerQuery
 from toolscout.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Ranked"]
+__all__ = ["Ranked", "trust"]
 
 BATCH: Final = 512
 
@@ -54,3 +56,23 @@ class Ranked:
         return {
             query: [ids[number] for number in row if number >= 0] for query, row in zip(self.queries, rows, strict=True)
         }
+
+
+def trust(found: Mapping[float, PerQuery]) -> float:
+    """The weight of the first stage: the greatest that is not clearly worse on dev than the best one.
+
+    A new order has to earn its place. "Clearly" is more than one standard error of the difference between both, query
+    by query (the one-standard-error rule of Breiman et al., Classification and Regression Trees, 1984, §3.4.3).
+
+    Args:
+        found: weight → ndcg@5 and comp@5 on dev.
+    """
+    totals = {weight: each.values["ndcg@5"] + each.values["comp@5"] for weight, each in found.items()}
+    best = totals[max(totals, key=lambda weight: totals[weight].mean())]
+
+    def near(values: npt.NDArray[np.float64]) -> bool:
+        short = best - values
+        error = short.std(ddof=1) / np.sqrt(len(short)) if len(short) > 1 else 0.0
+        return bool(short.mean() <= error)
+
+    return max(weight for weight, values in totals.items() if near(values))

@@ -5,7 +5,8 @@ width of the encoder; each tool gets one logit, learned with a list-wise softmax
 their order is shuffled in training, so that the order of the first stage cannot leak. A tool's vector is the mean of
 the queries that used it, or that of its description; without usage it is always the description.
 
-The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0.
+The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
+the greatest that is within a standard error of the best.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import BASE, Fitting, Parts
-from toolscout.methods.ranked import Ranked
+from toolscout.methods.ranked import Ranked, trust
 from toolscout.methods.tuning import (
     FOLDER,
     Batch,
@@ -35,6 +36,7 @@ from toolscout.methods.tuning import (
     trained,
     tunable,
 )
+from toolscout.metrics import PerQuery
 from toolscout.models import Model
 from toolscout.pipeline import Rerank, Stage
 from toolscout.types import Search, Tool, digest, render
@@ -53,7 +55,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         candidates: N, how many tools of the first stage are put in a new order.
         tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
         start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
-        blend: weight of the first stage's score; None: the best on dev.
+        blend: weight of the first stage's score; None: chosen on dev (see `trust`).
         part: share of the training queries that are used; for sweeps.
         fast: the new layers learn so many times as fast.
         patience: epochs without a better dev before it stops.
@@ -98,14 +100,13 @@ def fit(job: Fitting) -> None:
     tower = tower_of(started, options)
     refiner = Refiner(tower, vectors, job.seed)
 
-    def blended(logs: Any, blend: float) -> dict[str, float]:
-        return job.judge(dev.rankings(logs, blend, [tool.id for tool in job.tools]))
+    def blended(logs: Any, blend: float) -> PerQuery:
+        return job.judged(dev.rankings(logs, blend, [tool.id for tool in job.tools]))
 
     def choose(logs: Any) -> tuple[float, dict[str, float]]:
-        blends = BLENDS if options.blend is None else (options.blend,)
-        figures = {blend: blended(logs, blend) for blend in blends}
-        best = max(blends, key=lambda blend: figures[blend]["ndcg@5"] + figures[blend]["comp@5"])
-        return best, figures[best]
+        found = {blend: blended(logs, blend) for blend in (BLENDS if options.blend is None else (options.blend,))}
+        blend = trust(found)
+        return blend, found[blend].means()
 
     dev_tokens = tower.tokens([job.texts[query] for query in job.dev], "query")
     tokens = tower.tokens([job.texts[query] for query in chosen], "query")
@@ -138,8 +139,8 @@ def fit(job: Fitting) -> None:
         encoder=raw if own is None or options.tool_vectors == "description" else None,
         chosen={"blend": blend} if options.blend is None else {},
         values={
-            "first_stage": job.judge(dev.rankings(np.zeros(dev.scores.shape), 1.0, [tool.id for tool in job.tools])),
-            "logits_alone": blended(logs, 0.0),
+            "first_stage": blended(np.zeros(dev.scores.shape), 1.0).means(),
+            "logits_alone": blended(logs, 0.0).means(),
             **about(done),
         },
         seconds=done.seconds,

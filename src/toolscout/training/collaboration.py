@@ -82,24 +82,31 @@ class Collaboration(Task):
 
     def begin(self, epoch: int, random: np.random.Generator) -> None:
         """Draw the edges of this epoch."""
-        self.thinned = [graph.thinned(self.shape.dropped, random) for graph in (self.query_scene, self.query_tool)]
+        share = self.shape.dropped
+        self.thinned = self.query_scene.thinned(share, random), self.query_tool.thinned(share, random)
 
-    def views(self, query_scene: Bipartite, query_tool: Bipartite) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Queries and scenes of the scene view; queries, tools and scenes of the tool view (COLT eqs. 1-6)."""
+    def views(
+        self, query_scene: Bipartite, query_tool: Bipartite, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Queries and scenes of the scene view; queries, tools and scenes of the tool view (COLT eqs. 1-6).
+
+        Args:
+            query_scene: the edges of the scene view.
+            query_tool: those of the tool view.
+            wanted: places of the queries whose vectors are asked for; None: all.
+        """
         queries, tools, shape = self.queries, self.tools, self.shape
         scenes = mean_of(self.groups_of, self.members, self.n_scenes, tools)
-        by_scene = query_scene.propagate(queries, scenes, shape.layers, scaled=shape.scaled)
-        by_tool = query_tool.propagate(queries, tools, shape.layers, scaled=shape.scaled)
+        by_scene = query_scene.propagate(queries, scenes, shape.layers, scaled=shape.scaled, wanted=wanted)
+        by_tool = query_tool.propagate(queries, tools, shape.layers, scaled=shape.scaled, wanted=wanted)
         return *by_scene, *by_tool, mean_of(self.groups_of, self.members, self.n_scenes, by_tool[1])
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """One step on some queries."""
-        in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned)
+        in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned, torch.from_numpy(rows).to(self.device))
         columns, listed, gold = self.lists(rows, random)
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
-        cosines = sum(
-            functional.normalize(view[torch.from_numpy(rows)], dim=1) @ unit.T for view in (in_scene, in_tool)
-        )
+        cosines = sum(functional.normalize(view, dim=1) @ unit.T for view in (in_scene, in_tool))
         assert isinstance(cosines, Tensor)
         value = self.listwise(cosines, listed, gold)
         if self.shape.contrast:
@@ -121,11 +128,10 @@ class Collaboration(Task):
         return loss(self.shape.sharpness * scores, torch.from_numpy(gold).to(self.device))
 
     def contrast(self, rows: Places, queries: tuple[Tensor, Tensor], scenes: tuple[Tensor, Tensor]) -> Tensor:
-        """Both views of some queries against each other, and of their scenes (COLT eqs. 8, 9)."""
+        """Both views of some queries, one row each, against each other, and of their scenes (COLT eqs. 8, 9)."""
         here = torch.from_numpy(np.unique(self.scene_of[rows]))
-        places = torch.from_numpy(rows)
         temperature = self.shape.temperature
-        of_queries = cross_view(queries[0][places], queries[1][places], temperature)
+        of_queries = cross_view(*queries, temperature)
         return of_queries + cross_view(scenes[0][here], scenes[1][here], temperature)
 
     def lists(self, rows: Places, random: np.random.Generator) -> tuple[Places, Places | None, npt.NDArray[np.bool_]]:
@@ -136,9 +142,11 @@ class Collaboration(Task):
             is all of them; and which are gold, of the same shape.
         """
         golds = [self.gold[row] for row in rows]
+        lists = np.repeat(np.arange(len(rows)), [len(gold) for gold in golds])
+        wanted = np.zeros((len(rows), len(self.used)), dtype=np.bool_)
+        wanted[lists, np.searchsorted(self.used, np.concatenate(golds))] = True
         if not self.shape.length or self.shape.length >= len(self.used):
-            return self.used, None, np.stack([np.isin(self.used, gold) for gold in golds])
-        wanted = np.stack([np.isin(self.used, gold) for gold in golds])
+            return self.used, None, wanted
         length = max(self.shape.length, 1 + int(wanted.sum(axis=1).max()))
         keys = np.where(wanted, -1.0, random.random(wanted.shape))
         found = np.argpartition(keys, length - 1, axis=1)[:, :length]

@@ -37,7 +37,9 @@ class Bipartite:
         kept = random.random(len(self.left)) >= share
         return Bipartite(self.left[kept], self.right[kept], self.shape, self.device) if share else self
 
-    def propagate(self, left: Tensor, right: Tensor, layers: int, *, scaled: bool = False) -> tuple[Tensor, Tensor]:
+    def propagate(
+        self, left: Tensor, right: Tensor, layers: int, *, scaled: bool = False, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The sums over layers 0 … `layers` of both sides (COLT eqs. 1, 3-5; MassTool eqs. 4, 5).
 
         `l^(i) = Σ_{r∈N(l)} r^(i-1) / (√|N(l)| √|N(r)|)`, and the other way round; a node without edges has layer 0
@@ -49,13 +51,21 @@ class Bipartite:
             layers: how many beyond layer 0.
             scaled: divide layer i by i + 1, which later layers inherit, and add its unit rows; this is what COLT's
                 released code does, and the paper does not say.
+            wanted: (n,) places of the left nodes whose sums are asked for; None: all of them. The last layer is then
+                worked out for these alone, which is most of a step's time where the left side is large.
         """
-        sums, last = [left, right], (left, right)
+
+        def picked(rows: Tensor) -> Tensor:
+            return rows if wanted is None else rows.index_select(0, wanted)
+
+        sums, last = [picked(left), right], (left, right)
         for layer in range(1, layers + 1):
-            last = torch.sparse.mm(self._across, last[1]), torch.sparse.mm(self._back, last[0])
+            final = layer == layers
+            across = picked(self._across) if final else self._across
+            last = torch.sparse.mm(across, last[1]), torch.sparse.mm(self._back, last[0])
             if scaled:
                 last = last[0] / (layer + 1), last[1] / (layer + 1)
-            for side, found in enumerate(last):
+            for side, found in enumerate((last[0] if final else picked(last[0]), last[1])):
                 sums[side] = sums[side] + (functional.normalize(found, dim=1) if scaled else found)
         return sums[0], sums[1]
 

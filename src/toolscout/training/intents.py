@@ -145,7 +145,9 @@ class Intents(Collaboration):
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
         value = self.listwise(vectors @ unit.T, listed, gold)
         if self.shape.contrast:
-            value = value + self.shape.contrast * self.contrast(rows, (in_scene, in_tool), (scenes, pooled))
+            value = value + self.shape.contrast * self.contrast(
+                rows, (in_scene[places], in_tool[places]), (scenes, pooled)
+            )
         if self.shape.need and len(self.chat):
             value = value + self.shape.need * self._need(logits, random)
         value.backward()  # type: ignore[no-untyped-call]
