@@ -47,7 +47,7 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """
 
     beta: float | None = None
-    novelty: float = 0.75
+    novelty: float = 0.6
 
 
 class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
