@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from toolscout.encoders import Vectors, unit_rows
@@ -25,7 +24,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.methods import Fitting, Parts, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.sets import Sets
-from toolscout.methods.tuning import FOLDER, Amount, Batch, Count, Positive, Share, Whole, kept, trained, tunable
+from toolscout.methods.tuning import FOLDER, Graphs, kept, trained, tunable
 from toolscout.pipeline import Retrieve, Stage
 from toolscout.types import Tool, digest, render
 
@@ -34,48 +33,16 @@ __all__ = ["Options", "fit", "make"]
 TOOL_LENGTH: Final = 64
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; the defaults are those of the released code, λ and τ chosen on dev in the paper's grids.
 
     Attributes:
         base: the recipe whose encoder stage 1 is; None: the encoder as it was before any training on the data.
         collaborative: whether there is a stage 2.
-        layers: of propagation; 0: none.
-        scaled: see `Bipartite.propagate`.
-        dropped: share of the edges that are left out in an epoch.
-        queries: whether the vectors of training queries are parameters too, or stay the encoder's.
-        loss: COLT's list-wise multi-label loss, or the list-wise softmax.
-        length: tools in the list of a query: its own and others at random; 0: all that training queries use.
-        sharpness: the scores are multiplied with it in the list-wise loss.
-        contrast: λ of eq. 13, weight of the contrast between both views of queries and scenes. The released code takes
-            means where eqs. 12 and 13 have sums, over the L tools of a list and over both contrasts: a λ there is
-            λ · L / 2 here.
-        temperature: τ of that contrast.
-        epochs: at most; the best on dev is kept.
-        batch: queries a step.
-        rate: learning rate.
-        decay: weight decay.
-        patience: epochs without a better dev before it stops.
-        threads: of the processor; 0: as many as torch takes by itself.
     """
 
     base: str | None = "dpr-inbatch"
     collaborative: bool = True
-    layers: Whole = 1
-    scaled: bool = True
-    dropped: Share = 0.2
-    queries: Literal["free", "frozen"] = "free"
-    loss: Literal["colt", "softmax"] = "colt"
-    length: Whole = 10
-    sharpness: Positive = 1.0
-    contrast: Amount = 0.5
-    temperature: Positive = 0.2
-    epochs: Count = 200
-    batch: Batch = 2_048
-    rate: Positive = 1e-3
-    decay: Amount = 1e-7
-    patience: Count = 20
-    threads: Whole = 0
 
 
 def fit(job: Fitting) -> None:

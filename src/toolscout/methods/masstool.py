@@ -30,7 +30,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.methods import Fitting, Parts, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.sets import Sets
-from toolscout.methods.tuning import FOLDER, Amount, Batch, Count, Positive, Share, Whole, kept, trained
+from toolscout.methods.tuning import FOLDER, Amount, Count, Graphs, kept, trained
 from toolscout.methods.usage import softmax
 from toolscout.pipeline import Detect, Retrieve, Stage
 from toolscout.types import Tool, digest, render
@@ -43,57 +43,30 @@ BLOCK: Final = 1024
 AT_ONCE: Final = 32  # new queries that a search encodes besides its own
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
         base: the recipe whose encoder is the backbone; it stays as it is.
-        layers: of propagation (eqs. 13, 14).
-        scaled: see `Bipartite.propagate`.
-        dropped: share of the edges that are left out in an epoch.
-        queries: whether the vectors of training queries are parameters too, or stay the encoder's.
         seen: a training query sees itself with its edges (`graph`), as published, or as a later query will (`new`).
         search: whether neighbours are searched (SUIM).
         k: how many at most.
         floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
         transfer: how the detection tower's knowledge is passed on (AdaKT): `gate`, `attention`, `concatenation`,
             `addition`; `none`: it is not.
-        loss: COLT's list-wise multi-label loss (eq. 10), or the list-wise softmax.
-        length: tools in the list of a query; 0: all that training queries use.
-        sharpness: the scores are multiplied with it in the list-wise loss.
         need: λ, weight of the loss of the detection tower; it learns when there are queries that need no tool.
-        contrast: β, weight of the contrast between both views of queries and scenes.
-        temperature: τ of that contrast.
-        epochs: at most; the best on dev is kept.
-        batch: queries a step.
-        rate: learning rate.
-        decay: weight decay.
-        patience: epochs without a better dev before it stops.
-        threads: of the processor; 0: as many as torch takes by itself.
     """
 
     base: str = "dpr"
-    layers: Whole = 1
-    scaled: bool = False
-    dropped: Share = 0.2
-    queries: Literal["free", "frozen"] = "free"
     seen: Literal["graph", "new"] = "graph"
     search: bool = True
     k: Count = 20
     floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
     transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "gate"
-    loss: Literal["colt", "softmax"] = "colt"
-    length: Whole = 10
-    sharpness: Positive = 1.0
     need: Amount = 0.2
-    contrast: Amount = 0.04
-    temperature: Positive = 0.1
+    scaled: bool = False
     epochs: Count = 100
-    batch: Batch = 2_048
-    rate: Positive = 1e-3
-    decay: Amount = 1e-7
     patience: Count = 10
-    threads: Whole = 0
 
 
 def fit(job: Fitting) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "FOLDER",
     "Amount",
     "Count",
+    "Graphs",
     "Positive",
     "Share",
     "Tuning",
@@ -69,6 +70,46 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     dropout: Share = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: Whole = 0
+
+
+class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of every fit over graphs of what was needed together; see `training.collaboration`.
+
+    Attributes:
+        layers: of propagation; 0: none.
+        scaled: see `Bipartite.propagate`.
+        dropped: share of the edges that are left out in an epoch.
+        queries: whether the vectors of training queries are parameters too, or stay the encoder's.
+        loss: COLT's list-wise multi-label loss, or the list-wise softmax.
+        length: tools in the list of a query: its own and others at random; 0: all that training queries use.
+        sharpness: the scores are multiplied with it in the list-wise loss.
+        contrast: weight of the contrast between both views of queries and scenes. COLT's released code takes means
+            where its eqs. 12 and 13 have sums, over the L tools of a list and over both contrasts: a weight there is
+            so many times L / 2 here.
+        temperature: τ of that contrast.
+        epochs: at most; the best on dev is kept.
+        batch: queries a step.
+        rate: learning rate.
+        decay: weight decay.
+        patience: epochs without a better dev before it stops.
+        threads: of the processor; 0: as many as torch takes by itself.
+    """
+
+    layers: Whole = 1
+    scaled: bool = True
+    dropped: Share = 0.2
+    queries: Literal["free", "frozen"] = "free"
+    loss: Literal["colt", "softmax"] = "colt"
+    length: Whole = 10
+    sharpness: Positive = 1.0
+    contrast: Amount = 0.5
+    temperature: Positive = 0.2
+    epochs: Count = 200
+    batch: Batch = 2_048
+    rate: Positive = 1e-3
+    decay: Amount = 1e-7
+    patience: Count = 20
     threads: Whole = 0
 
 
