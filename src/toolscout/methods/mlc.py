@@ -61,6 +61,7 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
     thinned: Share = 0.1
     hold: Whole = 32_768
+    novelty: float = 0.5
 
 
 def fit(job: Fitting) -> None:

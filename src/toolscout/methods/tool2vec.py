@@ -61,7 +61,7 @@ class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
     """
 
     beta: float | None = None
-    novelty: float = 0.75
+    novelty: float = 0.6
     epochs: Count = 1
     batch: Batch = 128
     rate: Positive = 5e-5
