@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,12 @@ def bench_command(
     out: str,
     as_json: bool,
 ) -> int:
-    """Score recipes on DATASETs: fitted on train, chosen on dev, scored on test, once."""
-    from toolscout.dataset import NoTool
+    """Score recipes on DATASETs: fitted on train, chosen on dev, scored on test, once.
+
+    With --train-on each recipe is fitted on that dataset once, and scored there and on those of --test-on.
+    """
+    from toolscout.dataset import Dataset, NoTool
+    from toolscout.lab import transfer
     from toolscout.lab.bench import Job, label_of, load_dataset, run
 
     if bool(train_on) != bool(test_on) or bool(train_on) == bool(names):
@@ -65,59 +71,82 @@ def bench_command(
         raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
     root = root_of(data)
     source = load_dataset(train_on, root) if train_on else None
-    suffix = f"-from-{train_on.replace('/', '-')}" if train_on else ""
+    suffix = f"-from-{source.name.replace('/', '-')}" if source else ""
     settings = load_settings(home=(ctx.obj or {}).get("home"))
     prompts = NoTool.load(below(root, no_tool)) if no_tool else None
     results: list[dict[str, Any]] = []
     failures: list[str] = []
+
+    def job(dataset: Dataset, recipe: str) -> Job:
+        return Job(
+            dataset,
+            recipe,
+            label_of(recipe, label, seed=seed, folds=folds) + suffix,
+            Path(out),
+            no_tool=prompts,
+            encoder=encoder,
+            split=split,
+            folds=folds,
+            seed=seed,
+            changes=changes(pairs),
+            settings=settings,
+        )
+
+    @contextmanager
+    def named(*what: str) -> Iterator[None]:
+        try:
+            yield
+        except UserError as error:
+            failures.append(": ".join((*what, str(error))))
+
     with progress("measuring") as say:
+        datasets: list[Dataset] = []
         for name in names or test_on:
-            for recipe in recipe_names:
-                try:
-                    job = Job(
-                        load_dataset(name, root),
-                        recipe,
-                        label_of(recipe, label, seed=seed, folds=folds) + suffix,
-                        Path(out),
-                        no_tool=prompts,
-                        encoder=encoder,
-                        split=split,
-                        folds=folds,
-                        train_on=source,
-                        seed=seed,
-                        changes=changes(pairs),
-                        settings=settings,
-                    )
-                    results.append(run(job, resume=resume, force=force, say=say).result)
-                except UserError as error:
-                    failures.append(f"{name}: {recipe}: {error}")
+            with named(name):
+                datasets.append(load_dataset(name, root))
+        for dataset, recipe in product(datasets, recipe_names) if source is None else ():
+            with named(dataset.name, recipe):
+                results.append(run(job(dataset, recipe), resume=resume, force=force, say=say).result)
+        for recipe in recipe_names if source and datasets else ():
+            planned: list[Job] = []
+            with named(recipe):
+                assert source is not None
+                planned = transfer.jobs(job(source, recipe), datasets)
+            for number, each in enumerate(planned):
+                with named(each.dataset.name, recipe):
+                    results.append(run(each, resume=resume, force=force, shelved=number > 0, say=say).result)
     if as_json:
         print_json(results)
     elif results:
-        _show(results)
+        _show(results, source.name if source else None)
     for failure in failures:
         click.echo(f"toolscout: {failure}", err=True)
     return (3 if results else 1) if failures else 0
 
 
-def _show(results: Sequence[Mapping[str, Any]]) -> None:
+def _show(results: Sequence[Mapping[str, Any]], source: str | None = None) -> None:
+    """A row a result, and the means of each label; where it was fitted on `source`, of what lies out of its domain."""
+    from toolscout.lab import transfer
+
+    shown = transfer.SHOWN if source else SHOWN
     table(
-        [("dataset", "left"), ("label", "left"), *((name, "right") for name in SHOWN), ("p50 ms", "right")],
+        [("dataset", "left"), ("label", "left"), *((name, "right") for name in shown), ("p50 ms", "right")],
         [
             (
                 each["dataset"],
                 each["label"],
-                *(f"{100 * each['metrics'][name]:.1f}" for name in SHOWN),
+                *(f"{100 * each['metrics'][name]:.1f}" for name in shown),
                 f"{each['latency_ms']['p50']:.2f}",
             )
             for each in results
         ],
     )
-    labels = dict.fromkeys(each["label"] for each in results)
-    for label in labels if len(results) > len(labels) else ():
-        held = [each["metrics"] for each in results if each["label"] == label]
-        means = " · ".join(f"{name} {100 * sum(one[name] for one in held) / len(held):.1f}" for name in SHOWN)
-        click.echo(f"{label}: mean of {len(held)} datasets: {means}")
+    counted = [each for each in results if each["dataset"] != source]
+    labels = dict.fromkeys(each["label"] for each in counted)
+    for label in labels if len(counted) > len(labels) else ():
+        held = [each["metrics"] for each in counted if each["label"] == label]
+        means = " · ".join(f"{name} {100 * sum(one[name] for one in held) / len(held):.1f}" for name in shown)
+        click.echo(f"{label}: mean of {len(held)} {'other ' if source else ''}datasets: {means}")
 
 
 @click.command("compare")

@@ -30,7 +30,7 @@ from toolscout.store import Catalogue
 from toolscout.types import Search, Tool
 from toolscout.vectors import VectorStore
 
-__all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "run"]
+__all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "run", "shares_tools"]
 
 DEPTH: Final = 20
 BATCH: Final = 256
@@ -52,6 +52,7 @@ class Job:
         split: whose queries are scored.
         folds: `query:5` or `parent:5`: fit on all folds but one, score on that one, pool.
         train_on: fit on this dataset instead; its name goes into the settings.
+        held_out: any id → text of queries that the fit must not see either; see `transfer`.
         seed: of everything random.
         changes: settings of the recipe, over its own.
         settings: timeouts and where vectors are kept.
@@ -66,6 +67,7 @@ class Job:
     split: str = "test"
     folds: str | None = None
     train_on: Dataset | None = None
+    held_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seed: int = 0
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Settings = dataclasses.field(default_factory=Settings)
@@ -142,7 +144,12 @@ def load_dataset(name: str, root: Path | None) -> Dataset:
 
 
 def run(
-    job: Job, *, resume: bool = False, force: bool = False, say: Callable[[str], None] = lambda text: None
+    job: Job,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    shelved: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Do one job and write its files.
 
@@ -150,6 +157,7 @@ def run(
         job: what to measure.
         resume: keep a result of the same job that is there already.
         force: overwrite a result of the same label and other settings.
+        shelved: keep a model of the same fit that is there already, as `resume` does too.
         say: told what is going on.
 
     Raises:
@@ -168,7 +176,7 @@ def run(
     models: list[Model] = []
     fit_seconds = seconds = 0.0
     folds = _folds(job.dataset, job.split, job.folds, tools)
-    for part in _parts(job, tools, qrels, folds, resume, say):
+    for part in _parts(job, tools, qrels, folds, resume or shelved, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
         found, needed, spent = _rank(job, part.stage, part.queries)
         ranking |= found
@@ -179,7 +187,7 @@ def run(
     measured = figures(
         qrels,
         {query: [tool for tool, _ in hits] for query, hits in ranking.items()},
-        groups(job.dataset, job.split, tools, job.folds),
+        groups(job.dataset, job.split, tools, job.folds, job.train_on),
         job.seed,
     )
     if job.no_tool is not None:
@@ -218,13 +226,21 @@ def figures(
     }
 
 
-def groups(dataset: Dataset, split: str, tools: Sequence[Tool], folds: str | None = None) -> dict[str, dict[str, str]]:
+def groups(
+    dataset: Dataset, split: str, tools: Sequence[Tool], folds: str | None = None, train_on: Dataset | None = None
+) -> dict[str, dict[str, str]]:
     """The slices of a result: those of `Dataset.groups`, and what training saw of each query's gold.
 
     `tools` says it of the gold tools, `parents` of what they belong to, if that is not the same for all: `seen`,
-    `mixed` or `unseen` (`seen_labels`). With folds it is judged by the training part of the fold that scores the query.
+    `mixed` or `unseen` (`seen_labels`). With folds it is judged by the training part of the fold that scores the query;
+    after training on another dataset, of the tools alone, which are the same where id and name are (`models.places`).
     """
     qrels, table = dataset.split(split), dataset.groups(split)
+    if train_on is not None and train_on.name != dataset.name:
+        asked = {tool for gold in train_on.qrels.get("train", {}).values() for tool in gold}
+        known = [tool for tool in _tools(train_on, {}) if _bare(tool.id) in asked]
+        met = [_bare(tool.id) for tool, place in zip(tools, places(keys(known), tools), strict=True) if place >= 0]
+        return {**table, "tools": seen_labels({"": met}, qrels)}
     cut = _folds(dataset, split, folds, tools)
     if cut is not None:
         pairs = [tuple({query: qrels[query] for query in side} for side in fold) for fold in cut]
@@ -236,6 +252,11 @@ def groups(dataset: Dataset, split: str, tools: Sequence[Tool], folds: str | Non
         if len(set(parents.values())) > 1:
             table.setdefault("parents", {}).update(seen_labels(train, scored, key=parents.__getitem__))
     return table
+
+
+def shares_tools(one: Dataset, other: Dataset) -> bool:
+    """Whether a model that is fitted on one dataset would know a tool of the other."""
+    return bool((places(keys(_tools(one, {})), _tools(other, {})) >= 0).any())
 
 
 def _parents(tools: Sequence[Tool]) -> dict[str, tuple[str, ...]]:
@@ -361,7 +382,7 @@ def _fit(
     """
     source = job.train_on or job.dataset
     known = _tools(source, {}) if job.train_on else tools
-    if job.train_on and not recipes.recipe(job.recipe).transfers and (places(keys(known), tools) < 0).all():
+    if job.train_on and not recipes.recipe(job.recipe).transfers and not shares_tools(source, job.dataset):
         raise ConfigError(
             f"--train-on: expected a recipe that serves tools it was not fitted on, found {job.recipe}, and "
             f"{source.name} and {job.dataset.name} share no tool: use another recipe"
@@ -370,7 +391,8 @@ def _fit(
         raise ConfigError(
             f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
         )
-    learned = lesson(source, known, {query: job.dataset.queries[query] for query in scored}, train)
+    held_out = {**job.held_out, **{query: job.dataset.queries[query] for query in scored}}
+    learned = lesson(source, known, held_out, train)
     task = prepared(
         job.recipe,
         learned,

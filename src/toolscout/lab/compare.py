@@ -61,7 +61,8 @@ def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: in
     Returns:
         `tests`: measure → a, b, difference (a - b), its 95 % interval, p (two-sided sign-flip), p corrected by Holm
         over the measures, wins, ties, losses of a; `slices`: slice → value → n and the difference of each measure;
-        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p; empty where nothing was trained on.
+        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p; empty where nothing was trained on,
+        or another dataset was.
 
     Raises:
         NotFound, UserError: as `load_checked`; and if the two were scored on different queries.
@@ -104,6 +105,8 @@ def _by_parents(
     dataset: Dataset, result: Mapping[str, Any], a: metrics.PerQuery, b: metrics.PerQuery, seed: int
 ) -> dict[str, Any]:
     """Paired tests among the queries of whose gold tools' parents training saw all, some, none."""
+    if result["settings"].get("train_on", dataset.name) != dataset.name:
+        return {}
     tools = read_tools(dataset.folder, "d").tools
     labels = groups(dataset, result["split"], tools, result["settings"].get("folds")).get("parents", {})
     found: dict[str, Any] = {}
