@@ -88,6 +88,8 @@ def test_one_fit_is_scored_in_its_domain_and_over_the_tools_of_the_others(root: 
     assert [each["n_tools"] for each in found[:3]] == [6, 3, 3]
     assert all(each["settings"]["train_on"] == "slang" for each in found)
     assert result(root, "far/feedback-prf-from-slang")["fitted"][0]["data"]["name"] == "slang"
+    decided = result(root, "far/feedback-prf-from-slang")["fitted"][0]
+    assert decided["settings"]["on"] == {"value": False, "origin": "dev"} and 0 <= decided["values"]["p"] <= 1
     assert (root.parent / "out" / "group" / "near" / "bm25-from-slang.run.gz").exists()
     assert found[1]["metrics"]["ndcg@1"] == 1.0 and "fitted" not in found[4]
     [alone] = in_domain(root, "bm25")

@@ -22,6 +22,7 @@ from toolscout.methods import Parts, plain
 from toolscout.methods.feedback import Critic, Rounds
 from toolscout.methods.feedback_prf import Expand
 from toolscout.methods.rewriting import Describe
+from toolscout.models import Setting
 from toolscout.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue
@@ -212,6 +213,13 @@ def test_words_of_the_first_tools_bring_what_the_query_does_not_say() -> None:
     check_stage(Rounds(stage, refiner, rounds=1), [Search(query="umbrella"), Search(query="nothing"), Search(query="")])
 
 
+def test_a_second_round_of_the_same_words_is_not_searched() -> None:
+    tools = [Tool(id="a/rain", name="rain", description="umbrella weather"), Tool(id="a/mail", name="mail")]
+    stage = plain.bm25(Parts(Catalogue.of(tools)), {})
+    found = answer(Rounds(stage, Expand(Catalogue.of(tools), tools=1, words=2), rounds=5), "umbrella")
+    assert len(found.rewrites) == 1 and notes(found)[1] == "round 2: the wording does not change any more"
+
+
 @pytest.fixture(scope="module")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
@@ -221,12 +229,12 @@ def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
 def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Lesson, tmp_path: Path) -> None:
     model = fit(prepared("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
     values = model.manifest.values
-    assert values["on"] is False and len(values["trials"]) == 12
+    assert model.manifest.settings["on"] == Setting(False, "dev") and len(values["trials"]) == 12
     stage = recipes.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=model.folder))
     plainly = recipes.build("bm25", Parts(Catalogue.of(slang.tools)))
     queries = [Search(query=text) for text in slang.dataset.texts("test").values()]
     assert [each.ids for each in stage(queries)] == [each.ids for each in plainly(queries)]
-    always = fit(prepared("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "always": True}))
+    always = fit(prepared("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "on": True}))
     expanding = recipes.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=always.folder))
     assert any(each.rewrites for each in expanding(queries))
 
@@ -252,7 +260,7 @@ def test_where_dev_says_that_it_helps_it_is_on(tmp_path: Path) -> None:
     dataset = Dataset.load(folder)
     learned = lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
     model = fit(prepared("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
-    assert model.manifest.values["on"] is True and model.manifest.values["p"] < 0.05
+    assert model.manifest.settings["on"] == Setting(True, "dev") and model.manifest.values["p"] < 0.05
     stage = recipes.build("feedback-prf", Parts(Catalogue.of(learned.tools), model=model.folder))
     assert set(answer(stage, dataset.queries["test3"]).ids[:2]) == {"d/t/3", "d/u/3"}
     assert model.manifest.metrics["comp@5"] == 1.0

@@ -418,7 +418,10 @@ def _check_need(job: Job, stage: Stage) -> None:
 
 
 def _fitted(models: Sequence[Model]) -> dict[str, Any]:
-    """What a result says of its models, one a fold: settings with their origins, figures on dev, leaks dropped."""
+    """What a result says of its models, one a fold: settings with their origins, data, figures on dev, leaks dropped.
+
+    Of what a method wants to know again, the plain values: the best epoch, how sure a choice on dev is.
+    """
     manifests = [model.manifest for model in models]
     return {
         "fitted": [
@@ -428,6 +431,7 @@ def _fitted(models: Sequence[Model]) -> dict[str, Any]:
                 },
                 "data": held.data,
                 "dev": held.metrics,
+                "values": {name: value for name, value in held.values.items() if isinstance(value, (int, float, str))},
             }
             for held in manifests
         ],

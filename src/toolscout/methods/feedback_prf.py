@@ -47,18 +47,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tools: how many of the first tools lend words.
         words: how many words are added.
         join: `last`: the new answer; `fuse`: both, by reciprocal rank.
-        always: expand even where dev does not say that it helps.
+        on: whether to expand at all; None: only where dev says that it surely helps.
     """
 
     base: str = "hybrid"
     tools: Count | None = None
     words: Count | None = None
     join: Literal["last", "fuse"] | None = None
-    always: bool = False
+    on: bool | None = None
 
 
 class Expand:
-    """The refiner; one round of it is all there is."""
+    """The refiner; after the first round it stops where the first tools lend the same words again."""
 
     def __init__(self, catalogue: Catalogue, *, tools: int, words: int) -> None:
         """Count in how many tools of the catalogue each word stands."""
@@ -85,7 +85,10 @@ class Expand:
         chosen = sorted(scores, key=lambda term: (-scores[term], term))[: self.words]
         if not chosen:
             return Refined(None, "no word to add")
-        return Refined(f"{search.query} {' '.join(spelled[term] for term in chosen)}", f"{len(chosen)} words added")
+        wording = f"{search.query} {' '.join(spelled[term] for term in chosen)}"
+        if wording in search.rewrites:
+            return Refined(None, "the wording does not change any more")
+        return Refined(wording, f"{len(chosen)} words added")
 
 
 def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
@@ -128,14 +131,13 @@ def fit(job: Fitting) -> None:
     results = {trial: scored(_rounds(job.base.stage, catalogue, *trial)) for trial in trials}
     best = max(trials, key=lambda trial: float(np.mean(_sum(results[trial]))))
     test = metrics.paired_test(_sum(results[best]), _sum(plain), job.seed)
-    helps = test.difference > 0 and test.p < SURE
-    told = {name: value for name, value in best._asdict().items() if getattr(chosen, name) is None}
+    on = test.difference > 0 and test.p < SURE if chosen.on is None else chosen.on
+    told = {**best._asdict(), "on": on}
     job.save(
         {},
-        metrics=(results[best] if helps or chosen.always else plain).means(),
-        chosen=told,
+        metrics=(results[best] if on else plain).means(),
+        chosen={name: value for name, value in told.items() if getattr(chosen, name) is None},
         values={
-            "on": helps or chosen.always,
             "p": test.p,
             "difference": test.difference,
             "plain": plain.means(),
@@ -159,6 +161,6 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     model = parts.load(bound=False)
     inner = parts.base(model)
     told = model.manifest.settings
-    if not model.manifest.values["on"]:
+    if not told["on"].value:
         return inner
     return _rounds(inner, parts.catalogue, told["tools"].value, told["words"].value, told["join"].value)
