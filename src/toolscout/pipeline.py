@@ -32,6 +32,7 @@ __all__ = [
     "Retrieve",
     "Rewrite",
     "Stage",
+    "newest",
     "order",
     "reciprocal_rank",
 ]
@@ -202,6 +203,11 @@ class Index(Protocol):
         ...
 
 
+def newest(search: Search) -> str:
+    """The newest wording of the query."""
+    return search.rewrites[-1] if search.rewrites else search.query
+
+
 class Retrieve(Stage):
     """query → hits, from one index."""
 
@@ -215,6 +221,7 @@ class Retrieve(Stage):
         encode: Callable[[list[str]], Any] | None = None,
         mask: Callable[[Visible | None], Mask | None] | None = None,
         depth: int = 50,
+        wording: Callable[[Search], str] = newest,
     ) -> None:
         """Take the index and what turns queries and policies into what it understands.
 
@@ -224,8 +231,10 @@ class Retrieve(Stage):
             encode: queries → rows, shape (n, d); None: the index takes the texts.
             mask: `Search.visible` → boolean mask over `index.ids`, or None for everything.
             depth: how many candidates at least, whatever k is.
+            wording: what of a search is searched for.
         """
         self.index, self.label, self.encode, self.mask, self.depth = index, label, encode, mask, depth
+        self.wording = wording
 
     @property
     def name(self) -> str:
@@ -234,7 +243,7 @@ class Retrieve(Stage):
     def run(self, searches: Sequence[Search]) -> list[Search]:
         if not searches:
             return []
-        texts = [search.rewrites[-1] if search.rewrites else search.query for search in searches]
+        texts = [self.wording(search) for search in searches]
         masks = [self._mask(search) for search in searches]
         k = max(self.depth, *(search.k for search in searches))
         found = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
@@ -258,7 +267,7 @@ class Retrieve(Stage):
         return f"{len(search.hits)} candidates"
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        text = search.rewrites[-1] if search.rewrites else search.query
+        text = self.wording(search)
         query = self.encode([text])[0] if self.encode else text
         found = self.index.explain(query, tool_id, self._mask(search))
         return msgspec.structs.replace(found, stage=self.name)

@@ -18,6 +18,7 @@ from toolscout.methods import (
     crossencoder,
     dpr,
     feedback,
+    feedback_dpr,
     feedback_prf,
     masstool,
     mlc,
@@ -232,6 +233,19 @@ RECIPES: dict[str, Recipe] = {
             feedback_prf,
             encoder=None,
             transfers=True,
+        ),
+        *(
+            _learned(name, summary, feedback_dpr, settings, transfers=True)
+            for name, summary, settings in (
+                ("feedback-dpr", "dpr, tuned further on its queries said anew round by round.", {}),
+                ("feedback-dpr-no-warmup", "feedback-dpr from an encoder that was not tuned before.", {"base": None}),
+                ("feedback-dpr-no-hard", "feedback-dpr without hard negatives.", {"hard": 0}),
+                (
+                    "feedback-dpr-no-joint",
+                    "feedback-dpr that learns from one round after the other, without hard negatives.",
+                    {"joint": False, "hard": 0},
+                ),
+            )
         ),
         Recipe(
             "mmrr",

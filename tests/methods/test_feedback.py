@@ -239,6 +239,14 @@ def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Les
     assert any(each.rewrites for each in expanding(queries))
 
 
+def test_training_queries_judge_too_unless_the_recipe_inside_has_learned_from_them(
+    slang: Lesson, tmp_path: Path
+) -> None:
+    for base, judges in (("bm25", len(slang.train) + len(slang.dev)), ("neighbours", len(slang.dev))):
+        model = fit(prepared("feedback-prf", slang, tmp_path / base, changes={"base": base}))
+        assert model.manifest.values["judges"] == judges
+
+
 def test_where_dev_says_that_it_helps_it_is_on(tmp_path: Path) -> None:
     """Two tools to each request; the second shares a rare word with the first, and none with the request."""
     tools = {f"t/{n}": f"alpha{'abcdefghij'[n]}{'klmnopqrst'[n]} zeta{'abcdefghij'[n]}x thing" for n in range(10)}

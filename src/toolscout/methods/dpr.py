@@ -39,7 +39,7 @@ from toolscout.models import Model
 from toolscout.pipeline import Stage
 from toolscout.types import Tool, digest, render
 
-__all__ = ["FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make"]
+__all__ = ["STYLE", "FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make", "nearest"]
 
 STYLE: Final = "short"
 DEPTH: Final = 10
@@ -119,7 +119,7 @@ def fit(job: Fitting) -> None:
         tools=tower.tokens([render(tool, STYLE) for tool in job.tools], "tool", options.tool_length),
         gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()],
         dev=tower.tokens([job.texts[query] for query in job.dev], "query"),
-        judge=lambda cosines: job.judge(_nearest(cosines, job.dev, job.tools)),
+        judge=lambda cosines: job.judge(nearest(cosines, job.dev, job.tools)),
         identity=digest("dpr/1", [encoder.fingerprint, job.data.fingerprint, options]),
         temperature=options.temperature,
         hold=options.hold,
@@ -141,7 +141,7 @@ def fit(job: Fitting) -> None:
     )
 
 
-def _nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
+def nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
     """Query id → the ids of its nearest tools; rows in the order of the queries."""
     return {
         query: [tools[number].id for number in top_k(row, DEPTH)] for query, row in zip(queries, cosines, strict=True)

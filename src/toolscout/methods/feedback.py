@@ -13,6 +13,7 @@ trace says so. `feedback_prf` brings a refiner that needs no model.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -30,7 +31,7 @@ from toolscout.methods import Parts, options
 from toolscout.pipeline import Stage, order, reciprocal_rank
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
 
-__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "make", "refined_by"]
+__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "joined", "make", "refined_by"]
 
 STOP: Final = "N/A"
 LONGEST: Final = 2_000  # characters of a new wording
@@ -69,6 +70,8 @@ class Refined(NamedTuple):
 
 Refiner = Callable[[Sequence[Search], Sequence[Any], float], Sequence[Refined]]
 """(searches with their hits, the states of the round before or None, seconds that are left) → one `Refined` each."""
+Left = Callable[[], float | None]
+Ask = Callable[[LLM, Search, Left], Refined]
 
 
 class Rounds(Stage):
@@ -97,6 +100,11 @@ class Rounds(Stage):
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Search, then refine and search again what is not finished, until nothing is left or time is up."""
+        found, answers = self.answers(searches)
+        return joined(found, answers) if self.join == "fuse" else found
+
+    def answers(self, searches: Sequence[Search]) -> tuple[list[Search], list[list[tuple[Hit, ...]]]]:
+        """The searches as they end, and for each the hits of every wording: of the query, then of each rewrite."""
         ends = time.monotonic() + self.seconds
         found = self.inner(searches)
         answers = [[search.hits] for search in found]
@@ -125,9 +133,7 @@ class Rounds(Stage):
                 found[place] = search
                 answers[place].append(search.hits)
             going = again
-        if self.join == "fuse":
-            found = [_fused(search, hits) for search, hits in zip(found, answers, strict=True)]
-        return found
+        return found, answers
 
     def note(self, search: Search) -> str:
         """How many wordings there were."""
@@ -144,9 +150,12 @@ def _noted(search: Search, stage: str, seconds: float, note: str) -> Search:
     return msgspec.structs.replace(search, trace=(*search.trace, Trace(stage, seconds, note)))
 
 
-def _fused(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
-    if len(answers) < 2:
-        return search
+def joined(searches: Sequence[Search], answers: Sequence[Sequence[tuple[Hit, ...]]]) -> list[Search]:
+    """The searches with the hits of all their wordings, by reciprocal rank; see `Rounds.answers`."""
+    return [_joined(search, hits) if len(hits) > 1 else search for search, hits in zip(searches, answers, strict=True)]
+
+
+def _joined(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
     scores = reciprocal_rank([[(hit.id, hit.score) for hit in hits] for hits in answers], search)
     why = {hit.id: hit.why for hits in answers for hit in hits}
     return msgspec.structs.replace(search, hits=order(Hit(id, score, why[id]) for id, score in scores.items()))
@@ -203,16 +212,25 @@ class Critic:
     """Comprehension, assessment, refinement; see the head of this file."""
 
     def __init__(
-        self, model: LLM, tools: Callable[[Sequence[str]], list[Tool]], *, depth: int = 10, tokens: int | None = None
+        self,
+        model: LLM,
+        tools: Callable[[Sequence[str]], list[Tool]],
+        *,
+        depth: int = 10,
+        tokens: int | None = None,
+        strict: bool = False,
     ) -> None:
-        """Take the model, what finds tools by their ids, how many it is shown, and tokens for each query."""
-        self.model, self.tools, self.depth, self.tokens = model, tools, depth, tokens
+        """Take the model, what finds tools by their ids, how many it is shown, and tokens for each query.
+
+        A strict one raises when the model does not answer, for work that can go on later from what is kept.
+        """
+        self.model, self.tools, self.depth, self.tokens, self.strict = model, tools, depth, tokens, strict
 
     def __call__(self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: float) -> list[Refined]:
         """Each search by itself, several at once; what is not done in time is left as it is."""
-        return refined_by(self.model, self._refined, searches, states, seconds, self.tokens)
+        return refined_by(self.model, self._refined, searches, states, seconds, self.tokens, strict=self.strict)
 
-    def _refined(self, model: LLM, search: Search, left: Callable[[], float]) -> Refined:
+    def _refined(self, model: LLM, search: Search, left: Left) -> Refined:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards = [card(tool) for tool in shown]
@@ -251,33 +269,45 @@ class Critic:
         return _believed(refinement.instruction.strip(), search, wording)
 
 
-Ask = Callable[[LLM, Search, Callable[[], float]], Refined]
-
-
 def refined_by(
-    model: LLM, ask: Ask, searches: Sequence[Search], states: Sequence[LLM | None], seconds: float, tokens: int | None
+    model: LLM,
+    ask: Ask,
+    searches: Sequence[Search],
+    states: Sequence[LLM | None],
+    seconds: float,
+    tokens: int | None,
+    *,
+    strict: bool = False,
 ) -> list[Refined]:
     """What `ask` says of each search, several at once; whatever fails or is late leaves the search as it was.
 
     Args:
         model: who is asked.
-        ask: (the model within the query's budget, a search, what tells the seconds left) → the new wording.
+        ask: (the model within the query's budget, a search, what tells the seconds left or None) → the new wording.
         searches: with their hits.
         states: the models of the round before, whose budgets are partly spent; None in the first round.
-        seconds: for all of them.
+        seconds: for all of them; infinite: there is no deadline.
         tokens: for each query, over all rounds.
+        strict: whether a model that does not answer is an error.
+
+    Raises:
+        OverBudget, Unavailable, NotFound: if `strict`; what is answered is kept.
     """
     ends = time.monotonic() + seconds
 
+    def left() -> float | None:
+        return None if ends == math.inf else max(0.01, ends - time.monotonic())
+
     def one(model: LLM, search: Search) -> Refined:
         try:
-            return ask(model, search, lambda: max(0.01, ends - time.monotonic()))._replace(state=model)
+            return ask(model, search, left)._replace(state=model)
         except BadReply as error:
             return Refined(None, f"left as it was: the model's reply was {error.reason}")
-        except OverBudget:
-            return Refined(None, "left as it was: the budget is spent")
-        except (Unavailable, NotFound):
-            return Refined(None, "left as it was: the model does not answer")
+        except (OverBudget, Unavailable, NotFound) as error:
+            if strict:
+                raise
+            spent = isinstance(error, OverBudget)
+            return Refined(None, f"left as it was: the {'budget is spent' if spent else 'model does not answer'}")
 
     waiting = [
         model.submit(one, model.limited(tokens) if state is None else state, search)
@@ -288,7 +318,7 @@ def refined_by(
 
 def _in_time(future: Future[Refined], ends: float) -> Refined:
     try:
-        return future.result(max(0.0, ends - time.monotonic()))
+        return future.result(None if ends == math.inf else max(0.0, ends - time.monotonic()))
     except TooLate:
         future.cancel()
         return Refined(None, "left as it was: the model did not answer in time")

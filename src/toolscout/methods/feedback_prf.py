@@ -3,7 +3,8 @@
 It sits where `feedback` asks a language model, and needs none. Words are weighed by how often they stand in the first
 tools, better tools counting more, and by how rare they are in the catalogue (after RM3: Abdul-Jaleel et al., 2004). How
 many tools and words, and whether the new answer replaces or joins the old one, is chosen on dev; where nothing is
-surely better there than to leave the query alone, the query is left alone.
+surely better there than to leave the query alone, the query is left alone. Nothing is trained, so where the recipe
+inside has learned nothing either, training queries judge beside those of dev.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from toolscout import metrics
 from toolscout.fusion import DEPTH
 from toolscout.indexes.words import tokenize
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.feedback import Refined, Rounds
+from toolscout.methods.feedback import Refined, Rounds, joined
 from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
 from toolscout.types import Search, Tool, render
 
-__all__ = ["Expand", "Options", "fit", "make"]
+__all__ = ["SURE", "Expand", "Options", "both", "fit", "make"]
 
+Join = Literal["last", "fuse"]
 TOOLS: Final = (2, 5, 10)
 WORDS: Final = (5, 15)
-JOINS: Final = ("last", "fuse")
-MOST_DEV: Final = 600
+JOINS: Final[tuple[Join, ...]] = ("last", "fuse")
+MOST_JUDGES: Final = 600
 SURE: Final = 0.05
 LABEL: Final = "feedback-prf"
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
@@ -53,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: str = "hybrid"
     tools: Count | None = None
     words: Count | None = None
-    join: Literal["last", "fuse"] | None = None
+    join: Join | None = None
     on: bool | None = None
 
 
@@ -104,7 +106,7 @@ def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
 class _Trial(NamedTuple):
     tools: int
     words: int
-    join: Literal["last", "fuse"]
+    join: Join
 
 
 def fit(job: Fitting) -> None:
@@ -112,25 +114,26 @@ def fit(job: Fitting) -> None:
     assert job.base is not None
     chosen: Options = job.options
     catalogue = Catalogue.of(job.tools)
-    dev = dict(itertools.islice(job.dev.items(), MOST_DEV))
-    asked = [Search(query=job.texts[query], k=DEPTH) for query in dev]
+    judges = {**job.dev, **(job.train if job.base.model is None else {})}
+    judges = dict(itertools.islice(judges.items(), MOST_JUDGES))
+    asked = [Search(query=job.texts[query], k=DEPTH) for query in judges]
 
-    def scored(stage: Stage) -> metrics.PerQuery:
-        rankings = {query: found.ids for query, found in zip(dev, stage(asked), strict=True)}
-        return metrics.score(rankings, dev, ("recall@5", "ndcg@5", "comp@5"))
+    def scored(searches: Sequence[Search]) -> metrics.PerQuery:
+        rankings = {query: found.ids for query, found in zip(judges, searches, strict=True)}
+        return metrics.score(rankings, judges, ("recall@5", "ndcg@5", "comp@5"))
 
-    plain = scored(job.base.stage)
-    trials = [
-        _Trial(*each)
-        for each in itertools.product(
-            TOOLS if chosen.tools is None else (chosen.tools,),
-            WORDS if chosen.words is None else (chosen.words,),
-            JOINS if chosen.join is None else (chosen.join,),
-        )
-    ]
-    results = {trial: scored(_rounds(job.base.stage, catalogue, *trial)) for trial in trials}
-    best = max(trials, key=lambda trial: float(np.mean(_sum(results[trial]))))
-    test = metrics.paired_test(_sum(results[best]), _sum(plain), job.seed)
+    plain = scored(job.base.stage(asked))
+    results: dict[_Trial, metrics.PerQuery] = {}
+    for tools, words in itertools.product(
+        TOOLS if chosen.tools is None else (chosen.tools,),
+        WORDS if chosen.words is None else (chosen.words,),
+    ):
+        job.say(f"trying the {words} words of {tools} tools on {len(judges):,} queries")
+        found, answers = _rounds(job.base.stage, catalogue, tools, words, "last").answers(asked)
+        for join in JOINS if chosen.join is None else (chosen.join,):
+            results[_Trial(tools, words, join)] = scored(found if join == "last" else joined(found, answers))
+    best = max(results, key=lambda trial: float(np.mean(both(results[trial]))))
+    test = metrics.paired_test(both(results[best]), both(plain), job.seed)
     on = test.difference > 0 and test.p < SURE if chosen.on is None else chosen.on
     told = {**best._asdict(), "on": on}
     job.save(
@@ -138,6 +141,7 @@ def fit(job: Fitting) -> None:
         metrics=(results[best] if on else plain).means(),
         chosen={name: value for name, value in told.items() if getattr(chosen, name) is None},
         values={
+            "judges": len(judges),
             "p": test.p,
             "difference": test.difference,
             "plain": plain.means(),
@@ -147,11 +151,12 @@ def fit(job: Fitting) -> None:
     )
 
 
-def _sum(found: metrics.PerQuery) -> Any:
+def both(found: metrics.PerQuery) -> Any:
+    """ndcg@5 + comp@5 of each query, by which is chosen."""
     return np.asarray(found.values["ndcg@5"]) + np.asarray(found.values["comp@5"])
 
 
-def _rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Literal["last", "fuse"]) -> Rounds:
+def _rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Join) -> Rounds:
     refiner = Expand(catalogue, tools=tools, words=words)
     return Rounds(inner, refiner, label=LABEL, rounds=1, join=join, seconds=math.inf)
 

@@ -16,7 +16,7 @@ from toolscout.training import Task
 from toolscout.training.losses import info_nce, list_softmax, triplet
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets"]
+__all__ = ["BiEncoder", "InBatch", "Lists", "Texts", "Triplets", "Wordings"]
 
 Places = npt.NDArray[np.intp]
 POOL: Final = 30  # the nearest wrong tools of a query, from which its hard negatives are drawn
@@ -155,6 +155,71 @@ class InBatch(BiEncoder):
         tools, of_tool = np.unique(self.pairs[rows, 1], return_inverse=True)
         asked, wanted = (torch.from_numpy(each).to(self.texts.tower.device) for each in (of_query, of_tool))
         return self.descend(queries, tools, lambda scores: info_nce(scores[asked], wanted))
+
+
+class Wordings(InBatch):
+    """The pairs of `InBatch`, for each wording that a query had, round by round (Iterative Feedback, eqs. 5 and 6).
+
+    `L = Σ_t α^t L(q^t)`; L is `losses.info_nce` of a wording's tool against the tools of the batch and hard negatives,
+    which are drawn from the wrong tools that this very wording had found. Pairs whose query had no wording in a round
+    have no part in it. Ours: the sum begins with the query itself, t = 0.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        wordings: Sequence[Places],
+        wrong: Sequence[Places],
+        *,
+        hard: int,
+        balance: float,
+        turns: int | None = None,
+    ) -> None:
+        """Describe the task.
+
+        Args:
+            texts: what to learn from; its queries are all wordings, its `gold` is by query.
+            wordings: of each query, the places of its wordings, by round.
+            wrong: of each wording, the places of the wrong tools that it found.
+            hard: hard negatives of a wording at a step.
+            balance: α.
+            turns: None: every step learns from all rounds together. Else the so many epochs are spent on one round
+                after the other, each in its turn.
+        """
+        super().__init__(texts)
+        self.wordings, self.wrong, self.hard, self.balance, self.turns = wordings, wrong, hard, balance, turns
+        self.rounds = max(map(len, wordings), default=1)
+        self.now: Sequence[int] = range(self.rounds)
+
+    def begin(self, epoch: int, random: np.random.Generator) -> None:
+        """Say which rounds this epoch learns from."""
+        if self.turns is not None:
+            self.now = [min(epoch * self.rounds // self.turns, self.rounds - 1)]
+
+    def backward(self, rows: Places, random: np.random.Generator) -> float:
+        """One step on some pairs."""
+        pairs = self.pairs[rows]
+        asked = [(t, *pair) for t in self.now for pair in pairs if t < len(self.wordings[pair[0]])]
+        if not asked:
+            return 0.0
+        rounds, queries, positives = np.array(asked, dtype=np.intp).T
+        said = np.array([self.wordings[query][t] for query, t in zip(queries, rounds, strict=True)], dtype=np.intp)
+        hard = [random.permutation(self.wrong[place])[: self.hard] for place in said]
+        texts, of_text = np.unique(said, return_inverse=True)
+        tools = np.unique(np.concatenate([positives, *hard]))
+        against = np.isin(tools, positives)[None] | np.stack([np.isin(tools, own) for own in hard])
+        where = self.texts.tower.device
+        of_texts, wanted = (torch.from_numpy(each).to(where) for each in (of_text, np.searchsorted(tools, positives)))
+        listed, times = torch.from_numpy(against).to(where), torch.from_numpy(rounds).to(where)
+
+        def loss(scores: Tensor) -> Tensor:
+            found = scores[of_texts].masked_fill(~listed, -torch.inf)
+            parts = [times == t for t in np.unique(rounds).tolist()]
+            each = [info_nce(found[part], wanted[part]) for part in parts]
+            weights = self.balance ** torch.tensor(np.unique(rounds), device=where)
+            return (torch.stack(each) * weights).sum()
+
+        return self.descend(texts, tools, loss)
 
 
 class Triplets(Task):

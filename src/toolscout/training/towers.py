@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,18 @@ class Tower:
                 part.p = dropout
         self.half = half(self.device, precision)
         self._pad = int(model.tokenizer.pad_token_id or 0)
+
+    def project(self, size: int, seed: int) -> None:
+        """Put a linear layer behind the encoder, so that its vectors are `size` long; at first a random rotation."""
+        try:
+            modules: Any = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+        except ImportError:  # where it is before version 5.4
+            modules = importlib.import_module("sentence_transformers.models")
+        width = int(self.vectors([[self._pad]]).shape[1])
+        layer = modules.Dense(width, size, bias=False, activation_function=torch.nn.Identity())
+        with torch.no_grad():
+            torch.nn.init.orthogonal_(layer.linear.weight, generator=torch.Generator().manual_seed(seed))
+        self.model.append(layer.to(self.device))
 
     def tokens(self, texts: Sequence[str], kind: Kind, most: int | None = None) -> Tokens:
         """The token ids of each text, with the prompt and the splitting that encoders apply.
