@@ -101,6 +101,12 @@ def test_what_was_written_is_trained_on_and_measured_unchanged_and_costs_what_wa
     assert measured.exit_code == 0, measured.output
     found = {each["recipe"]: each["metrics"]["recall@5"] for each in json.loads(measured.stdout)}
     assert found["bm25"] > 0.3, "queries are made of their tools' words"
+    learned = cli("bench", out, "-r", "mlc", "--encoder", bert, *quick, "--out", results, "--json")
+    assert learned.exit_code == 0, learned.output
+    [scored] = json.loads(learned.stdout)
+    trained = scored["fitted"][0]["data"]
+    assert trained["n_train"] + trained["n_dev"] + scored["n_queries"] == wanted - scored["dropped_leaks"]
+    assert (tmp_path / "results" / "made" / "mlc.run.gz").exists() and 0 <= scored["metrics"]["recall@5"] <= 1
 
 
 @pytest.mark.net
