@@ -213,11 +213,16 @@ def test_words_of_the_first_tools_bring_what_the_query_does_not_say() -> None:
     check_stage(Rounds(stage, refiner, rounds=1), [Search(query="umbrella"), Search(query="nothing"), Search(query="")])
 
 
-def test_a_second_round_of_the_same_words_is_not_searched() -> None:
-    tools = [Tool(id="a/rain", name="rain", description="umbrella weather"), Tool(id="a/mail", name="mail")]
+def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() -> None:
+    tools = [
+        Tool(id="a/getRainRadar", name="getRainRadar", description="umbrella picture"),
+        Tool(id="a/mail", name="mail", description="send a letter"),
+    ]
     stage = plain.bm25(Parts(Catalogue.of(tools)), {})
     found = answer(Rounds(stage, Expand(Catalogue.of(tools), tools=1, words=2), rounds=5), "umbrella")
-    assert len(found.rewrites) == 1 and notes(found)[1] == "round 2: the wording does not change any more"
+    assert [len(each.split()) for each in found.rewrites] == [3, 5]
+    assert set(found.rewrites[1].split()) == {"umbrella", "get", "rain", "radar", "picture"}
+    assert found.rewrites[1].startswith(found.rewrites[0]) and notes(found)[-1] == "round 3: no word to add"
 
 
 @pytest.fixture(scope="module")

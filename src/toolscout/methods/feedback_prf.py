@@ -20,11 +20,12 @@ import msgspec
 import numpy as np
 
 from toolscout import metrics
+from toolscout.encoders import split_identifiers
 from toolscout.fusion import DEPTH
 from toolscout.indexes.words import tokenize
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.feedback import Refined, Rounds, joined
-from toolscout.pipeline import Stage
+from toolscout.pipeline import Stage, newest
 from toolscout.store import Catalogue
 from toolscout.types import Search, Tool, render
 
@@ -60,7 +61,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Expand:
-    """The refiner; after the first round it stops where the first tools lend the same words again."""
+    """The refiner; in a further round the first tools that were found by then lend words that are not there yet."""
 
     def __init__(self, catalogue: Catalogue, *, tools: int, words: int) -> None:
         """Count in how many tools of the catalogue each word stands."""
@@ -73,7 +74,8 @@ class Expand:
         return [self._one(search) for search in searches]
 
     def _one(self, search: Search) -> Refined:
-        present = set(tokenize(search.query))
+        wording = newest(search)
+        present = set(tokenize(wording))
         scores: dict[str, float] = {}
         spelled: dict[str, str] = {}
         for rank, hit in enumerate(search.hits[: self.depth], 1):
@@ -87,16 +89,13 @@ class Expand:
         chosen = sorted(scores, key=lambda term: (-scores[term], term))[: self.words]
         if not chosen:
             return Refined(None, "no word to add")
-        wording = f"{search.query} {' '.join(spelled[term] for term in chosen)}"
-        if wording in search.rewrites:
-            return Refined(None, "the wording does not change any more")
-        return Refined(wording, f"{len(chosen)} words added")
+        return Refined(f"{wording} {' '.join(spelled[term] for term in chosen)}", f"{len(chosen)} words added")
 
 
 def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
     """Stem → how often it stands in what the tool says of itself, and a word that it comes from."""
     found: dict[str, tuple[int, str]] = {}
-    for word in _WORD.findall(render(tool, "short")):
+    for word in _WORD.findall(split_identifiers(render(tool, "short"))):
         for term in tokenize(word):
             count, spelled = found.get(term, (0, word.lower()))
             found[term] = (count + 1, spelled)
