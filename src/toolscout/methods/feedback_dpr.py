@@ -178,6 +178,9 @@ def _fit(job: Fitting, catalogue: Catalogue, refiner: Refiner) -> None:
     index.upsert(catalogue.ids, tower.vectors(tools))
     tuned = _search(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
     by_round, seconds = _loop(job, Rounds(tuned, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf")))
+    for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True)):
+        told = ", ".join(f"{name} {value:.4f}" for name, value in found.means().items())
+        job.say(f"dev with {number} rounds: {told}, {1000 * spent:.1f} ms a query in batches")
     served = _worth(by_round, job.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
     job.save(
         {},
