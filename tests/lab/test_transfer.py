@@ -102,6 +102,13 @@ def test_the_table_shows_gains_at_four_depths_and_means_of_the_others_alone(root
     assert "bm25-from-slang: mean of 2 other datasets: ndcg@1" in shown
 
 
+def test_several_targets_may_follow_one_option(root: Path) -> None:
+    to = ("--train-on", "slang", "--test-on", "far", "group/near", "far")
+    done = cli("bench", *to, "-r", "bm25", "--out", str(root.parent / "out"), "--data", str(root), "--json")
+    assert [each["dataset"] for each in json.loads(done.stdout)] == ["slang", "far", "group/near"]
+    assert cli("bench", "--train-on", "slang", "far", "-r", "bm25", "--data", str(root)).exit_code == 2
+
+
 def test_no_query_of_any_test_split_is_learned_from(root: Path) -> None:
     found = json.loads(bench(root, "-r", "feedback-prf", "--json").stdout)
     assert [each["dropped_leaks"] for each in found] == [1, 1, 1], "'please umbrella' is a training query of slang"

@@ -59,13 +59,13 @@ def bench_command(
 ) -> int:
     """Score recipes on DATASETs: fitted on train, chosen on dev, scored on test, once.
 
-    With --train-on each recipe is fitted on that dataset once, and scored there and on those of --test-on.
+    With --train-on each recipe is fitted on that dataset once, and scored there and on all the others that are named.
     """
     from toolscout.dataset import Dataset, NoTool
     from toolscout.lab import transfer
     from toolscout.lab.bench import Job, label_of, load_dataset, run
 
-    if bool(train_on) != bool(test_on) or bool(train_on) == bool(names):
+    if bool(train_on) != bool(test_on) or not (train_on or names):
         raise click.UsageError("expected DATASETs, or --train-on with --test-on")
     if label and len(recipe_names) > 1:
         raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
@@ -101,7 +101,7 @@ def bench_command(
 
     with progress("measuring") as say:
         datasets: list[Dataset] = []
-        for name in names or test_on:
+        for name in dict.fromkeys((*test_on, *names)):
             with named(name):
                 datasets.append(load_dataset(name, root))
         for dataset, recipe in product(datasets, recipe_names) if source is None else ():
