@@ -15,6 +15,7 @@ from ir_measures import RR, P, R, Rprec, nDCG
 from toolscout.metrics import (
     MEASURES,
     Measure,
+    best_of,
     bootstrap_ci,
     detection,
     detection_ci,
@@ -196,6 +197,25 @@ def test_the_paired_test_is_the_exact_sign_flip_test_up_to_chance() -> None:
     assert paired_test(b, a, seed=0).p == pytest.approx(exact, abs=0.006)
 
 
+def test_the_best_of_one_trial_is_the_exact_one_sided_test_up_to_chance() -> None:
+    a = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.9, 1.0, 0.2])
+    b = np.array([0.5, 0.7, 0.4, 0.6, 0.3, 0.8, 0.6, 0.3])
+    signs = 1 - 2 * ((np.arange(256)[:, None] >> np.arange(8)) & 1)
+    exact = float((signs @ (a - b) >= (a - b).sum() - 1e-9).mean())
+    found = best_of([a], b)
+    assert found.place == 0 and found.p == pytest.approx(exact, abs=0.006)
+    assert found.difference == pytest.approx((a - b).mean()) and best_of([a, a, a], b).p == found.p
+    assert best_of([b - 0.1, a, b], b).place == 1 and best_of([b], b).p == 1.0
+
+
+def test_trying_many_settings_makes_nothing_surer() -> None:
+    rng = np.random.default_rng(5)
+    luck = [best_of(rng.random((12, 40)), rng.random(40), seed=seed, n=300).p for seed in range(200)]
+    assert np.mean(np.array(luck) < 0.05) < 0.1
+    single = [paired_test(max(rng.random((12, 40)), key=np.mean), rng.random(40), n=300).p for _ in range(200)]
+    assert np.mean(np.array(single) < 0.05) > 0.15, "the best of twelve, tested as if it were the only one"
+
+
 def test_equal_systems_have_p_one_and_clearly_different_ones_almost_none() -> None:
     values = np.random.default_rng(0).random(200)
     same = paired_test(values, values + 1e-15)
@@ -214,6 +234,8 @@ def test_values_of_other_queries_cannot_be_compared() -> None:
     for left, right in (([1.0], [1.0, 2.0]), ([], []), ([[1.0]], [[1.0]])):
         with pytest.raises(ValueError, match="equally long"):
             paired_test(left, right)
+        with pytest.raises(ValueError, match="equally long"):
+            best_of([left], right)
     with pytest.raises(ValueError, match="at least one value"):
         bootstrap_ci([])
 

@@ -277,9 +277,9 @@ def _until(search: Search, count: int) -> list[float]:
 
 def _worth(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
     """The best number of rounds, if it is surely better than none."""
-    best = max(range(len(by_round)), key=lambda number: float(np.mean(both(by_round[number]))))
-    test = metrics.paired_test(both(by_round[best]), both(by_round[0]), seed)
-    return best if test.difference > 0 and test.p < SURE else 0
+    plain, *others = map(both, by_round)
+    test = metrics.best_of(others, plain, seed=seed)
+    return test.place + 1 if test.p < SURE else 0
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------

@@ -131,9 +131,9 @@ def fit(job: Fitting) -> None:
         found, answers = _rounds(job.base.stage, catalogue, tools, words, "last").answers(asked)
         for join in JOINS if chosen.join is None else (chosen.join,):
             results[_Trial(tools, words, join)] = scored(found if join == "last" else joined(found, answers))
-    best = max(results, key=lambda trial: float(np.mean(both(results[trial]))))
-    test = metrics.paired_test(both(results[best]), both(plain), job.seed)
-    on = test.difference > 0 and test.p < SURE if chosen.on is None else chosen.on
+    test = metrics.best_of([both(found) for found in results.values()], both(plain), seed=job.seed)
+    best = list(results)[test.place]
+    on = test.p < SURE if chosen.on is None else chosen.on
     told = {**best._asdict(), "on": on}
     job.save(
         {},
