@@ -154,6 +154,25 @@ def test_missing_tools_cost_success_and_the_table_says_so() -> None:
     assert rows["gold"]["tokens"] > 0 and rows["gold"]["turns"] >= 2 and rows["gold"]["success_ci95"] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("called", "order"),
+    [
+        (("alpha", "beta", "gamma"), 1.0),
+        (("gamma", "beta", "alpha"), 0.0),
+        (("alpha", "gamma", "delta", "beta", "alpha"), 2 / 3),  # beta after gamma; the first call of a tool counts
+        (("alpha", "delta"), None),
+        ((), None),
+    ],
+)
+def test_the_order_of_calls_is_held_against_that_of_the_dataset(called: tuple[str, ...], order: float | None) -> None:
+    task = Task("q", "alpha, beta and gamma of things", ("t/alpha", "t/beta", "t/gamma"))
+    llm = LLM(Calls(*((name, "{}") for name in called)))
+    [episode] = measure(llm, [task], TOOLS, [condition("all")])
+    assert episode.order == (None if order is None else pytest.approx(order))
+    [row] = summary([episode])
+    assert row["call_order"] == (None if order is None else pytest.approx(order, abs=1e-4))
+
+
 def test_retrieval_needs_a_recipe() -> None:
     with pytest.raises(ConfigError, match="give --recipe"):
         measure(LLM(ScriptedLLM()), [TASK], TOOLS, [condition("retrieved")])

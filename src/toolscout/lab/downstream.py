@@ -9,6 +9,7 @@ some are missing or wrong (COLT, table 10); in the order of retrieval, or shuffl
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -78,6 +79,11 @@ class Episode(msgspec.Struct, frozen=True):
 
     Attributes:
         solved: what the examiner says; None: no verdict of the right shape.
+        recall: share of the gold tools that were called.
+        precision: share of the called tools that are gold.
+        exact: whether those called are the gold tools.
+        order: share of the pairs of gold tools that were called in the order in which the dataset names them; None: no
+            two were called. It means something where that order is one of calls, as `synth toolbank` writes it.
         stopped: `answer`, or why there is none: `turns`, `budget`.
     """
 
@@ -92,6 +98,7 @@ class Episode(msgspec.Struct, frozen=True):
     recall: float
     precision: float
     exact: bool
+    order: float | None
     tokens: int
     dollars: float
 
@@ -294,6 +301,7 @@ def measure(
             recall=right / max(1, len(gold)),
             precision=right / len(called) if called else 0.0,
             exact=called == gold,
+            order=_order([step.tool for step in done.steps], task.gold),
             tokens=own.spent.tokens,
             dollars=own.spent.dollars,
         )
@@ -305,6 +313,13 @@ def measure(
         if number % 20 == 0:
             say(f"{number:,} of {len(work):,} episodes")
     return episodes
+
+
+def _order(called: Sequence[str], gold: Sequence[str]) -> float | None:
+    """Share of the pairs of `gold` whose first calls stand in its order; None without a pair."""
+    first = {tool: place for place, tool in reversed(list(enumerate(called)))}
+    pairs = list(itertools.combinations([first[tool] for tool in gold if tool in first], 2))
+    return sum(one < other for one, other in pairs) / len(pairs) if pairs else None
 
 
 def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
@@ -323,7 +338,7 @@ def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
 
 def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     """For each condition: success (share of examined episodes) with its 95 % interval, pass (an answer was given), the
-    recall, precision and exactness of what was called, wins and losses against the first condition, and the cost."""
+    recall, precision, exactness and order of the calls, wins and losses against the first condition, and the cost."""
     groups: dict[str, list[Episode]] = {}
     for each in episodes:
         groups.setdefault(each.condition, []).append(each)
@@ -346,6 +361,7 @@ def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
                 "call_recall": _mean(each.recall for each in held),
                 "call_precision": _mean(each.precision for each in held),
                 "call_exact": _mean(each.exact for each in held),
+                "call_order": _mean(ordered) if (ordered := [e.order for e in held if e.order is not None]) else None,
                 "failed_calls": _mean(sum(not step.ok for step in each.steps) for each in held),
                 "turns": _mean(each.turns for each in held),
                 "tools_given": _mean(len(each.given) for each in held),
