@@ -173,6 +173,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     monkeypatch.setattr(Wordings, "backward", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(job(slang, bert, tmp_path / "again"))
+    monkeypatch.setattr(feedback_dpr, "_said", None)  # the wordings are not made again
     again = fit(dataclasses.replace(job(slang, bert, tmp_path / "again"), resume=True)).manifest
     assert len(steps) == 1 + 2 * 2 and again.metrics == whole.metrics
     assert again.values["history"] == whole.values["history"]

@@ -136,8 +136,7 @@ def _fit(job: Fitting, catalogue: Catalogue, refiner: Refiner) -> None:
     chosen: Options = job.options
     encoder = tunable(job.loaded()) if job.base is None else dpr.encoder_of_base(job.base)
     before = plain.dense(Parts(catalogue, encoder, job.settings, job.vectors), {"style": dpr.STYLE})
-    loop = Rounds(before, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf"))
-    train, dev = _said(job, loop, job.train), _said(job, loop, job.dev)
+    train, dev = _kept(job, Rounds(before, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf")))
 
     tower = tower_of(encoder, chosen)
     if chosen.size is not None:
@@ -200,6 +199,30 @@ def _fit(job: Fitting, catalogue: Catalogue, refiner: Refiner) -> None:
 
 
 # --- before training --------------------------------------------------------------------------------------------------
+
+
+class Wordings(msgspec.Struct):
+    """What was made before training, as it is kept while it lasts; `fit` is the identity of the fit."""
+
+    fit: str
+    train: list[Said]
+    dev: list[Said]
+
+
+def _kept(job: Fitting, loop: Rounds) -> tuple[list[Said], list[Said]]:
+    """The wordings of train and dev; a fit that goes on takes those that it had."""
+    file = job.work / "wordings.json"
+    if job.resume and file.exists():
+        held = msgspec.json.decode(file.read_bytes(), type=Wordings)
+        if held.fit == job.identity:
+            job.say("going on with the wordings that were made before")
+            return held.train, held.dev
+    made = Wordings(job.identity, _said(job, loop, job.train), _said(job, loop, job.dev))
+    job.work.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_bytes(msgspec.json.encode(made))
+    partial.replace(file)
+    return made.train, made.dev
 
 
 def _said(job: Fitting, loop: Rounds, queries: Qrels) -> list[Said]:
