@@ -6,6 +6,8 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
     trained LABEL…     the same on the eight sets with training queries; `-` where there is no result
     sets LABEL         more figures of one label on each set that has a result, beside those of hybrid-minilm
     labels LABEL…      more figures of each label on ToolLens
+    transfer SET LABEL…
+                       NDCG@1/3/5/10 of what was fitted on a set, there and on others
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date.
@@ -27,6 +29,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 SHOWN = ("ndcg@5", "comp@5")
 MORE = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5", "comp@|N|")
 BESIDE = "hybrid-minilm"
+GAINS = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
+TARGETS = ("toolbench", "ultratool", "bfcl", "hammerbench")
 HEADS = " | ".join(name.replace("|", "\\|") for name in MORE)
 TABLE = re.compile(r"(<!-- table (\S+) (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
@@ -87,6 +91,17 @@ def labels_of_toollens(labels: Sequence[str]) -> list[str]:
     return rows
 
 
+def transfer(labels: Sequence[str]) -> list[str]:
+    source, *recipes = labels
+    names = (source, *(name for name in TARGETS if name != source))
+    rows = [f"| fitted on {source} | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for label in recipes:
+        held = [result(name, f"{label}-from-{source.replace('/', '-')}") for name in names]
+        cells = (" / ".join(f"{100 * each['metrics'][name]:.1f}" for name in GAINS) if each else "-" for each in held)
+        rows.append(f"| `{label}` | " + " | ".join(cells) + " |")
+    return rows
+
+
 def hidden(labels: Sequence[str]) -> list[str]:
     held = json.loads((RESULTS / "hidden-tools.json").read_text())["metatool"]
     names = ("hidden", "dense", "seen", "seen_without_hidden")
@@ -97,7 +112,14 @@ def hidden(labels: Sequence[str]) -> list[str]:
     return rows
 
 
-KINDS = {"means": means, "trained": trained, "sets": sets, "labels": labels_of_toollens, "hidden": hidden}
+KINDS = {
+    "means": means,
+    "trained": trained,
+    "sets": sets,
+    "labels": labels_of_toollens,
+    "transfer": transfer,
+    "hidden": hidden,
+}
 
 
 def main() -> None:
