@@ -23,6 +23,7 @@ from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
 from toolscout.methods import Fitting, Parts, dpr
 from toolscout.methods.dpr import FittedEncoder
+from toolscout.methods.novelty import behind, margin
 from toolscout.methods.sets import Sets
 from toolscout.methods.tuning import FOLDER, Graphs, kept, trained, tunable
 from toolscout.pipeline import Retrieve, Stage
@@ -39,10 +40,13 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     Attributes:
         base: the recipe whose encoder stage 1 is; None: the encoder as it was before any training on the data.
         collaborative: whether there is a stage 2.
+        margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
+            `methods.novelty`).
     """
 
     base: str | None = "dpr-inbatch"
     collaborative: bool = True
+    margin: float | None = None
 
 
 def fit(job: Fitting) -> None:
@@ -70,7 +74,7 @@ def fit(job: Fitting) -> None:
         return job.judge({query: [job.tools[number].id for number in top_k(row, 10)] for query, row in found})
 
     values: dict[str, Any] = {"stage_one": judge(tools), "tool_length": encoder.tool_length}
-    figures, seconds = values["stage_one"], None
+    seconds = None
     if options.collaborative:
         task = Collaboration(
             queries=queries[: len(gold)],
@@ -84,10 +88,12 @@ def fit(job: Fitting) -> None:
         done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"))
         tools = np.where(used[:, None], unit_rows(task.tool_rows()), tools)
         values |= {"best_epoch": done.best, "history": done.history, "peak_mb": round(done.peak_mb, 1)}
-        figures, seconds = judge(tools), done.seconds
+        seconds = done.seconds
+    chosen, figures = margin(job, queries[len(gold) :] @ tools.T, used, options.margin)
     job.save(
-        {"tools": tools},
+        {"tools": tools, "used": used},
         metrics=figures,
+        chosen={"margin": chosen} if options.margin is None else {},
         values=values,
         seconds=seconds,
         files=kept(encoder.model),
@@ -114,4 +120,5 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     index = Exact(encoder.dim)
     index.upsert(parts.catalogue.ids, rows)
     encode = functools.partial(encoder.encode, kind="query")
-    return Retrieve(index, label="colt", encode=encode, mask=parts.catalogue.mask, depth=DEPTH)
+    found = Retrieve(index, label="colt", encode=encode, mask=parts.catalogue.mask, depth=DEPTH)
+    return behind(found, parts, model)

@@ -22,6 +22,7 @@ from toolscout.errors import ConfigError
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
 from toolscout.methods import Base, Fitting, Parts, plain
+from toolscout.methods.novelty import behind, margin
 from toolscout.methods.tuning import (
     FOLDER,
     Batch,
@@ -57,6 +58,8 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         patience: epochs without a better dev before it stops.
         temperature: cosines are divided by it.
         tool_length: tokens after which the text of a tool is cut, in training and later.
+        margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
+            `methods.novelty`).
         hold: tokens of a step that are held with their graph, 150 KB each in MiniLM; gradients of larger steps are
             cached, which costs a third more time.
     """
@@ -71,6 +74,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
     temperature: Positive = 0.05
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
+    margin: float | None = None
     hold: Whole = 32_768
 
 
@@ -132,9 +136,15 @@ def fit(job: Fitting) -> None:
     else:
         task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(job, place))
     done = trained(job, task, tower)
+    used = np.zeros(len(job.tools), dtype=np.bool_)
+    used[np.concatenate(texts.gold)] = True
+    chosen, figures = options.margin or 0.0, done.figures
+    if job.dev and not used.all():
+        chosen, figures = margin(job, texts.cosines(), used, options.margin)
     job.save(
-        {},
-        metrics=done.figures,
+        {"used": used},
+        metrics=figures,
+        chosen={"margin": chosen} if options.margin is None else {},
         values=about(done),
         seconds=done.seconds,
         files=kept(tower.model),
@@ -156,8 +166,8 @@ def _by_words(job: Fitting, place: Mapping[str, int]) -> list[npt.NDArray[np.int
 
 def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     """The nearest tools by the fitted encoder."""
-    encoder = encoder_of(parts.load(bound=False))
-    return plain.dense(dataclasses.replace(parts, encoder=encoder), {"style": STYLE})
+    model = parts.load(bound=False)
+    return behind(plain.dense(dataclasses.replace(parts, encoder=encoder_of(model)), {"style": STYLE}), parts, model)
 
 
 def encoder_of(model: Model) -> FittedEncoder:

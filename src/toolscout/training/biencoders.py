@@ -48,6 +48,10 @@ class Texts:
     temperature: float = 0.05
     hold: int = 32_768
 
+    def cosines(self) -> Vectors:
+        """(dev queries, tools), by the encoder as it is now."""
+        return self.tower.vectors(self.dev) @ self.tower.vectors(self.tools).T
+
 
 class BiEncoder(Task):
     """What both tasks share: each text of a batch is encoded once; dev is the nearest tools of each dev query."""
@@ -62,7 +66,7 @@ class BiEncoder(Task):
         texts = self.texts
         if not texts.dev:
             return {}
-        return texts.judge(texts.tower.vectors(texts.dev) @ texts.tower.vectors(texts.tools).T)
+        return texts.judge(texts.cosines())
 
     def descend(self, queries: Places, tools: Places, loss: Callable[[Tensor], Tensor]) -> float:
         """Gradients of a loss of the scores `(len(queries), len(tools))`, each text encoded once."""
