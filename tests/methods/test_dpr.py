@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from toolscout import recipes, training  # noqa: E402
 from toolscout.encoders.static import StaticEncoder  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Fitting, Parts, dpr  # noqa: E402
+from toolscout.methods import Fitting, Parts, colt, dpr, novelty  # noqa: E402
 from toolscout.models import Data, load  # noqa: E402
 from toolscout.store import Catalogue  # noqa: E402
 from toolscout.testing import check_encoder, check_stage, toy_tools  # noqa: E402
@@ -232,3 +233,68 @@ def test_dev_is_judged_by_cosines_and_without_dev_there_are_no_figures(folder: P
     wanted = held.tower.vectors(held.queries[:1]) @ held.tower.vectors(held.tools[:1]).T
     assert Lists(held).figures()["ndcg@5"] == pytest.approx(wanted.item(), abs=1e-5)
     assert Lists(dataclasses.replace(held, dev=[])).figures() == {}
+
+
+# --- tools that training did not use ---------------------------------------------------------------------------------
+
+NEW = "travel/find_hotel"
+
+
+def without_new(folder: Path, out: Path, **changes: Any) -> Any:
+    """A fit whose queries never need one of the tools."""
+    given = job(folder, out, **changes)
+    train, dev = ({query: gold for query, gold in part.items() if NEW not in gold} for part in (given.train, given.dev))
+    return dataclasses.replace(given, train=train, dev=dev)
+
+
+def scores(model: Path, tools: Any, query: str) -> dict[str, float]:
+    [found] = recipes.build("dpr", Parts(Catalogue.of(tools), model=model))([Search(query=query, k=10)])
+    return {hit.id: hit.score for hit in found.hits}
+
+
+def test_a_new_tool_stands_back_by_the_margin_and_the_others_do_not(folder: Path, tmp_path: Path) -> None:
+    dpr.fit(without_new(folder, tmp_path / "none", margin=0.0))
+    dpr.fit(without_new(folder, tmp_path / "some", margin=0.03))
+    plain, back = (scores(tmp_path / name, toy_tools(), "a room in the city") for name in ("none", "some"))
+    used = load(tmp_path / "some").arrays["used"]
+    new = {tool.id for tool, known in zip(job(folder, tmp_path).tools, used, strict=True) if not known}
+    assert NEW in new
+    for tool, score in plain.items():
+        assert back[tool] == pytest.approx(score - 0.03 * (tool in new), abs=1e-6)
+    assert list(back.values()) == sorted(back.values(), reverse=True)
+
+
+def test_a_catalogue_of_new_tools_alone_is_left_as_it_is(folder: Path, tmp_path: Path) -> None:
+    dpr.fit(without_new(folder, tmp_path / "m", margin=0.05))
+    others = [
+        msgspec.structs.replace(tool, id=tool.id.replace("/", "/other_"), name=f"other_{tool.name}")
+        for tool in toy_tools()
+    ]
+    [found] = recipes.build("dpr", Parts(Catalogue.of(others), model=tmp_path / "m"))([Search(query="mail", k=5)])
+    assert not any("novelty" in hit.why for hit in found.hits)
+
+
+def test_colt_keeps_it_too(folder: Path, tmp_path: Path) -> None:
+    given = without_new(folder, tmp_path / "m")
+    options, origins = recipes.resolve("colt", {"base": None, "epochs": 2, "batch": 5, "threads": 1, "margin": 0.04})
+    colt.fit(dataclasses.replace(given, recipe="colt", options=options, origins=origins))
+    model = load(tmp_path / "m")
+    assert model.manifest.settings["margin"].value == 0.04
+    assert not model.arrays["used"][[tool.id for tool in given.tools].index(NEW)]
+    [found] = recipes.build("colt", Parts(Catalogue.of(toy_tools()), model=tmp_path / "m"))([Search(query="mail", k=5)])
+    assert any("novelty" in hit.why for hit in found.hits)
+
+
+def test_the_margin_is_the_smallest_that_dev_likes_best(folder: Path, tmp_path: Path) -> None:
+    given = without_new(folder, tmp_path / "m")
+    places = {tool.id: number for number, tool in enumerate(given.tools)}
+    used = np.array([tool.id != NEW for tool in given.tools])
+    cosines = np.zeros((len(given.dev), len(places)), dtype=np.float32)
+    for row, gold in zip(cosines, given.dev.values(), strict=True):
+        row[[places[tool] for tool in gold]] = 0.5
+        row[places[NEW]] = 0.525  # the new tool is in the way by a quarter of a tenth
+    assert novelty.margin(given, cosines, used, None)[0] == 0.03
+    assert novelty.margin(given, cosines, used, 0.01)[0] == 0.01
+    cosines[:, places[NEW]] = 0.4
+    chosen, figures = novelty.margin(given, cosines, used, None)
+    assert chosen == 0.0 and figures["comp@5"] == 1.0
