@@ -102,12 +102,13 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
 
 
 def main() -> None:
-    """Read the arguments, print a line a draw, and write the file."""
+    """Read the arguments; each draw is printed, and written at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", action="append", required=True)
     parser.add_argument("--data", default="metatool")
     parser.add_argument("--set", dest="pairs", action="append", default=[])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--resume", action="store_true", help="keep the draws that are there with the same settings")
     parser.add_argument("--home", type=Path, default=Path("~/.cache/toolscout-bench").expanduser())
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "hidden-tools.json")
     given = parser.parse_args()
@@ -116,13 +117,13 @@ def main() -> None:
     tools = read_tools(dataset.folder, "d").tools
     held = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name in given.recipe:
-        rows = held.setdefault(given.data, {})[name] = []
-        for seed in range(given.seeds):
-            rows.append(one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home)))
+        before = held.setdefault(given.data, {}).get(name, []) if given.resume else []
+        rows = held[given.data][name] = [row for row in before if row.get("set", []) == given.pairs]
+        for seed in range(len(rows), given.seeds):
+            found = one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
+            rows.append({**found, "set": given.pairs} if given.pairs else found)
+            given.out.write_text(json.dumps(held, indent=1) + "\n")
             click.echo(f"{name} {rows[-1]}")
-        if given.pairs:
-            held[given.data][name] = [{**row, "set": given.pairs} for row in rows]
-    given.out.write_text(json.dumps(held, indent=1) + "\n")
 
 
 if __name__ == "__main__":
