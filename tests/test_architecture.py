@@ -19,7 +19,7 @@ LAYERS = [
     {"lint"},
     {"methods"},
     {"recipes"},
-    {"ways"},
+    {"ways", "inventory"},
     {"scout"},
     {"lab"},
     {"learn", "selftest"},
