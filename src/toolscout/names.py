@@ -7,6 +7,7 @@ nothing else. A bare dictionary word inside a longer query (`search`, `copy`) is
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -81,7 +82,7 @@ class Names(Stage):
         return msgspec.structs.replace(search, hits=exact + rest, reason=reason)
 
     def note(self, search: Search) -> str:
-        count = sum(hit.why == EXACT for hit in search.hits)
+        count = sum(1 for _ in itertools.takewhile(lambda hit: hit.why == EXACT, search.hits))
         return f"{count} named exactly" if count else ""
 
 
@@ -104,7 +105,7 @@ def _visible(positions: Sequence[int], mask: Any) -> bool:
 def named(lookup: _Lookup, query: str) -> list[int]:
     """Positions of the tools that the query names, in the order of their first mention."""
     found: dict[int, None] = {}
-    for text, bare in _mentions(query[:MAX_QUERY], lookup.spaced):
+    for text, bare in dict.fromkeys(_mentions(query[:MAX_QUERY], lookup.spaced)):
         for position in lookup.find(text) if not bare else _special_only(lookup, text):
             found.setdefault(position)
     return list(found)
@@ -113,7 +114,7 @@ def named(lookup: _Lookup, query: str) -> list[int]:
 def _special_only(lookup: _Lookup, text: str) -> list[int]:
     """A word inside a query: an id, or a name that no dictionary would hold."""
     key = text.casefold()
-    return lookup.find(text) if key in lookup.ids or _is_special(text) else []
+    return lookup.find(text) if key in lookup.ids or (key in lookup.names and _is_special(text)) else []
 
 
 def _is_special(text: str) -> bool:

@@ -249,7 +249,7 @@ class Retrieve(Stage):
         found = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
         return [
             msgspec.structs.replace(
-                search, hits=tuple(Hit(*pair, self.label) for pair in zip(ids, scores.tolist(), strict=True))
+                search, hits=tuple([Hit(id, score, self.label) for id, score in zip(ids, scores.tolist(), strict=True)])
             )
             for search, ids, scores in zip(searches, *found, strict=True)
         ]
@@ -316,11 +316,12 @@ class Fuse(Stage):
     def _join(self, search: Search, results: Sequence[Search]) -> Search:
         rankings = [[(hit.id, hit.score) for hit in result.hits] for result in results]
         scores = self.by(rankings, search)
-        why: dict[str, list[str]] = {}
+        why: dict[str, str] = {}
         for result in results:
             for hit in result.hits:
-                why.setdefault(hit.id, []).append(hit.why)
-        hits = order(Hit(tool_id, float(score), " + ".join(why[tool_id])) for tool_id, score in scores.items())
+                why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
+        ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])  # as `order` has it, sooner
+        hits = tuple([Hit(tool_id, -score, why[tool_id]) for score, tool_id in ranked])
         trace = tuple(step for result in results for step in result.trace[len(search.trace) :])
         return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *trace))
 

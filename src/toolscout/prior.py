@@ -7,6 +7,7 @@ a text is judged once, when it is indexed, and by itself, so that no tool can ma
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -27,6 +28,7 @@ JOINED: Final = 0.15  # and at most this share of it joins words to sentences: h
 LONG_PARAMETER: Final = 200  # characters; shorter descriptions of parameters are often questions, and weigh little
 MOST: Final = 4_000  # so many characters of a text are looked at
 
+_ID: Final = operator.attrgetter("id")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
 _SENTENCE: Final = re.compile(r"[^.?!\n:;|]+[.?!]*")
@@ -109,8 +111,10 @@ class Prior(Stage):
         return [msgspec.structs.replace(search, hits=self._reorder(search.hits)) for search in searches]
 
     def _reorder(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+        if self.suspects.isdisjoint(map(_ID, hits)):
+            return hits
         trusted = [hit for hit in hits if hit.id not in self.suspects]
-        if not trusted or len(trusted) == len(hits):
+        if not trusted:
             return hits
         floor = trusted[-1].score
         low = [hit for hit in hits if hit.id in self.suspects]
@@ -126,5 +130,5 @@ class Prior(Stage):
 
     def note(self, search: Search) -> str:
         """How many stand behind."""
-        count = sum(hit.id in self.suspects for hit in search.hits)
+        count = sum(map(self.suspects.__contains__, map(_ID, search.hits)))
         return f"{count} suspicious, behind the others" if count else ""

@@ -52,6 +52,24 @@ def test_a_query_has_the_same_answer_alone_and_in_a_batch(index: Exact) -> None:
         assert values.tolist() == scores[i].tolist()
 
 
+@pytest.mark.parametrize("dim", [16, 97, 256])
+def test_many_near_ties_are_answered_in_a_batch_as_they_are_alone(dim: int) -> None:
+    chance = np.random.default_rng(dim)
+    vectors = rows(1, dim) + chance.normal(size=(3_000, dim)).astype(np.float32) * np.float32(1e-7)
+    vectors[::7] = vectors[0]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = Exact(dim)
+    index.upsert([f"t/{i:04}" for i in range(len(vectors))], vectors)
+    queries = np.concatenate([vectors[:3], rows(66, dim, seed=6), np.zeros((1, dim), np.float32)])
+    mask = np.arange(len(vectors)) % 5 != 0
+    for visible in (None, mask, [mask, None] * 35):
+        ids, scores = index.search(queries, 20, visible)
+        for i, query in enumerate(queries):
+            [alone], [values] = index.search(query[None], 20, visible[i] if isinstance(visible, list) else visible)
+            assert alone == ids[i]
+            assert values.tolist() == scores[i].tolist()
+
+
 def test_upsert_replaces_adds_and_keeps_ids_ascending(index: Exact) -> None:
     new = rows(2, seed=4)
     index.upsert(["t/zzz", "t/005"], new)

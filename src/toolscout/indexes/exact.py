@@ -17,13 +17,16 @@ __all__ = ["Exact"]
 
 Vectors = npt.NDArray[np.float32]
 FORMAT: Final = "exact/1"
+FEW: Final = 4
+BATCH: Final = 64  # queries whose products with all tools are in memory at once
 
 
 class Exact:
     """Vectors of tools, compared one by one; the score is the cosine.
 
     Equal vectors have equal scores, and a query has the same answer alone and in a batch: each product is summed in
-    the same order, which matrix products do not promise.
+    the same order, which matrix products do not promise. So one matrix product for the whole batch only says which
+    tools can be among the nearest; these are then compared one by one.
 
     Attributes:
         ids: tool ids, ascending.
@@ -34,6 +37,7 @@ class Exact:
         """An empty index for vectors of length `dim`."""
         self.ids: tuple[str, ...] = ()
         self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
+        self._slack = 0.0
 
     @property
     def dim(self) -> int:
@@ -59,6 +63,8 @@ class Exact:
         order = sorted(range(len(every)), key=every.__getitem__)
         self.vectors = np.concatenate([self.vectors[kept], rows])[order]
         self.ids = tuple(every[position] for position in order)
+        longest = float(np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors)).max(initial=0.0))
+        self._slack = 4 * self.dim * float(np.finfo(np.float32).eps) * longest
 
     def delete(self, ids: Iterable[str]) -> None:
         """Forget tools; ids that are not there are no error."""
@@ -81,13 +87,43 @@ class Exact:
             ValueError: for another shape or a value that is no number.
         """
         rows = self._checked(queries, len(queries))
-        ids, values = [], []
-        for row, mask in zip(rows, masks(visible, len(rows)), strict=True):
-            scores = self._scores(row)
-            best = top_k(scores, k if row.any() else 0, mask)
-            ids.append([self.ids[position] for position in best])
-            values.append(scores[best])
+        ids, values, limits = [], [], masks(visible, len(rows))
+        for start in range(0, len(rows), BATCH):
+            some, theirs = rows[start : start + BATCH], limits[start : start + BATCH]
+            # This way round BLAS need not copy the tools. For few queries the product is as slow as comparing them all.
+            products = np.ascontiguousarray((self.vectors @ some.T).T) if len(some) >= FEW else [None] * len(some)
+            for row, about, mask in zip(some, products, theirs, strict=True):
+                wanted = k if row.any() else 0
+                if about is None:
+                    scores = self._scores(row)
+                    best = chosen = top_k(scores, wanted, mask)
+                else:
+                    near = self._near(row, about, wanted, mask)
+                    scores = self._scores(row, near)
+                    chosen = top_k(scores, wanted)
+                    best = near[chosen]
+                ids.append([self.ids[position] for position in best])
+                values.append(scores[chosen])
         return ids, values
+
+    def _near(self, row: Vectors, about: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
+        """Positions, ascending, among which the `k` nearest are, with all that equal the last of them.
+
+        In whatever order its d products are added, a sum is off by about d · eps / 2 · |a| · |b| at most (Higham,
+        Accuracy and Stability of Numerical Algorithms, section 3.1). Two ways of adding can lie apart by twice that;
+        the k-th nearest can move so far down, and a tool below it so far up. `_slack` is twice the sum of both.
+
+        Args:
+            row: `(dim,)`, the query.
+            about: `(len(ids),)`, products with every vector, in any order of adding.
+            k: how many.
+            mask: over positions; None: all.
+        """
+        best = top_k(about, k, mask)
+        if not len(best):
+            return best
+        near = about >= about[best[-1]] - self._slack * float(np.linalg.norm(row))
+        return np.flatnonzero(near if mask is None else near & mask)
 
     def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
         """Rank and score of one tool, exact however far down it is.
@@ -108,8 +144,10 @@ class Exact:
         score = float(scores[position])
         return Explanation("exact", rank(scores, position, visible), score, f"cosine {score:.3f}")
 
-    def _scores(self, row: Vectors) -> Vectors:
-        scores: Vectors = np.einsum("nd,d->n", self.vectors, row)
+    def _scores(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
+        """The cosines of the tools at some positions, or of all, each summed in the same order whatever is asked."""
+        vectors = self.vectors if positions is None else self.vectors[positions]
+        scores: Vectors = np.einsum("nd,d->n", vectors, row)
         return scores
 
     def _checked(self, vectors: npt.NDArray[Any], n: int) -> Vectors:
