@@ -1,5 +1,8 @@
 """Load on the HTTP service: requests a second beside what MiniLM on PyTorch allows, times, errors, growth of memory.
 
+Beside the rates stands the processor time of a query: on a core of its own it says the same, on a busy machine it is
+what can be compared.
+
 The service runs on one core, journal on, over 13,685 real tools; this program asks from the other, over connections
 that stay open, each asking again once it was answered. What MiniLM/PyTorch allows is measured on the service's core in
 the same run, before and after: one query encoded at a time, one thread, nothing else.
@@ -43,11 +46,11 @@ encoder = encoders.load("minilm", load_settings())
 texts, seconds = json.load(sys.stdin)
 for text in texts[:20]:
     encoder.encode([text])
-started, done = time.perf_counter(), 0
+started, busy, done = time.perf_counter(), time.process_time(), 0
 while time.perf_counter() - started < seconds:
     encoder.encode([texts[done % len(texts)]])
     done += 1
-print(done / (time.perf_counter() - started))
+print(done / (time.perf_counter() - started), 1000 * (time.process_time() - busy) / done)
 """
 
 
@@ -121,6 +124,12 @@ def load(port: int, texts: Sequence[str], *, seconds: float, connections: int, b
     }
 
 
+def busy_seconds(pid: int) -> float:
+    """Processor time that a process has used (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_mb(pid: int) -> float:
     """Memory of a process that lies in RAM (Linux)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -133,11 +142,14 @@ def on_core(core: int, command: Sequence[str], **options: Any) -> subprocess.Pop
     return subprocess.Popen(command, preexec_fn=pinned, text=True, env={**os.environ, **ALONE}, **options)
 
 
-def minilm(texts: Sequence[str], seconds: float) -> float:
-    """Queries a second that all-MiniLM-L6-v2 on PyTorch encodes, one at a time, on the service's core."""
+def minilm(texts: Sequence[str], seconds: float) -> tuple[float, float]:
+    """Queries a second that all-MiniLM-L6-v2 on PyTorch encodes, one at a time, on the service's core; and the ms of
+    processor time of one.
+    """
     asked = on_core(SERVICE_CORE, [sys.executable, "-c", MINILM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     told, _ = asked.communicate(json.dumps([texts, seconds]))
-    return float(told)
+    rate, busy = map(float, told.split())
+    return rate, busy
 
 
 def serve(home: str) -> tuple[subprocess.Popen[str], int]:
@@ -152,7 +164,7 @@ def serve(home: str) -> tuple[subprocess.Popen[str], int]:
 
 
 def watched(service: subprocess.Popen[str], port: int, texts: Sequence[str], **options: Any) -> dict[str, Any]:
-    """A round of load, and how the memory of the service grew from the first fifth of it to the end."""
+    """A round of load, what a query cost, and how the service's memory grew from the first fifth of it to the end."""
     seen: list[float] = []
     stop = threading.Event()
 
@@ -162,11 +174,13 @@ def watched(service: subprocess.Popen[str], port: int, texts: Sequence[str], **o
 
     watching = threading.Thread(target=watch)
     watching.start()
+    before = busy_seconds(service.pid)
     found = load(port, texts, **options)
+    busy = 1000 * (busy_seconds(service.pid) - before) / max(1, found["requests"] * found["batch"])
     stop.set()
     watching.join()
     early, late = seen[len(seen) // 5], max(seen[-5:])
-    return found | {"rss_mb": late, "rss_growth_percent": 100 * (late / early - 1)}
+    return found | {"cpu_ms_per_query": busy, "rss_mb": late, "rss_growth_percent": 100 * (late / early - 1)}
 
 
 def main() -> dict[str, Any]:
@@ -203,13 +217,16 @@ def main() -> dict[str, Any]:
             service.terminate()
             service.communicate()
     after = minilm(texts, min(20.0, short))
-    allowed = max(before, after)
+    allowed, cost = max(before[0], after[0]), min(before[1], after[1])
     report = {
-        "minilm_per_second": {"before": before, "after": after},
+        "minilm_per_second": {"before": before[0], "after": after[0]},
+        "minilm_cpu_ms": {"before": before[1], "after": after[1]},
         "single": single,
         "batches_of_16": batches,
         "single_over_minilm": single["queries_per_second"] / allowed,
         "batches_over_minilm": batches["queries_per_second"] / allowed,
+        "single_over_minilm_cpu": cost / single["cpu_ms_per_query"],
+        "batches_over_minilm_cpu": cost / batches["cpu_ms_per_query"],
         "load_average": os.getloadavg()[0],
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}",

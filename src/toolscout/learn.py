@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from toolscout import champion, models, recipes
 from toolscout.config import Settings
@@ -34,7 +35,8 @@ from toolscout.lab.fit import fit, prepared
 from toolscout.lab.gate import Sample, Verdict, judge
 from toolscout.lab.machine import percentiles
 from toolscout.lab.traffic import Traffic, cut
-from toolscout.methods.ngrams import Ngrams
+from toolscout.methods.ngrams import Ngrams, checksums
+from toolscout.methods.sets import Sets
 from toolscout.models import Manifest
 from toolscout.pipeline import Cut, Stage
 from toolscout.scout import Scout
@@ -46,7 +48,7 @@ __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
 
 LEAST: Final = {"neighbours": 30, "tool2vec": 30, "mlc-light": 200}  # requests to train on that a recipe can learn from
 LEAST_TEST: Final = 20
-MOST_CELLS: Final = 150_000_000  # words × tools of mlc-light, in memory four times over
+MOST_CELLS: Final = 150_000_000  # words × (tools and sets of tools) of mlc-light, in memory four times over
 BUDGET_MS: Final = 50.0
 TIMED: Final = 200
 BATCH: Final = 256
@@ -277,7 +279,10 @@ def _too_much(run: _Run, name: str) -> str:
     if len(lesson.train) < LEAST[name]:
         return f"it takes {LEAST[name]:,} requests to train on, and there are {len(lesson.train):,}"
     if name == "mlc-light":
-        cells = Ngrams.of([lesson.dataset.queries[query] for query in lesson.train]).keys.size * len(lesson.tools)
+        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+        sets, _ = Sets.among([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
+        features = Ngrams.of([checksums(lesson.dataset.queries[query]) for query in lesson.train]).keys.size
+        cells = features * (len(lesson.tools) + len(sets))
         if cells > MOST_CELLS:
             return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests take too much memory"
     return ""

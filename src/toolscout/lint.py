@@ -8,7 +8,7 @@ twin that says the same, words that only its parameters or its path say.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -28,10 +28,13 @@ SHORT: Final = 4  # words of a description
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that is hard to find: the share of requests that found it, who stood there instead, and what to do."""
+    """A tool that is hard to find: the share of requests that found it, one that missed it, who stood there instead,
+    and what to do.
+    """
 
     tool: str
     found: float
+    missed: str
     instead: tuple[str, ...]
     causes: tuple[str, ...]
     fixes: tuple[str, ...]
@@ -56,33 +59,45 @@ class Lint(msgspec.Struct, frozen=True, kw_only=True):
     confused: tuple[Confused, ...]
 
 
-def lint(tools: Sequence[Tool], stage: Stage, *, most: int = 1_000, seed: int = 0) -> Lint:
+def lint(
+    tools: Sequence[Tool],
+    stage: Stage,
+    *,
+    most: int = 1_000,
+    seed: int = 0,
+    visible: Callable[[Tool], bool] | None = None,
+) -> Lint:
     """Ask for each tool, or a sample of `most`, and say which are not found.
 
     Args:
-        tools: of the catalogue.
+        tools: of the catalogue; where not all are visible, those that are.
         stage: what searches it.
         most: tools at most.
         seed: of the requests.
+        visible: whose tools are searched; None: all.
     """
     by_id = {tool.id: tool for tool in tools}
     tries: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     instead: dict[str, Counter[str]] = defaultdict(Counter)
+    missed: dict[str, str] = {}
     firsts: Counter[tuple[str, str]] = Counter()
     for way in range(WAYS):
         single = probes(tools, most=most, seed=seed + way, unions=False)
-        answers = stage([Search(query=probe.text, k=K) for probe in single])
+        answers = stage([Search(query=probe.text, k=K, visible=visible) for probe in single])
         for probe, answer in zip(single, answers, strict=True):
             [wanted], shown = probe.tools, answer.ids[:K]
             tries[wanted] += 1
             hits[wanted] += wanted in shown
             if wanted not in shown:
                 instead[wanted].update(shown)
+                missed.setdefault(wanted, probe.text)
             if shown and shown[0] != wanted:
                 firsts[min(wanted, shown[0]), max(wanted, shown[0])] += 1
     hidden = [
-        _finding(by_id, tool, hits[tool] / tries[tool], [other for other, _ in instead[tool].most_common(3)])
+        _finding(
+            by_id, tool, hits[tool] / tries[tool], missed[tool], [other for other, _ in instead[tool].most_common(3)]
+        )
         for tool in tries
         if hits[tool] / tries[tool] < FOUND
     ]
@@ -96,7 +111,7 @@ def lint(tools: Sequence[Tool], stage: Stage, *, most: int = 1_000, seed: int = 
     )
 
 
-def _finding(tools: dict[str, Tool], tool_id: str, found: float, instead: Sequence[str]) -> Finding:
+def _finding(tools: dict[str, Tool], tool_id: str, found: float, missed: str, instead: Sequence[str]) -> Finding:
     tool = tools[tool_id]
     causes, fixes = [], []
     words = tokenize(tool.description)
@@ -116,7 +131,12 @@ def _finding(tools: dict[str, Tool], tool_id: str, found: float, instead: Sequen
         causes.append("its words are those of many other tools")
         fixes.append("say in its description what only this tool does, in the words of those who ask")
     return Finding(
-        tool=tool_id, found=round(found, 3), instead=tuple(instead), causes=tuple(causes), fixes=tuple(fixes)
+        tool=tool_id,
+        found=round(found, 3),
+        missed=missed,
+        instead=tuple(instead),
+        causes=tuple(causes),
+        fixes=tuple(fixes),
     )
 
 

@@ -12,7 +12,7 @@ from toolscout import recipes
 from toolscout.errors import ConfigError
 from toolscout.lab.fit import Lesson, fit, prepared
 from toolscout.methods.neighbours import Log
-from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.methods.ngrams import Bags, Ngrams, checksums
 from toolscout.methods.sets import Sets
 from toolscout.models import Model
 from toolscout.pipeline import Stage
@@ -154,7 +154,7 @@ def test_neighbours_vote_with_their_likeness() -> None:
     ngrams = Ngrams(np.empty(0, np.uint32), np.empty(0, np.float32))
     gold = Bags(np.array([0, 1, 3, 4]), np.array([0, 0, 1, 2]), np.array([1, 0.5, 0.5, 1], np.float32))
     rows = np.array([[1, 0], [0.6, 0.8], [-1, 0]], np.float32)
-    log = Log(rows, ngrams.bags(["", "", ""]), ngrams, gold, 3)
+    log = Log(rows, ngrams.bags([checksums("")] * 3), ngrams, gold, 3)
     nearest, likeness = log.nearest("anything", np.array([1, 0], np.float32))
     assert nearest.tolist() == [0, 1]
     np.testing.assert_allclose(likeness, [0.5, 0.3], rtol=1e-6)

@@ -45,10 +45,10 @@ def test_bags_multiply_as_dense_tables_do() -> None:
 
 def test_features_are_words_and_pairs_that_two_queries_share() -> None:
     texts = ["book a flight", "book a hotel", "weather"]
-    ngrams = Ngrams.of(texts)
+    ngrams = Ngrams.of([checksums(text) for text in texts])
     shared = set(checksums("book a flight")) & set(checksums("book a hotel"))
     assert set(ngrams.keys) == shared and shared
-    bags = ngrams.bags(["book a table", "unheard words", "weather"])
+    bags = ngrams.bags([checksums(text) for text in ("book a table", "unheard words", "weather")])
     assert np.diff(bags.indptr).tolist() == [len(shared), 0, 0]
     assert np.linalg.norm(bags.data) == pytest.approx(1.0)
     np.testing.assert_allclose(ngrams.rarity, 1 + np.log(3 / 2), rtol=1e-6)

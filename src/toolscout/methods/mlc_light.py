@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.methods.ngrams import Bags, Ngrams, checksums
 from toolscout.methods.sets import WEIGHTS, Sets
 from toolscout.methods.usage import Blend, Floats, Rows, Study, best, picked, softmax, stage
 from toolscout.pipeline import Stage
@@ -73,8 +73,8 @@ class Training:
     def __init__(self, study: Study, n: int) -> None:
         job = study.job
         self.options, self.rng = job.options, np.random.default_rng(job.seed)
-        self.ngrams = Ngrams.of(study.texts[:n])
-        self.bags, self.rows, self.gold = self.ngrams.bags(study.texts[:n]), study.rows[:n], study.gold[:n]
+        self.ngrams = Ngrams.of(study.features[:n])
+        self.bags, self.rows, self.gold = self.ngrams.bags(study.features[:n]), study.rows[:n], study.gold[:n]
         sets, self.set_of = Sets.among(self.gold)
         width = len(job.tools) + len(sets)
         sparse = np.zeros((self.ngrams.keys.size, width), dtype=np.float32)
@@ -123,7 +123,7 @@ def fit(job: Fitting) -> None:
     encoder = job.loaded()
     study = Study(job, encoder)
     training = Training(study, study.n_train)
-    bags, rows = training.ngrams.bags(study.texts[study.n_train :]), study.rows[study.n_train :]
+    bags, rows = training.ngrams.bags(study.features[study.n_train :]), study.rows[study.n_train :]
     quality, logits, epochs, weight = -1.0, np.empty(0, np.float32), 0, 0.0
     weights = (WEIGHTS if len(training.head.sets) else WEIGHTS[:1]) if job.options.sets is None else (job.options.sets,)
     for epoch in range(1, (job.options.epochs or job.options.most_epochs) + 1):
@@ -167,7 +167,7 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     weight = model.manifest.settings["sets"].value
 
     def usage(text: str, row: Rows) -> Floats:
-        bags = ngrams.bags([text])
+        bags = ngrams.bags([checksums(text)])
         if not row.any() and not bags.indices.size:
             return np.zeros(len(model.tools))
         shares: Floats = head.usage(head.logits(bags, row[None]), weight)[0]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from toolscout.indexes import top_k
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.ngrams import Bags, Ngrams
+from toolscout.methods.ngrams import Bags, Ngrams, checksums
 from toolscout.methods.usage import Blend, Floats, Rows, Study, Usage, best, picked, stage
 from toolscout.pipeline import Stage
 
@@ -53,14 +53,14 @@ class Log:
     @classmethod
     def of(cls, study: Study, n: int) -> Log:
         """The first `n` queries of a fit."""
-        ngrams = Ngrams.of(study.texts[:n])
-        bags, gold = ngrams.bags(study.texts[:n]), _shared(study.gold[:n])
+        ngrams = Ngrams.of(study.features[:n])
+        bags, gold = ngrams.bags(study.features[:n]), _shared(study.gold[:n])
         return cls(study.rows[:n], bags, ngrams, gold, len(study.job.tools))
 
     def nearest(self, text: str, row: Rows) -> tuple[npt.NDArray[np.intp], Floats]:
         """The likest queries, best first, and how like they are; none that has nothing in common."""
         likeness = np.einsum("nd,d->n", self.rows, row)
-        bag = self.ngrams.bags([text])
+        bag = self.ngrams.bags([checksums(text)])
         for feature, weight in zip(bag.indices, bag.data, strict=True):
             held = slice(self._bounds[feature], self._bounds[feature + 1])
             likeness[self._holders[held]] += weight * self._weights[held]
@@ -79,7 +79,7 @@ class Log:
 
     def beside(self, rows: Rows, texts: Sequence[str], gold: Sequence[npt.NDArray[np.intp]], n_tools: int) -> Log:
         """A log of other queries that knows the same words."""
-        return Log(rows, self.ngrams.bags(texts), self.ngrams, _shared(gold), n_tools)
+        return Log(rows, self.ngrams.bags([checksums(text) for text in texts]), self.ngrams, _shared(gold), n_tools)
 
 
 def _shared(gold: Sequence[npt.NDArray[np.intp]]) -> Bags:

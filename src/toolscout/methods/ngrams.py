@@ -20,9 +20,10 @@ __all__ = ["Bags", "Ngrams", "checksums"]
 MIN_COUNT: Final = 2
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Sums = npt.NDArray[np.uint32]
 
 
-def checksums(text: str) -> npt.NDArray[np.uint32]:
+def checksums(text: str) -> Sums:
     """The distinct features of a text, ascending: its stems, and each two of them that follow one another."""
     words = tokenize(text)
     features = {*words, *(f"{one} {other}" for one, other in itertools.pairwise(words))}
@@ -70,26 +71,25 @@ class Ngrams:
         rarity: `(f,)` float32: 1 + log(queries / queries that have it).
     """
 
-    def __init__(self, keys: npt.NDArray[np.uint32], rarity: Floats) -> None:
+    def __init__(self, keys: Sums, rarity: Floats) -> None:
         self.keys, self.rarity = keys, rarity
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Ngrams:
-        """The features that at least two of the texts have."""
-        found = [checksums(text) for text in texts]
-        keys, counts = np.unique(np.concatenate(found), return_counts=True)
+    def of(cls, features: Sequence[Sums]) -> Ngrams:
+        """The features that at least two texts have; `features`: the `checksums` of each."""
+        keys, counts = np.unique(np.concatenate(features), return_counts=True)
         kept = counts >= MIN_COUNT
-        return cls(keys[kept], (1 + np.log(len(texts) / counts[kept])).astype(np.float32))
+        return cls(keys[kept], (1 + np.log(len(features) / counts[kept])).astype(np.float32))
 
-    def bags(self, texts: Sequence[str]) -> Bags:
-        """A unit row for each text; an empty one for a text without a known feature."""
-        rows = [self._known(checksums(text)) for text in texts]
+    def bags(self, features: Sequence[Sums]) -> Bags:
+        """A unit row for each text, by its `checksums`; an empty one for a text without a known feature."""
+        rows = [self._known(sums) for sums in features]
         weights = [self.rarity[row] for row in rows]
         units = [weight / np.sqrt(weight @ weight) for weight in weights if weight.size]
         indptr = np.cumsum([0, *(row.size for row in rows)])
         return Bags(indptr, np.concatenate([np.empty(0, np.int64), *rows]), _joined(units))
 
-    def _known(self, sums: npt.NDArray[np.uint32]) -> Ints:
+    def _known(self, sums: Sums) -> Ints:
         places = np.searchsorted(self.keys, sums)
         inside = places < self.keys.size
         places, sums = places[inside], sums[inside]

@@ -13,6 +13,7 @@ need what nobody has needed before. With λ above 0 a tool with usage must fit b
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -28,6 +29,7 @@ from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE
 from toolscout.methods import Fitting, Parts, plain
+from toolscout.methods.ngrams import checksums
 from toolscout.methods.tuning import Tuning
 from toolscout.models import Model
 from toolscout.pipeline import Retrieve, Stage
@@ -366,6 +368,11 @@ class Study:
         meaning.upsert([tool.id for tool in self.job.tools], self.job.tool_rows(encoder))
         described = Described(BM25.build(self.job.tools, CODE), meaning)
         return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
+
+    @functools.cached_property
+    def features(self) -> list[npt.NDArray[np.uint32]]:
+        """Words and pairs of words of the texts; see `toolscout.methods.ngrams`."""
+        return [checksums(text) for text in self.texts]
 
     @property
     def dev(self) -> range:

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from toolscout.errors import NotFound
+from toolscout.lint import Lint, lint
 from toolscout.policy import Caller
 from toolscout.server.service import Ask, Service
 from toolscout.server.shapes import (
+    LintRequest,
     Nothing,
     SourceRow,
     SourcesAnswer,
@@ -21,7 +23,7 @@ from toolscout.server.shapes import (
 )
 from toolscout.types import Tool
 
-__all__ = ["present", "sources", "tool", "tools", "tree"]
+__all__ = ["findability", "present", "sources", "tool", "tools", "tree"]
 
 
 def present(service: Service, caller: Caller, *ids: str) -> None:
@@ -80,6 +82,19 @@ def _tree(service: Service, caller: Caller, asked: TreeRequest) -> TreeAnswer:
     view = service.views.now()
     place, tools, nodes, total = view.tree(caller, asked.within, asked.offset, asked.limit)
     return TreeAnswer(list(place), tools, nodes, total, view.generation)
+
+
+async def findability(ask: Ask[LintRequest]) -> Lint:
+    """Which tools are not found by requests made for them, which are confused, and what would help."""
+    async with ask.service.heavy:
+        return await ask.service.thread(_findability, ask.service, ask.caller, ask.asked.most)
+
+
+def _findability(service: Service, caller: Caller, most: int) -> Lint:
+    catalogue, pipeline = service.scout.pipeline()
+    mask = catalogue.mask(caller.visible)
+    seen = [tool for number, tool in enumerate(catalogue.tools()) if mask is None or mask[number]]
+    return lint(seen, pipeline, most=most, visible=caller.visible)
 
 
 async def tools(ask: Ask[ToolsRequest]) -> ToolsAnswer:

@@ -1,15 +1,31 @@
-"""What has been learned: the recipe and model that serve, the models on the shelf, figures of benchmarks."""
+"""What has been learned: who serves and who did, the models on the shelf, the last run, figures of benchmarks."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Final
 
-from toolscout import models
+from toolscout import champion, learn, models
 from toolscout.models import Manifest
-from toolscout.server.service import Ask, Service
-from toolscout.server.shapes import LineProblem, ModelRow, ModelsAnswer, Nothing, ResultRow, ResultsAnswer
+from toolscout.policy import Caller
+from toolscout.server.service import Ask, Refused, Service
+from toolscout.server.shapes import (
+    LearningAnswer,
+    LineProblem,
+    ModelRow,
+    ModelsAnswer,
+    Nothing,
+    PromoteRequest,
+    ResultRow,
+    ResultsAnswer,
+    RollbackRequest,
+    Serving,
+)
 
-__all__ = ["results", "shelf"]
+__all__ = ["promote", "results", "rollback", "shelf", "told"]
+
+_log: Final = logging.getLogger("toolscout.server")
 
 
 async def shelf(ask: Ask[Nothing]) -> ModelsAnswer:
@@ -39,6 +55,50 @@ def _row(path: Path, found: Manifest | str, serving: str | None) -> ModelRow:
         version=found.version,
         serving=found.job == serving,
     )
+
+
+async def told(ask: Ask[Nothing]) -> LearningAnswer:
+    """What the last run of `toolscout learn` found, and who was promoted."""
+    return await ask.service.thread(_told, ask.service)
+
+
+def _told(service: Service) -> LearningAnswer:
+    scout = service.scout
+    home, overruled = scout.settings.home, not scout.ways.unnamed(None, None)
+    return LearningAnswer(champion.history(home), overruled, learn.last(home))
+
+
+async def promote(ask: Ask[PromoteRequest]) -> Serving:
+    """Make a model of the shelf the champion, whatever a test says; the next search is answered by it."""
+    async with ask.service.heavy:
+        return await ask.service.thread(_promote, ask.service, ask.caller, ask.asked.model)
+
+
+def _promote(service: Service, caller: Caller, model: str) -> Serving:
+    champion.promote(service.scout.settings.home, model, f"by hand, by {caller.name}")
+    _log.info("%s promoted %s", caller.name, model)
+    return _serving(service)
+
+
+async def rollback(ask: Ask[RollbackRequest]) -> Serving:
+    """Let the former champion serve again; before the first promotion that is the recipe of the settings."""
+    async with ask.service.heavy:
+        return await ask.service.thread(_rollback, ask.service, ask.caller, ask.asked.champion)
+
+
+def _rollback(service: Service, caller: Caller, name: str) -> Serving:
+    home = service.scout.settings.home
+    present = champion.current(home)
+    if present is not None and present.name != name:
+        raise Refused(409, f"expected the present champion {present.name}, found {name!r:.200}: look again")
+    champion.rollback(home)
+    _log.info("%s took %s back", caller.name, name)
+    return _serving(service)
+
+
+def _serving(service: Service) -> Serving:
+    found = champion.current(service.scout.settings.home)
+    return Serving(found.name if found else None, service.scout.ways.find(None, None).recipe)
 
 
 async def results(ask: Ask[Nothing]) -> ResultsAnswer:

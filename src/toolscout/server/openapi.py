@@ -19,6 +19,7 @@ FAILURES: Final = {
     403: "The page, or the caller, may not do this.",
     404: "It is not there, or not for this caller.",
     408: "The request took too long to come in.",
+    409: "Somebody else has changed it meanwhile.",
     413: "The request is too large.",
     415: "The body is of another type.",
     421: "The service has another name.",
@@ -96,6 +97,8 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
 
 
 def _can(route: Route, status: int) -> bool:
+    if status == 409:
+        return route.path == "/v1/rollback"
     if status in BODIES:
         return route.method == "POST"
     return not route.open or status == 422

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from toolscout.lint import Lint
 from toolscout.server import catalogue, learning, search, shapes, state, usage
 
 __all__ = ["JSON", "LINES", "ROUTES", "Route"]
@@ -54,6 +55,10 @@ def _trials(asked: shapes.WhyRequest) -> float:
     return 50.0 if asked.cures else 5.0
 
 
+def _probes(asked: shapes.LintRequest) -> float:
+    return 3.0 * asked.most
+
+
 ROUTES: Final = (
     Route("POST", "/v1/search", search.search, shapes.SearchRequest, shapes.SearchAnswer, "search"),
     Route("POST", "/v1/search/batch", search.batch, shapes.BatchRequest, shapes.BatchAnswer, "search", cost=_queries),
@@ -77,7 +82,15 @@ ROUTES: Final = (
         operators=True,
         takes=LINES,
     ),
+    Route(
+        "GET", "/v1/lint", catalogue.findability, shapes.LintRequest, Lint, "catalogue", operators=True, cost=_probes
+    ),
     Route("GET", "/v1/models", learning.shelf, shapes.Nothing, shapes.ModelsAnswer, "learning", operators=True),
+    Route("GET", "/v1/learning", learning.told, shapes.Nothing, shapes.LearningAnswer, "learning", operators=True),
+    Route("POST", "/v1/promote", learning.promote, shapes.PromoteRequest, shapes.Serving, "learning", operators=True),
+    Route(
+        "POST", "/v1/rollback", learning.rollback, shapes.RollbackRequest, shapes.Serving, "learning", operators=True
+    ),
     Route("GET", "/v1/results", learning.results, shapes.Nothing, shapes.ResultsAnswer, "learning", operators=True),
     Route("GET", "/v1/me", state.me, shapes.Nothing, shapes.Me, "state"),
     Route("GET", "/health", state.health, shapes.Nothing, shapes.Health, "state", open=True),

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from toolscout.champion import Promotion
+from toolscout.learn import Report
 from toolscout.types import Answer, Explanation, Hints
 
 __all__ = ["ALONE", "MOST_QUERIES"]
@@ -98,6 +100,24 @@ class ToolRequest(Struct, forbid_unknown_fields=True):
     """One tool."""
 
     id: Id
+
+
+class LintRequest(Struct, forbid_unknown_fields=True):
+    """How many tools to ask for, a sample of the catalogue where it holds more."""
+
+    most: Annotated[int, Meta(ge=1, le=1_000)] = 300
+
+
+class PromoteRequest(Struct, forbid_unknown_fields=True):
+    """A model of the shelf."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class RollbackRequest(Struct, forbid_unknown_fields=True):
+    """The champion to take back: one that somebody else has promoted meanwhile stays."""
+
+    champion: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class JournalRequest(Struct, forbid_unknown_fields=True):
@@ -315,6 +335,21 @@ class ModelsAnswer(Struct):
     recipe: str
     model: str | None
     models: list[ModelRow]
+
+
+class Serving(Struct):
+    """Who serves searches that name nothing from now on: the promoted model, or else the recipe of the settings."""
+
+    champion: str | None
+    recipe: str
+
+
+class LearningAnswer(Struct):
+    """Who was promoted, the present champion last; whether a setting overrules it; what the last run of learn found."""
+
+    history: list[Promotion]
+    overruled: bool
+    last: Report | None
 
 
 class ResultRow(Struct):

@@ -1,0 +1,128 @@
+"""The learning loop over HTTP: what was found, promotion and rollback by operators alone, and the findability lint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traffic
+from server.conftest import as_caller
+from toolscout import champion
+from toolscout.learn import learn
+from toolscout.scout import Scout
+from toolscout.testing import toy_tools
+
+CALLERS = [f"c{number}" for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that has learned once: do not change it, copy it."""
+    home = tmp_path_factory.mktemp("learned") / "home"
+    with Scout(home, journal=False) as scout:
+        traffic.catalogue(scout)
+        traffic.replay(scout, traffic.requests(200, 1), CALLERS)
+        assert learn(scout, recipes=["neighbours"]).outcome == "promoted"
+    return home
+
+
+@pytest.fixture
+def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
+    shutil.copytree(learned, tmp_path / "taught")
+    with Scout(tmp_path / "taught") as scout:
+        yield scout
+
+
+def test_what_the_last_run_found_and_who_was_promoted_is_told(taught: Scout, start: Any) -> None:
+    told = start(scout=taught).get("/v1/learning").json()
+    [entry] = told["history"]
+    assert told["last"]["outcome"] == "promoted" and told["last"]["candidate"] == entry["model"]
+    assert told["last"]["verdict"]["tests"]["ndcg@5"]["ci95"][0] > 0
+    assert not told["overruled"]
+
+
+def test_before_any_run_there_is_nothing_to_tell(client: Any) -> None:
+    assert client.get("/v1/learning").json() == {"history": [], "overruled": True, "last": None}  # a recipe is set
+
+
+def test_a_promotion_is_taken_back_and_made_again_and_the_next_search_follows(taught: Scout, start: Any) -> None:
+    client, query = start(scout=taught), {"query": traffic.requests(1, 9)[0][0], "k": 3}
+    [name] = [each.model for each in champion.history(taught.settings.home)]
+
+    def answer() -> list[tuple[str, float]]:
+        return [(hit["id"], hit["score"]) for hit in client.post("/v1/search", json=query).json()["hits"]]
+
+    learned = answer()
+    done = client.post("/v1/rollback", json={"champion": name})
+    assert done.status_code == 200 and done.json() == {"champion": None, "recipe": "hybrid"}
+    assert answer() != learned and client.get("/v1/models").json()["recipe"] == "hybrid"
+    assert client.post("/v1/promote", json={"model": name}).json() == {"champion": name, "recipe": "neighbours"}
+    assert answer() == learned
+    assert champion.history(taught.settings.home)[-1].why == "by hand, by local"
+
+
+def test_a_rollback_of_another_champion_than_the_present_one_is_refused(taught: Scout, start: Any) -> None:
+    before = champion.history(taught.settings.home)
+    answer = start(scout=taught).post("/v1/rollback", json={"champion": "an-older-one"})
+    assert answer.status_code == 409 and before[-1].model in answer.json()["error"]
+    assert champion.history(taught.settings.home) == before
+
+
+@pytest.mark.parametrize("name", ["nobody", "../home/models/x", "."])
+def test_what_is_not_on_the_shelf_is_not_promoted(client: Any, toy: Scout, name: str) -> None:
+    assert client.post("/v1/promote", json={"model": name}).status_code == 404
+    assert client.post("/v1/rollback", json={"champion": name}).status_code == 404
+    assert champion.history(toy.settings.home) == []
+
+
+def test_a_damaged_model_is_not_promoted(taught: Scout, start: Any) -> None:
+    [entry] = champion.history(taught.settings.home)
+    for file in champion.place(taught.settings.home, entry.model).glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1])
+    answer = start(scout=taught).post("/v1/promote", json={"model": entry.model})
+    assert answer.status_code == 503 and "expected" in answer.json()["error"]
+    assert champion.history(taught.settings.home) == [entry]
+
+
+def test_learning_is_for_operators(guarded: Any) -> None:
+    for method, path, body in (
+        ("GET", "/v1/learning", None),
+        ("GET", "/v1/lint", None),
+        ("POST", "/v1/promote", {"model": "x"}),
+        ("POST", "/v1/rollback", {"champion": "x"}),
+    ):
+        assert guarded.request(method, path, json=body, headers=as_caller("bob")).status_code == 403
+        assert guarded.request(method, path, json=body).status_code == 401
+        assert guarded.request(method, path, json=body, headers=as_caller("ann")).status_code in (200, 404)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Scout]:
+    with Scout(tmp_path / "shop", recipe="bm25") as scout:
+        twins = [{"name": f"list_{n}", "description": "Lists all open invoices of a customer."} for n in range(8)]
+        scout.add([*twins, {"name": "rain", "description": "Will it rain tomorrow in a city?"}], name="shop")
+        yield scout
+
+
+def test_lint_names_what_is_hard_to_find_and_a_request_that_missed_it(shop: Scout, start: Any) -> None:
+    found = start(scout=shop).get("/v1/lint", params={"most": 100}).json()
+    assert found["asked"] == 9 and "shop/rain" not in [each["tool"] for each in found["hidden"]]
+    worst = found["hidden"][0]
+    assert worst["tool"].startswith("shop/list_") and worst["missed"] and worst["causes"] and worst["fixes"]
+    assert found["confused"][0]["twins"]
+
+
+def test_lint_tells_an_operator_of_visible_tools_alone(start: Any, toy: Scout, tmp_path: Path) -> None:
+    from toolscout.policy import Policies, hashed_key
+
+    path = tmp_path / "policy.toml"
+    path.write_text(f'[[caller]]\nname = "o"\nkey = "{hashed_key("tsk_o")}"\nallow = ["mail/**"]\noperator = true\n')
+    answer = start(policies=Policies.load(path)).get("/v1/lint", headers={"x-api-key": "tsk_o"})
+    assert answer.status_code == 200 and answer.json()["asked"] == sum(
+        tool.id.startswith("mail/") for tool in toy_tools()
+    )
+    assert "weather/" not in answer.text and "travel/" not in answer.text
