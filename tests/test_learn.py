@@ -17,6 +17,7 @@ from tests_cli import run
 from toolscout import champion, metrics, models
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.evidence import Live
 from toolscout.learn import last, learn
 from toolscout.scout import Scout
 
@@ -66,6 +67,12 @@ def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing
     assert entry.model == report.candidate and "is better than hybrid" in entry.why
 
 
+def test_a_scout_learns_by_itself(office: Scout) -> None:
+    traffic.replay(office, CLEAN[:200], CALLERS)
+    report = office.learn(recipes=["neighbours"], dry_run=True)
+    assert report.outcome == "would-promote" and last(office.settings.home) == report
+
+
 def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:
     dataset = Dataset.load(taught.settings.home / "learn" / "dataset")
     assert {split: len(qrels) for split, qrels in dataset.qrels.items()} == {"train": 274, "dev": 39, "test": 78}
@@ -97,6 +104,17 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> 
     assert report.outcome == "would-promote" and champion.history(office.settings.home) == []
     assert learn(office).candidate == report.candidate
     assert len(champion.history(office.settings.home)) == 1
+
+
+def test_what_was_used_since_is_looked_for_among_the_newest_events_alone(
+    office: Scout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = traffic.requests(60, 1)
+    traffic.replay(office, asked, CALLERS)
+    assert len(Live(office.journal, 0, 1_000)()[1]) > 50
+    monkeypatch.setattr("toolscout.evidence.MOST_EVENTS", 20)  # a start must not take longer as a journal grows
+    _, found = Live(office.journal, 0, 1_000)()
+    assert {each.query for each in found} == {text for text, _ in asked[-10:]}
 
 
 def test_a_budget_of_time_that_is_exceeded_refuses(office: Scout) -> None:

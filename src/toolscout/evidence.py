@@ -27,7 +27,8 @@ MOST: Final = 50_000  # examples that are held in memory
 SHARE: Final = 0.05  # of one caller among many, at most
 HALF: Final = 0.5  # of one caller among few, at most
 FLOOR: Final = 50  # of one caller, whatever the others did
-MOST_LIVE: Final = 2_000  # examples beyond what a model was fitted on
+MOST_LIVE: Final = 2_000  # examples beyond what a model was fitted on,
+MOST_EVENTS: Final = 30_000  # from the newest so many events, however long ago that was
 EACH_LIVE: Final = (20, 100)  # of these, of one caller: a twentieth of what the model knows, within these bounds
 HASHED: Final = "blake2b:"  # what stands in the place of a query that may not be kept
 
@@ -179,8 +180,9 @@ def collect(journal: Journal, *, until: int, trusted: Container[str] = (), most:
 class Live:
     """What was used since a model was fitted: it counts at once, for the methods that need no training.
 
-    The newest two thousand examples count, and of one caller only a twentieth as many as the model knows (between 20
-    and 100), so that nobody can turn its answers round before the next test. Safe to use from several threads.
+    The newest two thousand examples count, as far as the newest thirty thousand events hold them. Of one caller only a
+    twentieth as many as the model knows are taken (20 to 100), so that nobody can turn its answers round before the next
+    test. Safe to use from several threads.
     """
 
     def __init__(self, journal: Journal, after: int, known: int, *, trusted: Container[str] = ()) -> None:
@@ -205,7 +207,8 @@ class Live:
     def _read(self, last: int) -> None:
         started, trails = self._seen >= 0, [] if self._seen < 0 else self._journal.trails_since(self._seen)
         if not started or len(trails) >= 500:
-            self._held, changed = self._first(_readable(self._journal.trails(after=self._after, until=last))), True
+            after = max(self._after, last - MOST_EVENTS)
+            self._held, changed = self._first(_readable(self._journal.trails(after=after, until=last))), True
         else:
             found = list(_readable(trail for trail in trails if trail.row > self._after))
             changed = bool(found)

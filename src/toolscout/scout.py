@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,9 @@ from toolscout.types import Hit, Search, Tool
 from toolscout.vectors import VectorStore
 from toolscout.ways import Key, Way, Ways
 from toolscout.why import Why, explain, find
+
+if TYPE_CHECKING:
+    from toolscout.learn import Report
 
 __all__ = ["Scout"]
 
@@ -341,6 +344,20 @@ class Scout(Inventory):
             return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(found))
 
     # --- the journal
+
+    def learn(self, **options: Any) -> Report:
+        """Learn from the journal, and promote what is better; or find out whether it is, with `dry_run=True`.
+
+        Args:
+            **options: see `toolscout.learn.learn`.
+
+        Raises:
+            ConfigError: for a recipe that is not fitted.
+            StoreError: if another run is under way.
+        """
+        from toolscout.learn import learn
+
+        return learn(self, **options)
 
     def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> None:
         model = way.manifest.job if way.manifest else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+import traffic
 from server.program import Program
+from toolscout import champion
+from toolscout.learn import learn
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
@@ -54,6 +58,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def program(home: Path) -> Iterator[Program]:
     running = Program(home, "--results", str(RESULTS))
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A service over a home that has learned and promoted; a former candidate lies on the shelf too."""
+    folder = tmp_path_factory.mktemp("learned") / "home"
+    with Scout(folder, journal=False) as scout:
+        traffic.catalogue(scout)
+        traffic.replay(scout, traffic.requests(200, 1), [f"c{number}" for number in range(10)])
+        report = learn(scout, recipes=["neighbours"])
+        assert report.candidate is not None
+        shutil.copytree(champion.place(folder, report.candidate), champion.shelf(folder) / "former")
+    running = Program(folder)
     yield running
     running.process.kill()
     running.process.communicate()
@@ -186,14 +206,88 @@ def test_models_and_figures_are_shown(visit: Open) -> None:
     page = visit("#/learning")
     page.wait_for_selector("#serving")
     assert "hybrid" in page.inner_text("#serving")
-    page.keyboard.press("5")
+    page.keyboard.press("6")
     page.wait_for_selector("svg .bar")
     page.select_option("#dataset", "toollens")
     assert page.locator("svg .bar").count() >= 5 and page.locator("svg .whisker").count() >= 5
 
 
+def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(visit: Open, learned: Program) -> None:
+    page = visit("#/learning", at=learned)
+    page.wait_for_selector("#rollback")
+    assert "neighbours" in page.inner_text("#serving")
+    assert "is better than hybrid" in page.inner_text("#reason")
+    assert page.get_by_role("region", name="Candidate against champion").locator("tbody tr").count() == 4
+    assert page.locator("svg .whisker").count() == 4
+    page.locator("#rollback").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    assert "neighbours" in page.inner_text("#serving"), "nothing is done that was not said twice"
+    page.locator("#rollback").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator("#serving", has_text="hybrid").wait_for()
+    assert page.locator("#rollback").count() == 0
+    assert page.evaluate("() => document.activeElement.id") == "serving"
+    page.keyboard.press("j")
+    assert page.evaluate("() => document.activeElement.dataset.promote") == "former"
+    page.keyboard.press("Enter")
+    page.click("#confirm")
+    page.locator("#serving", has_text="neighbours").wait_for()
+    assert "former (serves)" in page.get_by_role("region", name="Models", exact=True).inner_text()
+    assert "by hand, by local" in page.get_by_role("region", name="Promotions").inner_text()
+    status, told = learned.ask("GET", "/v1/learning")
+    assert status == 200 and [each["model"] for each in told["history"]] == ["former"]
+
+
+def test_a_promotion_that_somebody_else_made_meanwhile_stays(visit: Open, learned: Program) -> None:
+    learned.ask("POST", "/v1/promote", {"model": "former"})
+    page = visit("#/learning", at=learned)
+    page.wait_for_selector("#rollback")
+    _, shelf = learned.ask("GET", "/v1/models")
+    other = next(each["name"] for each in shelf["models"] if each["name"] != "former")
+    learned.ask("POST", "/v1/promote", {"model": other})
+    page.click("#rollback")
+    page.click("#confirm")
+    page.get_by_text(f"expected the present champion {other}").wait_for()
+    assert learned.ask("GET", "/v1/learning")[1]["history"][-1]["model"] == other
+    assert all("409" in text for text in visit.said)  # type: ignore[attr-defined]
+    visit.said.clear()  # type: ignore[attr-defined]
+
+
+def test_tools_that_cannot_be_found_are_named_and_why_is_one_step_away(visit: Open, tmp_path: Path) -> None:
+    twins = [{"name": f"list_{n}", "description": "Lists all open invoices of a customer."} for n in range(12)]
+    with Scout(tmp_path / "shop", recipe="bm25") as scout:
+        scout.add(
+            [*twins, {"name": "rain", "description": "Will it rain tomorrow in a city?"}, {"name": "mute"}], name="s"
+        )
+    shop = Program(tmp_path / "shop", "--recipe", "bm25")
+    try:
+        page = visit(at=shop)
+        page.locator("nav a").first.focus()
+        page.keyboard.press("3")
+        page.get_by_role("button", name="Ask for them").click()
+        page.wait_for_selector("#lint-summary")
+        assert "13 tools asked for" in page.inner_text("#lint-summary")
+        hidden = page.get_by_role("region", name="These tools can hardly be found")
+        assert "says almost the same" in hidden.inner_text() and "remove one of them" in hidden.inner_text()
+        assert page.get_by_role("region", name="These pairs are confused").locator("tbody tr").count() > 1
+        assert "s/mute" in page.get_by_role("region", name="These say nothing of themselves").inner_text()
+        assert axe(page) == []
+        tool = hidden.locator("tbody tr a").first.inner_text()
+        hidden.get_by_role("link", name="why?").first.click()
+        page.wait_for_selector("#why-where")
+        assert f"{tool} is not in the answer" in page.inner_text("#why-where")
+    finally:
+        shop.process.kill()
+        shop.process.communicate()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, scheme: str) -> None:
+def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, learned: Program, scheme: str) -> None:
     program.ask("POST", "/v1/search", {"query": "rain"})
     page = visit("#/search?q=send+a+message", scheme=scheme)
     page.wait_for_selector("ol.hits li")
@@ -203,12 +297,20 @@ def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, sc
     for address, ready in {
         "catalogue?tool=toy/book_flight": "#tool-name",
         "journal": "#events tbody tr",
+        "findability?most=20": "#lint-summary",
         "learning": "#serving",
         "evaluation": "svg .bar",
     }.items():
         page.goto(f"http://127.0.0.1:{program.port}/#/{address}")
         page.wait_for_selector(ready)
         found += [f"{address}: {each}" for each in axe(page)]
+    page.goto(f"http://127.0.0.1:{learned.port}/#/learning")
+    page.wait_for_selector("svg circle.bar")
+    found += [f"learned: {each}" for each in axe(page)]
+    page.locator("[data-promote], #rollback").first.click()
+    page.wait_for_selector("dialog[open]")
+    found += [f"question: {each}" for each in axe(page)]
+    page.keyboard.press("Escape")
     page.keyboard.press("?")
     page.wait_for_selector("dialog[open]")
     found += [f"keys: {each}" for each in axe(page)]
@@ -298,7 +400,14 @@ def test_the_page_is_readable_in_light_and_dark(visit: Open, scheme: str) -> Non
     assert (brightness > 200) is (scheme == "light")
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
     assert "false" not in page.inner_text("#why-answer")
-    for view in ("search", "catalogue?tool=toy/book_flight", "journal", "learning", "evaluation"):
+    for view in (
+        "search",
+        "catalogue?tool=toy/book_flight",
+        "findability?most=20",
+        "journal",
+        "learning",
+        "evaluation",
+    ):
         page.goto(f"{page.url.partition('#')[0]}#/{view}")
         page.wait_for_selector("#main :nth-child(2)")
         assert not {"false", "undefined", "null", "NaN", "[object Object]"} & set(page.inner_text("#main").split())

@@ -38,10 +38,11 @@ def _shelf(service: Service) -> ModelsAnswer:
     way = service.scout.ways.find(None, None)
     found = models.list_models(service.scout.settings.home / "models")
     job = way.manifest.job if way.manifest else None
-    return ModelsAnswer(way.recipe, job, [_row(path, each, job) for path, each in found])
+    serves = way.model.resolve() if way.model else None
+    return ModelsAnswer(way.recipe, job, [_row(path, each, path.resolve() == serves) for path, each in found])
 
 
-def _row(path: Path, found: Manifest | str, serving: str | None) -> ModelRow:
+def _row(path: Path, found: Manifest | str, serving: bool) -> ModelRow:
     if isinstance(found, str):
         return ModelRow(path.name, problem=found)
     return ModelRow(
@@ -53,7 +54,7 @@ def _row(path: Path, found: Manifest | str, serving: str | None) -> ModelRow:
         metrics=found.metrics,
         fit_seconds=found.fit_seconds,
         version=found.version,
-        serving=found.job == serving,
+        serving=serving,
     )
 
 

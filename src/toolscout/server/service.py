@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -10,17 +11,17 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from toolscout.errors import ToolscoutError
+from toolscout.errors import ToolscoutError, Unavailable
 from toolscout.policy import Caller, Policies
 from toolscout.scout import Scout
 from toolscout.server.batches import Batches
 from toolscout.server.limits import Buckets, Limits
 from toolscout.server.metrics import Metrics
 from toolscout.server.view import Views
+from toolscout.types import Search
 
 __all__ = ["Ask", "Refused", "Service"]
 
@@ -81,7 +82,9 @@ class Service:
         started = time.perf_counter()
         try:
             self.scout.embed()
-            self.scout.pipeline()
+            _, pipeline = self.scout.pipeline()
+            with contextlib.suppress(Unavailable):  # searches then do without it, and say so
+                pipeline([Search(query="warm up")])  # reads what was used since the model was fitted
             self.views.now()
         except ToolscoutError as error:
             self.unready = str(error)
@@ -92,7 +95,7 @@ class Service:
         self.unready = None
         _log.info("ready after %.2f s", time.perf_counter() - started)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
         """Warm up beside the first requests; at the end let the threads finish what they have begun."""
         loop = asyncio.get_running_loop()

@@ -2,6 +2,7 @@
 
 import * as catalogue from "./catalogue.js";
 import * as evaluation from "./evaluation.js";
+import * as findability from "./findability.js";
 import * as journal from "./journal.js";
 import * as learning from "./learning.js";
 import * as search from "./search.js";
@@ -11,6 +12,7 @@ import { h, say, show } from "./dom.js";
 const VIEWS = [
   { name: "search", title: "Search", view: search, there: () => true },
   { name: "catalogue", title: "Catalogue", view: catalogue, there: () => true },
+  { name: "findability", title: "Findability", view: findability, there: (me) => me.operator },
   { name: "journal", title: "Journal", view: journal, there: (me) => me.operator },
   { name: "learning", title: "Learning", view: learning, there: (me) => me.operator },
   { name: "evaluation", title: "Evaluation", view: evaluation, there: (me) => me.operator && me.results },
@@ -85,8 +87,8 @@ async function begin() {
 
 const KEYS = [
   ["/", "go to the field of this view"],
-  ["1 … 5", "another view"],
-  ["j, k", "next, previous tool"],
+  ["1 … 6", "another view"],
+  ["j, k", "next, previous tool or model"],
   ["Enter", "open the tool"],
   ["← → ↑ ↓", "walk through the tree"],
   ["?", "this list"],

@@ -50,6 +50,23 @@ export function table(columns, rows, caption) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: columns[at][1] }, cell)))))));
 }
 
+// Asks whether to do something; true when it was said.
+export function confirmed(question, consequence) {
+  return new Promise((resolve) => {
+    const end = (value) => () => dialog.close(value);
+    const dialog = h("dialog", { "aria-labelledby": "question", "aria-describedby": "consequence" },
+      h("h2", { id: "question" }, question), h("p", { id: "consequence" }, consequence),
+      h("div", { class: "row" }, h("button", { type: "button", onclick: end("") }, "Leave it"),
+        h("button", { type: "button", class: "main", id: "confirm", onclick: end("yes") }, "Do it")));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(dialog.returnValue === "yes");
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
 export const number = (value, digits = 0) =>
   value === null || value === undefined ? "—" : Number(value).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
 

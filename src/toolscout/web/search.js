@@ -35,8 +35,9 @@ export async function open(main, parameters, me) {
       h("label", { for: "k" }, "Tools", k), h("label", { for: "recipe" }, "Recipe", recipe),
       h("button", { class: "main" }, "Search")),
     h("div", { class: "two" }, h("div", {}, answer), why));
-  if (query.value) await look();
-  else query.focus();
+  if (!query.value) return query.focus();
+  await look();
+  if (parameters.get("why") && !why.hidden) await ask(state, parameters.get("why"), false);
 }
 
 function drawAnswer(found, state) {
