@@ -181,8 +181,8 @@ class Live:
     """What was used since a model was fitted: it counts at once, for the methods that need no training.
 
     The newest two thousand examples count, as far as the newest thirty thousand events hold them. Of one caller only a
-    twentieth as many as the model knows are taken (20 to 100), so that nobody can turn its answers round before the next
-    test. Safe to use from several threads.
+    twentieth as many as the model knows are taken (20 to 100), so that nobody can turn its answers round before the
+    next test. Safe to use from several threads.
     """
 
     def __init__(self, journal: Journal, after: int, known: int, *, trusted: Container[str] = ()) -> None:
