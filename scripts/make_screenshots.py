@@ -1,4 +1,5 @@
-"""Makes docs/images: the page over 13,685 real tools, light and dark. Needs Chromium, playwright and TOOLSCOUT_DATA."""
+"""Makes docs/images: the page over 13,685 real tools, light and dark; the learning view over ToolLens's requests as
+traffic. Needs Chromium, playwright and TOOLSCOUT_DATA."""
 
 from __future__ import annotations
 
@@ -8,17 +9,76 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "images"
 QUERY = "will it rain in Oslo tomorrow"
-ADDRESSES = {
+TRAFFIC = 2_000
+TOOLS = {
     "search": (f"#/search?q={QUERY.replace(' ', '+')}&k=4", "ol.hits li"),
     "catalogue": ("#/catalogue?text=send+email", "#tools button"),
+    "findability": ("#/findability?most=200", "#lint-summary"),
     "journal": ("#/journal", "#events tbody tr"),
     "evaluation": ("#/evaluation?dataset=toollens", "svg .bar"),
 }
+LEARNED = {"learning": ("#/learning", "svg circle.bar")}
+PROGRAM = [sys.executable, "-m", "toolscout"]
+
+
+def learned(home: str, data: Path) -> None:
+    """A home that has learned from training queries of ToolLens, each followed by calls of the tools that it needs."""
+    from toolscout.dataset import Dataset
+    from toolscout.scout import Scout
+
+    dataset = Dataset.load(data / "toollens")
+    with Scout(home) as scout:
+        scout.add(data / "toollens", name="toollens")
+        gold = dict(sorted(dataset.split("train").items())[:TRAFFIC])
+        for number, (query, tools) in enumerate(gold.items()):
+            caller = f"agent-{number % 20}"
+            search = scout.search(dataset.queries[query], caller=caller)
+            for tool in tools:
+                scout.called(f"toollens/{tool}", ok=True, search_id=search.search_id, caller=caller)
+        scout.learn()
+
+
+@contextmanager
+def service(home: str, *options: str) -> Iterator[str]:
+    """The service over a home, at its address."""
+    running = subprocess.Popen(
+        [*PROGRAM, "--home", home, "serve", "--port", "0", *options], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert running.stderr is not None
+        yield next(found[0] for text in running.stderr if (found := re.search(r"http://[\d.]+:\d+/", text)))
+    finally:
+        running.terminate()
+        running.communicate()
+
+
+def shoot(browser: Any, place: str, addresses: dict[str, tuple[str, str]]) -> None:
+    """The views at these addresses, in light and dark."""
+    for scheme in ("light", "dark"):
+        page = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}).new_page()
+        page.set_default_timeout(300_000)
+        for name, (address, ready) in addresses.items():
+            page.goto(place + address)
+            page.wait_for_selector(ready)
+            if name == "search":
+                page.fill("#why-tool", "air quality")
+                page.locator("#why-options [role=option]").first.wait_for()
+                page.keyboard.press("Enter")
+                page.wait_for_selector("#why-where")
+                page.evaluate("() => scrollTo(0, 0)")
+            if name == "catalogue":
+                page.locator("#tools button").first.click()
+                page.wait_for_selector("#tool-name")
+                page.locator("[role=treeitem][aria-level='2']").first.wait_for()
+            page.screenshot(path=TARGET / f"{name}-{scheme}.png", full_page=name == "learning")
 
 
 def main() -> None:
@@ -28,33 +88,17 @@ def main() -> None:
     chromium = shutil.which("chromium") or sys.exit("expected the program chromium, found none")
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
-        program = [sys.executable, "-m", "toolscout", "--home", home]
-        subprocess.run([*program, "add", str(data / "tool_corpora/toucan"), "--name", "mcp"], check=True)
-        line = [*program, "serve", "--port", "0", "--results", str(ROOT / "benchmarks" / "results")]
-        service = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
-        assert service.stderr is not None
-        port = next(found[1] for text in service.stderr if (found := re.search(r"http://[\d.]+:(\d+)/", text)))
+        many, taught = f"{home}/many", f"{home}/taught"
+        subprocess.run(
+            [*PROGRAM, "--home", many, "add", str(data / "tool_corpora/toucan"), "--name", "mcp"], check=True
+        )
+        learned(taught, data)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        for scheme in ("light", "dark"):
-            page = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800}).new_page()
-            page.set_default_timeout(120_000)
-            for name, (address, ready) in ADDRESSES.items():
-                page.goto(f"http://127.0.0.1:{port}/{address}")
-                page.wait_for_selector(ready)
-                if name == "search":
-                    page.fill("#why-tool", "air quality")
-                    page.locator("#why-options [role=option]").first.wait_for()
-                    page.keyboard.press("Enter")
-                    page.wait_for_selector("#why-where")
-                    page.evaluate("() => scrollTo(0, 0)")
-                if name == "catalogue":
-                    page.locator("#tools button").first.click()
-                    page.wait_for_selector("#tool-name")
-                    page.locator("[role=treeitem][aria-level='2']").first.wait_for()
-                page.screenshot(path=TARGET / f"{name}-{scheme}.png")
+        with service(many, "--results", str(ROOT / "benchmarks" / "results")) as place:
+            shoot(browser, place, TOOLS)
+        with service(taught) as place:
+            shoot(browser, place, LEARNED)
         browser.close()
-        service.terminate()
-        service.communicate()
 
 
 if __name__ == "__main__":

@@ -154,6 +154,15 @@ def test_lint_names_what_is_hidden_what_is_confused_and_what_says_nothing(scout:
     assert found.hidden and {each.tool for each in found.hidden} <= {tool.id for tool in twins}
     assert all("says almost the same" in each.causes[0] for each in found.hidden)
     assert found.confused and all(each.twins for each in found.confused)
+    assert all(each.missed for each in found.hidden)
+
+
+def test_lint_asks_for_the_same_sample_in_every_way() -> None:
+    tools = [
+        Tool(id=f"t/{n}", name=f"list_{n}", description="Lists all open invoices of a customer.") for n in range(30)
+    ]
+    found = lint(tools, recipes.build("bm25", Catalogue.of(tools)), most=10)
+    assert found.asked == 10 and found.confused, "pairs show only where a tool is asked for more than once"
 
 
 def test_the_command_line_lints(toy: Scout) -> None:

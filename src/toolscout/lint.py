@@ -15,7 +15,7 @@ import msgspec
 
 from toolscout.indexes.words import tokenize
 from toolscout.pipeline import Stage
-from toolscout.probes import probes
+from toolscout.probes import probes, sample
 from toolscout.types import Search, Tool, parameter_names
 
 __all__ = ["Confused", "Finding", "Lint", "lint"]
@@ -82,8 +82,9 @@ def lint(
     instead: dict[str, Counter[str]] = defaultdict(Counter)
     missed: dict[str, str] = {}
     firsts: Counter[tuple[str, str]] = Counter()
+    asked = sample(tools, most, seed)
     for way in range(WAYS):
-        single = probes(tools, most=most, seed=seed + way, unions=False)
+        single = probes(tools, seed=seed + way, unions=False, asked=asked)
         answers = stage([Search(query=probe.text, k=K, visible=visible) for probe in single])
         for probe, answer in zip(single, answers, strict=True):
             [wanted], shown = probe.tools, answer.ids[:K]

@@ -22,7 +22,7 @@ import msgspec
 
 from toolscout.types import Tool, digest
 
-__all__ = ["NO_TOOL", "Probe", "chatter", "probes"]
+__all__ = ["NO_TOOL", "Probe", "chatter", "probes", "sample"]
 
 MOST_WORDS: Final = 14  # of a command; longer descriptions are cut
 SITUATION_WORDS: Final = (4, 8)
@@ -108,7 +108,23 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
 
 
-def probes(tools: Sequence[Tool], *, most: int = 1_000, seed: int = 0, unions: bool = True) -> list[Probe]:
+def sample(tools: Sequence[Tool], most: int, seed: int) -> list[Tool]:
+    """The tools that say enough of themselves to be asked for, or `most` of them, drawn by the seed."""
+    asked = [tool for tool in tools if _words(tool.description or "")]
+    if len(asked) > most:
+        asked = sorted(asked, key=lambda tool: _draw(tool.id, seed, "sample").random())[:most]
+        asked.sort(key=lambda tool: tool.id)
+    return asked
+
+
+def probes(
+    tools: Sequence[Tool],
+    *,
+    most: int = 1_000,
+    seed: int = 0,
+    unions: bool = True,
+    asked: Sequence[Tool] | None = None,
+) -> list[Probe]:
     """Requests for the tools of a catalogue that say enough of themselves, one a tool, or of a sample of `most`.
 
     Args:
@@ -116,11 +132,9 @@ def probes(tools: Sequence[Tool], *, most: int = 1_000, seed: int = 0, unions: b
         most: requests at most.
         seed: of every choice.
         unions: whether some need several tools.
+        asked: the tools to ask for, as `sample` gives them; None: those that it draws by the seed.
     """
-    asked = [tool for tool in tools if _words(tool.description or "")]
-    if len(asked) > most:
-        asked = sorted(asked, key=lambda tool: _draw(tool.id, seed, "sample").random())[:most]
-        asked.sort(key=lambda tool: tool.id)
+    asked = sample(tools, most, seed) if asked is None else asked
     maker = _Maker(tools, asked, seed, unions)
     return [maker.probe(tool) for tool in asked]
 
