@@ -15,7 +15,7 @@ import msgspec
 
 from toolscout.indexes.words import tokenize
 from toolscout.pipeline import Stage
-from toolscout.probes import probes, sample
+from toolscout.probes import Maker, sample
 from toolscout.types import Search, Tool, parameter_names
 
 __all__ = ["Confused", "Finding", "Lint", "lint"]
@@ -82,9 +82,9 @@ def lint(
     instead: dict[str, Counter[str]] = defaultdict(Counter)
     missed: dict[str, str] = {}
     firsts: Counter[tuple[str, str]] = Counter()
-    asked = sample(tools, most, seed)
+    maker = Maker(tools, sample(tools, most, seed), unions=False)
     for way in range(WAYS):
-        single = probes(tools, seed=seed + way, unions=False, asked=asked)
+        single = maker.probes(seed + way)
         answers = stage([Search(query=probe.text, k=K, visible=visible) for probe in single])
         for probe, answer in zip(single, answers, strict=True):
             [wanted], shown = probe.tools, answer.ids[:K]

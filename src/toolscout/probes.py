@@ -22,7 +22,7 @@ import msgspec
 
 from toolscout.types import Tool, digest
 
-__all__ = ["NO_TOOL", "Probe", "chatter", "probes", "sample"]
+__all__ = ["NO_TOOL", "Maker", "Probe", "chatter", "probes", "sample"]
 
 MOST_WORDS: Final = 14  # of a command; longer descriptions are cut
 SITUATION_WORDS: Final = (4, 8)
@@ -117,14 +117,7 @@ def sample(tools: Sequence[Tool], most: int, seed: int) -> list[Tool]:
     return asked
 
 
-def probes(
-    tools: Sequence[Tool],
-    *,
-    most: int = 1_000,
-    seed: int = 0,
-    unions: bool = True,
-    asked: Sequence[Tool] | None = None,
-) -> list[Probe]:
+def probes(tools: Sequence[Tool], *, most: int = 1_000, seed: int = 0, unions: bool = True) -> list[Probe]:
     """Requests for the tools of a catalogue that say enough of themselves, one a tool, or of a sample of `most`.
 
     Args:
@@ -132,11 +125,8 @@ def probes(
         most: requests at most.
         seed: of every choice.
         unions: whether some need several tools.
-        asked: the tools to ask for, as `sample` gives them; None: those that it draws by the seed.
     """
-    asked = sample(tools, most, seed) if asked is None else asked
-    maker = _Maker(tools, asked, seed, unions)
-    return [maker.probe(tool) for tool in asked]
+    return Maker(tools, sample(tools, most, seed), unions=unions).probes(seed)
 
 
 def chatter() -> tuple[Probe, ...]:
@@ -144,19 +134,24 @@ def chatter() -> tuple[Probe, ...]:
     return tuple(Probe(id=f"none-{n}", text=text, tools=(), kind="no-tool") for n, text in enumerate(NO_TOOL))
 
 
-class _Maker:
+class Maker:
     """Makes the requests of one catalogue."""
 
-    def __init__(self, tools: Sequence[Tool], asked: Sequence[Tool], seed: int, unions: bool) -> None:
-        self.asked, self.seed, self.unions = asked, seed, unions
+    def __init__(self, tools: Sequence[Tool], asked: Sequence[Tool], *, unions: bool = True) -> None:
+        """Take the catalogue, the tools to ask for (`sample`), and whether some requests need several tools."""
+        self.asked, self.unions = asked, unions
         self.holders = Counter(term for tool in tools for term in {_term(word) for word in _told(tool)})
         self.paths: dict[tuple[str, ...], list[Tool]] = defaultdict(list)
         for tool in asked:
             self.paths[tool.path].append(tool)
 
-    def probe(self, tool: Tool) -> Probe:
+    def probes(self, seed: int) -> list[Probe]:
+        """A request for each tool that is asked for."""
+        return [self.probe(tool, seed) for tool in self.asked]
+
+    def probe(self, tool: Tool, seed: int) -> Probe:
         """The request for a tool, and maybe for others at once."""
-        rng = _draw(tool.id, self.seed, "probe")
+        rng = _draw(tool.id, seed, "probe")
         kind, text = self.single(tool, rng)
         needed = [tool]
         if self.unions and len(self.asked) > 3 and rng.random() < UNIONS[bool(_properties(tool))]:
@@ -171,6 +166,7 @@ class _Maker:
         return Probe(id=f"p-{tool.id}", text=text, tools=tuple(sorted({each.id for each in needed})), kind=kind)
 
     def single(self, tool: Tool, rng: random.Random) -> tuple[str, str]:
+        """The kind and the text of a request for one tool."""
         if _properties(tool):
             return "command", self.command(tool, rng)
         return "situation", self.situation(tool, rng)
