@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
 pytestmark = [pytest.mark.browser, pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
-FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
 MANY = 14_000
 HOSTILE = {
     "name": "<img src=x onerror=alert(1)>",
@@ -345,9 +343,28 @@ def test_a_service_with_callers_asks_for_a_key_and_shows_what_that_caller_may_se
         guarded.process.communicate()
 
 
+class Work:
+    """What a page's main thread does: processor time of all its tasks, since wall time also counts other programs."""
+
+    def __init__(self, page: Any) -> None:
+        self.session = page.context.new_cdp_session(page)
+        self.session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self.steps: dict[str, float] = {}
+        self._before = self._now()
+
+    def _now(self) -> float:
+        found = {each["name"]: each["value"] for each in self.session.send("Performance.getMetrics")["metrics"]}
+        return float(found["TaskDuration"])
+
+    def note(self, step: str) -> None:
+        """Ends a step, in milliseconds."""
+        now = self._now()
+        self.steps[step], self._before = 1000 * (now - self._before), now
+
+
 @pytest.mark.timeout(600)
-def test_with_fourteen_thousand_tools_nothing_freezes(visit: Open, tmp_path: Path) -> None:
-    count = MANY if FULL else 2_000
+@pytest.mark.parametrize("count", [2_000, pytest.param(MANY, marks=pytest.mark.full)])
+def test_with_many_tools_nothing_freezes(visit: Open, tmp_path: Path, count: int) -> None:
     tools = [
         {"name": f"tool_{number}", "description": f"Does task {number} of {number % 97}.", "x": ""}
         for number in range(count)
@@ -358,15 +375,13 @@ def test_with_fourteen_thousand_tools_nothing_freezes(visit: Open, tmp_path: Pat
     try:
         page = visit("#/catalogue", at=many)
         page.wait_for_selector("#tools button")
-        page.evaluate(
-            "() => { window.longest = 0; new PerformanceObserver((list) => { for (const each of list.getEntries())"
-            " window.longest = Math.max(window.longest, each.duration) }).observe({ type: 'longtask' }) }"
-        )
+        work = Work(page)
         for share in (0.2, 0.9, 0.5, 1.0):
             page.evaluate(
                 f"() => {{ const l = document.querySelector('#tools'); l.scrollTop = {share} * l.scrollHeight }}"
             )
             page.wait_for_timeout(150)
+            work.note(f"scroll to {share}")
         page.locator("#tools button").last.wait_for()
         assert page.locator("#tools button").count() < 60, "only rows in sight are in the page"
         times = []
@@ -377,12 +392,16 @@ def test_with_fourteen_thousand_tools_nothing_freezes(visit: Open, tmp_path: Pat
             page.fill("#filter", word)
             page.locator("#count", has_not_text=f"{count:,} tools").wait_for()
             times.append(time.perf_counter() - started)
+            work.note(f"filter {word}")
         page.goto(f"http://127.0.0.1:{many.port}/#/search?q=task+1234")
         page.wait_for_selector("ol.hits li")
+        work.note("search")
         assert page.locator("ol.hits .name").first.inner_text() == "tool_1234"
-        longest = page.evaluate("() => window.longest")
-        assert longest < 200, f"the page stood still for {longest} ms"
-        if FULL:
+        page.goto(f"http://127.0.0.1:{many.port}/#/findability?most=50")
+        page.locator("#lint-summary", has_text="50 tools asked for").wait_for()
+        work.note("findability")
+        assert max(work.steps.values()) < 200, f"milliseconds that the page was busy: {work.steps}"
+        if count == MANY:
             assert max(times) < 0.260, f"seconds from a word to its list, 0.06 of them waiting for more: {times}"
     finally:
         many.process.kill()
