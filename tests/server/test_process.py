@@ -17,8 +17,11 @@ from typing import Any
 
 import pytest
 
+import traffic
 from server.conftest import KEYS, POLICY
 from server.program import Program
+from server.test_load import benchmark
+from toolscout import champion
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.net
@@ -148,3 +151,36 @@ def test_killed_under_load_it_loses_no_acknowledged_event_and_is_soon_back(home:
     assert len(acknowledged) > 20 * len(restarts)
     if FULL:
         assert max(restarts[1:]) < 3, f"seconds to be ready again: {restarts}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("tools", "events"), [(500, 2_000), pytest.param(14_000, 200_000, marks=pytest.mark.full)])
+def test_killed_over_a_long_journal_a_service_that_has_learned_is_soon_back(
+    tmp_path: Path, tools: int, events: int
+) -> None:
+    """In processor time, which on a core of its own is what it takes; the first search waits for nothing more."""
+    callers = [f"c{number}" for number in range(5)]
+    with Scout(tmp_path / "large", journal=False) as scout:
+        traffic.catalogue(scout)
+        traffic.replay(scout, traffic.requests(200, 1), callers)
+        report = scout.learn(recipes=["neighbours"])
+        assert report.candidate is not None
+        if report.outcome != "promoted":
+            champion.promote(scout.settings.home, report.candidate, "to have one that looks at what was used since")
+        scout.add(
+            [{"name": f"tool_{n}", "description": f"Does task {n} of {n % 97}."} for n in range(tools)], name="many"
+        )
+        scout.embed()
+        traffic.replay(scout, traffic.requests(events // 2, 2), callers)
+    busy = benchmark().busy_seconds
+    Program(tmp_path / "large").end(signal.SIGKILL)
+    program = Program(tmp_path / "large")
+    try:
+        ready = busy(program.process.pid)
+        status, found = program.ask("POST", "/v1/search", {"query": "umbrella or raincoat today", "k": 1})
+        first = busy(program.process.pid) - ready
+    finally:
+        program.end(signal.SIGKILL)
+    assert status == 200 and found["hits"][0]["id"] == "office/weather/forecast" and found["reason"] is None
+    assert ready < 3 and first < 0.2, f"processor seconds until it was ready, and of the first search: {ready}, {first}"
