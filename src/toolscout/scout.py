@@ -220,6 +220,10 @@ class Scout(Inventory):
         """The present snapshot, and the pipeline over it; `recipe` and `model` as in `search`."""
         return self._pipeline(self._way(recipe, model)[0])
 
+    def serving(self) -> tuple[Way, str]:
+        """How searches that name nothing are answered now, and a sentence if the promoted model cannot answer them."""
+        return self._way(None, None)
+
     def _way(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Way, str]:
         """How to search, its pipeline ready; and a sentence where a champion that cannot serve is passed over."""
         if not self.ways.unnamed(recipe, model) or self.ways.champion() is None:

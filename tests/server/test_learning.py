@@ -58,9 +58,9 @@ def test_a_promotion_is_taken_back_and_made_again_and_the_next_search_follows(ta
 
     learned = answer()
     done = client.post("/v1/rollback", json={"champion": name})
-    assert done.status_code == 200 and done.json() == {"champion": None, "recipe": "hybrid"}
+    assert done.status_code == 200 and done.json() == {"champion": None, "recipe": "hybrid", "notice": None}
     assert answer() != learned and client.get("/v1/models").json()["recipe"] == "hybrid"
-    assert client.post("/v1/promote", json={"model": name}).json() == {"champion": name, "recipe": "neighbours"}
+    assert client.post("/v1/promote", json={"model": name}).json()["recipe"] == "neighbours"
     assert answer() == learned
     assert champion.history(taught.settings.home)[-1].why == "by hand, by local"
 
@@ -86,6 +86,18 @@ def test_a_damaged_model_is_not_promoted(taught: Scout, start: Any) -> None:
     answer = start(scout=taught).post("/v1/promote", json={"model": entry.model})
     assert answer.status_code == 503 and "expected" in answer.json()["error"]
     assert champion.history(taught.settings.home) == [entry]
+
+
+def test_a_champion_that_is_gone_is_named_and_can_be_taken_back(taught: Scout, start: Any) -> None:
+    [entry] = champion.history(taught.settings.home)
+    shutil.rmtree(champion.place(taught.settings.home, entry.model))
+    client = start(scout=taught)
+    assert client.get("/v1/me").json()["recipe"] == "hybrid"
+    told = client.get("/v1/models").json()
+    assert (told["recipe"], told["model"]) == ("hybrid", None) and "instead of the promoted model" in told["notice"]
+    done = client.post("/v1/rollback", json={"champion": entry.model})
+    assert done.json() == {"champion": None, "recipe": "hybrid", "notice": None}
+    assert client.get("/v1/models").json()["notice"] is None
 
 
 def test_learning_is_for_operators(guarded: Any) -> None:

@@ -35,11 +35,12 @@ async def shelf(ask: Ask[Nothing]) -> ModelsAnswer:
 
 
 def _shelf(service: Service) -> ModelsAnswer:
-    way = service.scout.ways.find(None, None)
+    way, notice = service.scout.serving()
     found = models.list_models(service.scout.settings.home / "models")
     job = way.manifest.job if way.manifest else None
     serves = way.model.resolve() if way.model else None
-    return ModelsAnswer(way.recipe, job, [_row(path, each, path.resolve() == serves) for path, each in found])
+    rows = [_row(path, each, path.resolve() == serves) for path, each in found]
+    return ModelsAnswer(way.recipe, job, notice or None, rows)
 
 
 def _row(path: Path, found: Manifest | str, serving: bool) -> ModelRow:
@@ -99,7 +100,8 @@ def _rollback(service: Service, caller: Caller, name: str) -> Serving:
 
 def _serving(service: Service) -> Serving:
     found = champion.current(service.scout.settings.home)
-    return Serving(found.name if found else None, service.scout.ways.find(None, None).recipe)
+    way, notice = service.scout.serving()
+    return Serving(found.name if found else None, way.recipe, notice or None)
 
 
 async def results(ask: Ask[Nothing]) -> ResultsAnswer:

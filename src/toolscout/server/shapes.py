@@ -330,18 +330,22 @@ class ModelRow(Struct):
 
 
 class ModelsAnswer(Struct):
-    """Which recipe and model serve now, and what lies on the shelf."""
+    """Which recipe and model serve now, why the promoted one does not if it cannot, and what lies on the shelf."""
 
     recipe: str
     model: str | None
+    notice: str | None
     models: list[ModelRow]
 
 
 class Serving(Struct):
-    """Who serves searches that name nothing from now on: the promoted model, or else the recipe of the settings."""
+    """Who was promoted, by which recipe searches that name nothing are answered from now on, and why by another one
+    than the champion's, if it cannot serve.
+    """
 
     champion: str | None
     recipe: str
+    notice: str | None
 
 
 class LearningAnswer(Struct):

@@ -29,7 +29,7 @@ def _me(service: Service, caller: Caller) -> Me:
         version=toolscout.__version__,
         generation=view.generation,
         tools=view.size(caller),
-        recipe=service.scout.ways.find(None, None).recipe,
+        recipe=service.scout.serving()[0].recipe,
         k=settings.k,
         journal=settings.journal,
         results=service.results is not None,

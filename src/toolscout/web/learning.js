@@ -19,7 +19,7 @@ export async function open(main) {
     if (!(await confirmed(question, "Every search that names no recipe is answered by it from now on."))) return;
     try {
       const now = await post(path, asked);
-      say(`${now.champion ?? now.recipe} serves from now on`);
+      say(now.notice ?? `${now.champion ?? now.recipe} serves from now on`);
     } catch (error) {
       report(error);
     }
@@ -42,6 +42,7 @@ function serving(shelf, told, change) {
     ...figures.map((name) => (name in each.metrics ? percent(each.metrics[name]) : "")), number(each.fit_seconds), act(each)]);
   return h("section", { class: "card" }, h("h2", {}, "Who serves"),
     h("p", { id: "serving", tabindex: "-1" }, "Searches are answered by ", h("strong", {}, shelf.recipe), shelf.model ? " with a fitted model." : ", which needs no model."),
+    shelf.notice && h("p", { class: "note bad" }, shelf.notice),
     told.overruled && h("p", { class: "note" }, "A setting says which recipe or model searches, so that a promotion changes nothing here."),
     shelf.models.filter((each) => each.problem).map((each) => h("p", { class: "note bad" }, each.problem)),
     rows.length ? table(columns, rows, "Models") : h("p", { class: "quiet" }, "No model lies on the shelf yet."),
