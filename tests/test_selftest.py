@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import traffic
 from tests_cli import run
-from toolscout import metrics, recipes
+from toolscout import champion, metrics, recipes
 from toolscout.errors import ConfigError
 from toolscout.learn import learn
 from toolscout.lint import lint
@@ -99,6 +100,9 @@ def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
         assert after.recommended == "champion" and after.sure
         logged = {row.recipe: row.kinds["logged"]["ndcg@5"] for row in after.rows}
         assert {"champion", "hybrid"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
+        shutil.rmtree(champion.place(scout.settings.home, champion.history(scout.settings.home)[-1].model))
+        broken = selftest(scout)
+        assert "instead of the promoted model" in broken.problems["champion"] and len(broken.rows) == 3
 
 
 def test_the_floor_file_holds_in_ci(toy: Scout, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def selftest(
     asked = probes(catalogue.tools(), most=most, seed=seed)
     if not asked:
         raise ConfigError("expected tools with a description to make requests of, found none: add a source")
-    way = scout.ways.find(None, None)
+    way, notice = scout.serving()
     logged = _logged(scout, set(catalogue.ids), way)
     asked += logged
     ways = {name: Way(name) for name in dict.fromkeys((*RECIPES, *recipe))}
@@ -120,7 +120,8 @@ def selftest(
     if way.model is not None:
         ways[CHAMPION] = way
     scored: dict[str, metrics.PerQuery] = {}
-    rows, problems = [], {}
+    rows: list[Row] = []
+    problems = {CHAMPION: notice} if notice else {}
     for name, each in ways.items():
         say(f"{name}: {len(asked):,} requests")
         try:

@@ -36,7 +36,7 @@ def selftest_command(
     The requests are made by rule from names, descriptions and parameters, and taken from the journal where it holds
     enough. The figures compare recipes and watch for loss; they do not say how well people are served.
     """
-    way = scout.ways.find(None, None)
+    way, _ = scout.serving()
     serving = "champion" if way.model is not None else way.recipe
     wanted, lowest = read_floor(check) if check else (serving, min_recall)
     extra = [name for name in (*names, serving, wanted) if name != "champion"]
