@@ -34,6 +34,8 @@ def test_an_unknown_setting_is_named_with_its_place_and_the_nearest_known(tmp_pa
         ({"TOOLSCOUT_K": "0"}, "expected a number above 0, found 0"),
         ({"TOOLSCOUT_CALL_TIMEOUT": "nan"}, "call_timeout: expected a number above 0"),
         ({"TOOLSCOUT_GATEWAY_BUDGET": "10"}, "gateway_budget: expected at least 200 tokens, found 10"),
+        ({"TOOLSCOUT_FALSE_REJECTS": "0.5"}, "false_rejects: expected a share from 0"),
+        ({"TOOLSCOUT_FALSE_REJECTS": "nan"}, "false_rejects: expected a share from 0"),
         ({"TOOLSCOUT_JOURNAL": "perhaps"}, "expected true or false, found 'perhaps'"),
         ({"TOOLSCOUT_JOURNAL_QUERIES": "some"}, "expected full, hash or none, found 'some'"),
     ],

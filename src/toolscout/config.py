@@ -23,6 +23,7 @@ __all__ = ["Settings", "load_settings"]
 
 FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
+MOST_REJECTS: Final = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Settings:
     llm_price_in: float = 0.0
     llm_price_out: float = 0.0
     learn_trust: tuple[str, ...] = ()
+    false_rejects: float = 0.02
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +80,12 @@ class Settings:
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
+        if not 0 <= self.false_rejects <= MOST_REJECTS:
+            origin = self.origins.get("false_rejects", "argument")
+            raise ConfigError(
+                f"false_rejects: expected a share from 0 (nothing is turned away) to {MOST_REJECTS}, "
+                f"found {self.false_rejects} ({origin})"
+            )
         if self.gateway_budget < MIN_BUDGET:
             origin = self.origins.get("gateway_budget", "argument")
             raise ConfigError(

@@ -303,7 +303,7 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
     )
     model = f"{name}-{job.identity[:12]}"
     shelf.mkdir(parents=True, exist_ok=True)
-    manifest = fit(dataclasses.replace(job, out=shelf / model, notes=notes)).manifest
+    manifest = fit(dataclasses.replace(job, out=shelf / model, notes={**job.notes, **notes})).manifest
     return Candidate(recipe=name, model=model, dev=dict(manifest.metrics), seconds=manifest.fit_seconds)
 
 

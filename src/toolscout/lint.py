@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from toolscout.indexes.words import tokenize
-from toolscout.pipeline import Stage
+from toolscout.pipeline import Decide, Pipeline, Stage
 from toolscout.probes import Maker, sample
 from toolscout.types import Search, Tool, parameter_names
 
@@ -71,11 +71,13 @@ def lint(
 
     Args:
         tools: of the catalogue; where not all are visible, those that are.
-        stage: what searches it.
+        stage: what searches it; whether a request would be turned away does not count here.
         most: tools at most.
         seed: of the requests.
         visible: whose tools are searched; None: all.
     """
+    if isinstance(stage, Pipeline):
+        stage = Pipeline(each for each in stage.stages if not isinstance(each, Decide))
     by_id = {tool.id: tool for tool in tools}
     tries: Counter[str] = Counter()
     hits: Counter[str] = Counter()

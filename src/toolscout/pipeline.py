@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from toolscout.errors import PipelineError
-from toolscout.types import Explanation, Hit, Search, Tool, Trace
+from toolscout.types import Answer, Explanation, Hit, Search, Tool, Trace
 
 __all__ = [
     "Cut",
     "Decide",
     "Detect",
+    "Floors",
     "Fuse",
     "Index",
     "Pipeline",
@@ -32,6 +33,7 @@ __all__ = [
     "Retrieve",
     "Rewrite",
     "Stage",
+    "Verdict",
     "newest",
     "order",
     "reciprocal_rank",
@@ -153,14 +155,36 @@ def order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
 # --- the verbs --------------------------------------------------------------------------------------------------------
 
 
+class Floors(msgspec.Struct, frozen=True):
+    """Probabilities below which a request is turned away.
+
+    Attributes:
+        budgets: shares of the requests that need a tool, and have one, that may be turned away; ascending from 0.
+        need: for each budget, the floor of the need.
+        fit: for each budget, the floor of the probability that a tool fits; empty: nobody judged that.
+    """
+
+    budgets: tuple[float, ...]
+    need: tuple[float, ...]
+    fit: tuple[float, ...] = ()
+
+    def need_at(self, budget: float) -> float:
+        """The floor of the need for a budget, between those of its neighbours."""
+        return float(np.interp(budget, self.budgets, self.need))
+
+    def fit_at(self, budget: float) -> float:
+        """The floor of the fit for a budget."""
+        return float(np.interp(budget, self.budgets, self.fit)) if self.fit else 0.0
+
+
 class Detect(Stage):
     """query → need: the probability that the request needs any tool."""
 
     writes = frozenset({"need"})
 
-    def __init__(self, judge: Callable[[list[str]], Sequence[float]]) -> None:
-        """Take `judge`: a batch of queries → one probability each."""
-        self.judge = judge
+    def __init__(self, judge: Callable[[list[str]], Sequence[float]], floors: Floors | None = None) -> None:
+        """Take `judge`: a batch of queries → one probability each; and when that is too low, if it is known."""
+        self.judge, self.floors = judge, floors
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         needs = self.judge([search.query for search in searches])
@@ -411,21 +435,58 @@ class Cut(Stage):
         return hits[: search.k if self.k is None else self.k]
 
 
+class Verdict(NamedTuple):
+    """What was judged of one search.
+
+    Attributes:
+        need: probability that any tool is needed.
+        fit: probability that one of the visible tools fits, where one is needed.
+        answer: `no_tool_needed` or `no_tool_fits` if it is to be turned away.
+        reason: one sentence that says why.
+    """
+
+    need: float
+    fit: float
+    answer: Answer | None = None
+    reason: str = ""
+
+
 class Decide(Stage):
-    """need + hits → answer and, when it is empty, the reason."""
+    """need + hits → answer and, when it is empty, the reason.
+
+    A search that is turned away loses its hits; its answer says whether none is needed or none fits.
+    """
 
     reads = frozenset({"query", "hits"})
-    writes = frozenset({"answer", "reason"})
+    writes = frozenset({"hits", "need", "answer", "reason"})
 
-    def __init__(self, why_empty: Callable[[Search], str] | None = None) -> None:
-        """Take `why_empty`: a search without hits → one sentence that says why."""
-        self.why_empty = why_empty
+    def __init__(
+        self,
+        why_empty: Callable[[Search], str] | None = None,
+        judge: Callable[[Sequence[Search]], Sequence[Verdict | None]] | None = None,
+    ) -> None:
+        """Take what knows more.
+
+        Args:
+            why_empty: a search without hits → one sentence that says why.
+            judge: a batch → a verdict each, or None where nothing can be said; see `toolscout.decision`.
+        """
+        self.why_empty, self.judge = why_empty, judge
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        return [self._decide(search) for search in searches]
+        verdicts = self.judge(searches) if self.judge else [None] * len(searches)
+        return [self._decide(search, verdict) for search, verdict in zip(searches, verdicts, strict=True)]
 
-    def _decide(self, search: Search) -> Search:
+    def _decide(self, search: Search, verdict: Verdict | None) -> Search:
+        if verdict is not None and search.need is None:
+            search = msgspec.structs.replace(search, need=verdict.need)
+        if verdict is not None and verdict.answer is not None:
+            reason = f"{search.reason}; {verdict.reason}" if search.reason else verdict.reason
+            return msgspec.structs.replace(search, answer=verdict.answer, reason=reason, hits=())
         if search.hits:
             return msgspec.structs.replace(search, answer="tools")
         reason = search.reason or (self.why_empty(search) if self.why_empty else "no tool matches the query")
         return msgspec.structs.replace(search, answer="no_tool_fits", reason=reason)
+
+    def note(self, search: Search) -> str:
+        return "" if search.need is None else f"need {search.need:.2f}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from toolscout import champion, encoders, models, recipes
+from toolscout.decision import judge
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
 from toolscout.evidence import Live
@@ -262,9 +263,9 @@ class Scout(Inventory):
                     catalogue = self.store.catalogue()
                     parts = self.parts(way, catalogue, embed=embed, progress=progress, live=self._evidence(way))
                     retrieve = recipes.build(way.recipe, parts)
-                    why = functools.partial(_why_empty, catalogue)
+                    decide = Decide(functools.partial(_why_empty, catalogue), judge(parts, retrieve))
                     prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
-                    held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> Decide(why)
+                    held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[way.key] = held, way.manifest

@@ -11,7 +11,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -45,6 +45,7 @@ MIGRATIONS: Final = (
     """,
     pins.MIGRATION,
 )
+Held = TypeVar("Held")
 PINNED_KINDS: Final = ("mcp",)  # sources that others run; files and modules are the owner's own
 
 
@@ -129,6 +130,7 @@ class Catalogue:
                 self.waiting.setdefault(key, []).append(each)
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
+        self._shared: dict[str, Any] = {}
         self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
     @classmethod
@@ -161,6 +163,13 @@ class Catalogue:
             if len(self._masks) >= 256:
                 self._masks.pop(next(iter(self._masks)), None)
             self._masks[visible] = found
+        return found
+
+    def held(self, key: str, make: Callable[[], Held]) -> Held:
+        """What `make` makes of this snapshot, once for all who ask under the key; nobody may change it."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: Held = self._shared[key]
         return found
 
     def cached(self, key: str, build: Callable[[], bytes]) -> bytes:

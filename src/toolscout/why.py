@@ -172,6 +172,9 @@ def _causes(
     if twins:
         causes.append(f"{_list(twins)} says almost the same and stands before it")
         fixes.append(f"say in its description what it does that {twins[0]} does not")
+    if rank is not None and rank <= search.k and not answer.hits and answer.reason:
+        causes.insert(0, f"the whole request is turned away: {answer.reason}")
+        fixes.append(f"ask for it by its name, {tool.name}, or set false_rejects to 0")
     if rank is not None and rank > search.k:
         causes.append(f"it stands at rank {rank}, and {search.k} tools are asked for")
         fixes.append(f"ask for {rank}: -k {rank}")

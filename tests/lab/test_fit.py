@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import lessons
@@ -15,6 +16,8 @@ from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
 from toolscout.lab.fit import Lesson, fit, lesson, prepared
 from toolscout.methods import Fitting
+from toolscout.pipeline import Floors
+from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
 
 
@@ -229,3 +232,14 @@ def test_the_command_trains_and_says_what_came_out(root: Path, monkeypatch: pyte
     refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
     assert refused.exit_code == 1 and "found one that is not" in refused.stderr
     assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1
+
+
+def test_a_model_brings_the_floors_of_its_own_requests(root: Path, tmp_path: Path) -> None:
+    found = fit(prepared("neighbours", learned(root), tmp_path / "model", settings=Settings(home=tmp_path / "home")))
+    floors = msgspec.convert(found.manifest.values["floors"], Floors)
+    assert floors.need_at(0) == floors.fit_at(0) == 0.0 and floors.need == tuple(sorted(floors.need))
+    with Scout(tmp_path / "home") as scout:
+        scout.add(root / "slang", name="slang")
+        asked = [*learned(root).dataset.texts("test").values()]
+        answers = [scout.search(text, model=found.folder).answer for text in asked]
+        assert answers.count("tools") >= 0.95 * len(asked), "what a model has learned is not turned away"

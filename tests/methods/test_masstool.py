@@ -21,7 +21,8 @@ from toolscout.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.masstool import Pool, Reader, calibrated, nearest, needs  # noqa: E402
+from toolscout.methods.calibration import platt  # noqa: E402
+from toolscout.methods.masstool import Pool, Reader, nearest, needs  # noqa: E402
 from toolscout.models import Model  # noqa: E402
 from toolscout.pipeline import Stage  # noqa: E402
 from toolscout.store import Catalogue  # noqa: E402
@@ -242,7 +243,7 @@ def test_what_was_used_since_counts_at_once_and_not_when_the_tool_is_gone(slang:
 def test_the_calibration_is_the_best_sigmoid_of_balanced_classes() -> None:
     random = np.random.default_rng(3)
     tool, chat = random.normal(2.0, 2.0, size=400), random.normal(-1.0, 1.0, size=50)
-    by = calibrated(tool, chat)
+    by = platt(tool, chat)
 
     def cost(slope: float, shift: float) -> float:
         ones, zeros = 401 / 402, 1 / 52

@@ -175,6 +175,18 @@ class BM25:
                 scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
         return scores
 
+    def mass(self, query: str) -> tuple[float, float]:
+        """What a tool that held every term of the query without end would score, a bound that none reaches; and the
+        share of the terms that some tool holds. A term that none holds counts as the rarest.
+        """
+        most, known, total = 0.0, 0, 0
+        for term, count in self._terms(query).items():
+            number = self._vocabulary.get(term)
+            held = 0 if number is None else int(self._bounds[number + 1] - self._bounds[number])
+            most += count * math.log(1 + (len(self.ids) - held + 0.5) / (held + 0.5))
+            known, total = known + (held > 0), total + 1
+        return most, known / max(total, 1)
+
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Rank, score and reasons of one tool, exact however far down it is.
 

@@ -9,19 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolscout import encoders, models, recipes
+import msgspec
+
+from toolscout import decision, encoders, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool, Qrels, drop_leaks, in_dev
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.methods import Base, Fitting, Parts
 from toolscout.models import Data, Manifest, Model
+from toolscout.pipeline import Floors
 from toolscout.store import Catalogue
 from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
 
 __all__ = ["Lesson", "fit", "lesson", "on_shelf", "prepared"]
 
+CALIBRATE: Final = 500  # requests that the floors of the decision are set by, at most
 OF_BASE: Final = "base."  # settings with this before their name are those of the recipe that a fit goes on from
 
 
@@ -172,8 +176,16 @@ def prepared(
         no_tool=no_tool,
         resume=resume,
         base=base,
+        notes={"floors": msgspec.to_builtins(_floors(learned))},
         say=say,
     )
+
+
+def _floors(learned: Lesson) -> Floors:
+    """How low need and fit may be before a request is turned away, by requests that the tools are known to serve."""
+    queries = [*learned.dev, *learned.train]
+    some = queries[:: -(-len(queries) // CALIBRATE)]
+    return decision.floors_of(Parts(Catalogue.of(learned.tools)), [learned.dataset.queries[each] for each in some])
 
 
 def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str, Any]) -> Base:

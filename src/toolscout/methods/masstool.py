@@ -28,11 +28,12 @@ from toolscout.fusion import DEPTH
 from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
 from toolscout.methods import Fitting, Parts, dpr
+from toolscout.methods.calibration import floors, platt
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.sets import Sets
 from toolscout.methods.tuning import FOLDER, Amount, Count, Graphs, kept, trained
 from toolscout.methods.usage import softmax
-from toolscout.pipeline import Detect, Retrieve, Stage
+from toolscout.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import Tool, digest, render
 
 __all__ = ["Options", "Pool", "Reader", "fit", "make"]
@@ -127,7 +128,9 @@ def fit(job: Fitting) -> None:
     }
     if judges:
         towers = Reader(arrays, options.transfer)
-        values["need"] = calibrated(towers.read(rows[n:], arrays["pool"], passed[n:])[1], towers.logits(held))
+        logits = towers.read(rows[n:], arrays["pool"], passed[n:])[1]
+        values["need"] = platt(logits, towers.logits(held))
+        values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
     job.save(
         {
             **arrays,
@@ -276,33 +279,8 @@ class Reader:
         return np.stack([weights @ row for row in rows]) if len(rows) else np.empty((0, len(weights)), dtype=np.float32)
 
 
-def calibrated(tool: npt.NDArray[np.float64], chat: npt.NDArray[np.float64]) -> dict[str, float]:
-    """Slope and shift that make logits probabilities on held-out queries of both kinds, each with half of the mass.
-
-    Platt's sigmoid by Newton's method (Platt 1999), with his smoothed targets.
-
-    Args:
-        tool: logits of queries that need a tool.
-        chat: of queries that need none.
-    """
-    logits = np.concatenate([tool, chat])
-    targets = np.repeat([(len(tool) + 1) / (len(tool) + 2), 1 / (len(chat) + 2)], [len(tool), len(chat)])
-    mass = np.repeat([0.5 / len(tool), 0.5 / len(chat)], [len(tool), len(chat)])
-    columns = np.stack([logits, np.ones_like(logits)], axis=1)
-    found = np.array([1.0, 0.0])
-    for _ in range(50):
-        shares = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
-        slope = columns.T @ (mass * (shares - targets))
-        bend = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-9 * np.eye(2)
-        step = np.linalg.solve(bend, slope)
-        found = found - step * min(1.0, 10 / max(1e-12, float(np.abs(step).max())))
-        if np.abs(step).max() < 1e-9:
-            break
-    return {"slope": float(found[0]), "shift": float(found[1])}
-
-
 def needs(logits: npt.NDArray[np.float64], by: Mapping[str, float]) -> npt.NDArray[np.float64]:
-    """Logits → probabilities; see `calibrated`."""
+    """Logits → probabilities; see `platt`."""
     probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(by["slope"] * logits + by["shift"], -40, 40)))
     return probabilities
 
@@ -392,4 +370,5 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     retrieve = Retrieve(index, label="masstool", encode=meant, mask=parts.catalogue.mask, depth=DEPTH)
     if "need" not in values:
         return retrieve
-    return Detect(lambda texts: needs(towers.logits(encode(texts)), values["need"]).tolist()) >> retrieve
+    low = msgspec.convert(values["need_floors"], Floors) if "need_floors" in values else None
+    return Detect(lambda texts: needs(towers.logits(encode(texts)), values["need"]).tolist(), low) >> retrieve

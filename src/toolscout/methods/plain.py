@@ -44,7 +44,8 @@ def word_index(parts: Parts, settings: BM25Settings = CODE) -> BM25:
         index = BM25.build(parts.catalogue.tools(), settings)
         return pack(index.arrays(), index.meta)
 
-    return BM25.from_arrays(*unpack(parts.catalogue.cached(f"bm25/{settings.fingerprint}", built)))
+    key = f"bm25/{settings.fingerprint}"
+    return parts.catalogue.held(key, lambda: BM25.from_arrays(*unpack(parts.catalogue.cached(key, built))))
 
 
 def dense(parts: Parts, settings: Mapping[str, Any]) -> Stage:
@@ -65,7 +66,7 @@ def tool_index(parts: Parts, encoder: Encoder, style: str = "named") -> Exact:
         return pack(index.arrays(), index.meta)
 
     key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
-    return Exact.from_arrays(*unpack(parts.catalogue.cached(key, built)))
+    return parts.catalogue.held(key, lambda: Exact.from_arrays(*unpack(parts.catalogue.cached(key, built))))
 
 
 def hybrid(parts: Parts, settings: Mapping[str, Any]) -> Stage:

@@ -1,0 +1,80 @@
+"""Probabilities that mean what they say, and floors that keep a budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolscout.methods.calibration import BUDGETS, floors, platt
+from toolscout.methods.logistic import logistic, sigmoid
+
+
+def drawn(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Need and fit of requests that need a tool and have one; the two go together in part."""
+    rng = np.random.default_rng(seed)
+    both = rng.normal(size=n)
+    return sigmoid(1 + both + rng.normal(size=n)), sigmoid(1 + both + rng.normal(size=n))
+
+
+def test_platt_finds_the_slope_and_the_shift_that_were_put_in() -> None:
+    rng = np.random.default_rng(0)
+    true = rng.normal(scale=2, size=40_000)
+    labels = rng.random(40_000) < sigmoid(true)
+    given = (true - 0.7) / 3  # what a badly scaled model would say
+    weights = np.where(labels, labels.mean(), 1 - labels.mean())
+    by = platt(given[labels], given[~labels])
+    told = sigmoid(by["slope"] * given + by["shift"])
+    for low, high in ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0)):
+        inside = (told >= low) & (told < high)
+        share = (labels[inside] / weights[inside]).sum() / (1 / weights[inside]).sum()
+        assert share == pytest.approx(told[inside].mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("n", [300, 2_000])
+def test_the_budget_is_kept_on_requests_that_were_not_seen(n: int) -> None:
+    later = drawn(999, 20_000)
+    for budget in BUDGETS[1:]:
+        lost = []
+        for seed in range(20):
+            found = floors(*drawn(seed, n))
+            lost.append(np.mean((later[0] < found.need_at(budget)) | (later[1] < found.fit_at(budget))))
+        assert np.mean(lost) <= budget + 0.002, (n, budget)
+        assert np.mean(lost) >= 0.5 * budget - 1.5 / n, (n, budget)  # and it is spent
+
+
+def test_one_that_is_judged_alone_may_spend_the_whole_budget() -> None:
+    need, fit = drawn(0, 5_000)
+    alone, both = floors(need), floors(need, fit)
+    assert alone.fit == () and alone.fit_at(0.05) == 0.0
+    for budget in (0.01, 0.05, 0.2):
+        assert np.mean(need < alone.need_at(budget)) == pytest.approx(budget, abs=1e-3)
+        assert both.need_at(budget) < alone.need_at(budget)
+
+
+def test_floors_rise_with_the_budget_and_too_few_requests_turn_nobody_away() -> None:
+    found = floors(*drawn(3, 1_000))
+    assert found.need == tuple(sorted(found.need)) and found.fit == tuple(sorted(found.fit))
+    assert found.need_at(0) == found.fit_at(0) == 0.0
+    assert found.need_at(0.02) < found.need_at(0.04) < found.need_at(0.05)
+    few = floors(*drawn(3, 10))
+    assert few.need_at(0.05) == few.fit_at(0.05) == 0.0 < few.need_at(0.2)
+    same = floors(np.full(1_000, 0.5), np.full(1_000, 0.5))
+    assert same.need_at(0.2) <= 0.5 and same.fit_at(0.2) <= 0.5, "equal ones are not turned away"
+
+
+def test_mass_counts_as_repetition_does() -> None:
+    need, fit = drawn(5, 400)
+    heavy = np.where(np.arange(400) < 200, 3.0, 1.0)
+    repeated = np.repeat(np.arange(400), heavy.astype(int))
+    weighed, plain = floors(need, fit, heavy), floors(need[repeated], fit[repeated])
+    for budget in (0.05, 0.1, 0.2):
+        assert weighed.need_at(budget) == pytest.approx(plain.need_at(budget), abs=0.03)
+
+
+def test_logistic_counts_mass_as_repetition() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(60, 3))
+    labels = rows[:, 0] + rng.normal(size=60) > 0
+    times = rng.integers(1, 4, size=60)
+    again = np.repeat(np.arange(60), times)
+    assert logistic(rows, labels, 1e-2, times) == pytest.approx(logistic(rows[again], labels[again], 1e-2), abs=1e-6)

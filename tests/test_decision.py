@@ -1,0 +1,250 @@
+"""The decision of every search: two answers with reasons, a budget, and who is never turned away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from toolscout import decision
+from toolscout.decision import Judge, floors_of, judge, read
+from toolscout.errors import ConfigError, StoreError
+from toolscout.methods import Parts
+from toolscout.pipeline import Decide, Detect, Floors, Stage, Verdict
+from toolscout.scout import Scout
+from toolscout.store import Catalogue
+from toolscout.testing import check_stage, toy_tools
+from toolscout.types import Hit, Search, Tool
+
+EVERYDAY = Path(decision.__file__).with_name("data") / "everyday.jsonl"
+CHAT = (
+    "Tell me a joke about a philosopher.",
+    "Write a Python function that reverses a linked list, and explain why it works.",
+    "Roleplay as a dragon that guards a castle and refuses to let anybody in.",
+    "Who was Napoleon, and why did he lose the battle of Waterloo?",
+)
+ASKS = (
+    "what will the weather be in Oslo tomorrow?",
+    "send an email to my landlord about the broken heater",
+    "convert 100 euros to dollars",
+    "set a timer for ten minutes",
+)
+
+
+@pytest.fixture(scope="module")
+def everyday(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with Scout(tmp_path_factory.mktemp("everyday"), false_rejects=0.05) as scout:
+        scout.add(EVERYDAY)
+        yield scout
+
+
+class Given(Stage):
+    """Hits as given."""
+
+    writes = frozenset({"hits"})
+
+    def __init__(self, *hits: Hit) -> None:
+        self.hits = hits
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        return [msgspec.structs.replace(search, hits=self.hits) for search in searches]
+
+
+def parts(tools: Sequence[Tool] | None = None, **settings: Any) -> Parts:
+    found = Parts(Catalogue.of(toy_tools() if tools is None else tools))
+    return dataclasses.replace(found, settings=dataclasses.replace(found.settings, **settings))
+
+
+def over(tools: Sequence[Tool] | None = None, **settings: Any) -> Judge:
+    found = judge(parts(tools, **settings), Given())
+    assert found is not None
+    return found
+
+
+def strict(found: Judge, need: float = 0.0, fit: float = 0.0) -> Judge:
+    """The same with floors of one's own."""
+    return dataclasses.replace(found, floors=Floors((0.0, 0.02), (need, need), (fit, fit)))
+
+
+def ask(found: Judge, query: str, *hits: Hit, **fields: Any) -> Search:
+    [answer] = (Given(*hits) >> Decide(judge=found))([Search(query=query, **fields)])
+    return answer
+
+
+def test_the_bundled_numbers_load_and_say_what_they_were_fitted_on() -> None:
+    found = read()
+    assert found.about["sets"] and set(found.about["sets"].values()) <= {"MIT", "Apache-2.0"}
+    assert "toollens" not in found.about["sets"] and "tooldet" not in found.about["no_tool"]
+    for linear in (found.need, found.fit):
+        assert all(np.isfinite([*linear.means, *linear.weights, linear.shift])) and min(linear.deviations) > 0
+    assert found.floors.budgets[0] == 0 and found.floors.need == tuple(sorted(found.floors.need))
+    assert 0 < found.floors.need_at(0.02) < 0.5 and 0 < found.floors.fit_at(0.02) < 0.5
+
+
+def test_chat_is_turned_away_with_a_reason_and_requests_are_not(everyday: Scout) -> None:
+    for query in CHAT:
+        found = everyday.search(query)
+        assert (found.answer, found.hits) == ("no_tool_needed", ()), query
+        assert found.need is not None and found.need < 0.5
+        assert found.reason and found.reason.startswith("the request seems to need no tool")
+    for query in ASKS:
+        found = everyday.search(query)
+        assert found.answer == "tools" and found.hits and found.reason is None, query
+        assert found.need is not None and found.need > 0.5
+
+
+def test_what_no_tool_does_is_another_answer(everyday: Scout) -> None:
+    only_files = Catalogue.of([tool for tool in toy_tools() if tool.source == "files"])
+    found = ask(
+        over(only_files.tools(), false_rejects=0.1),
+        "reserve a hotel room in Lisbon for three nights",
+        Hit("files/copy", 1.0),
+    )
+    assert (found.answer, found.hits) == ("no_tool_fits", ())
+    assert found.reason and found.reason.startswith("none of 2 tools seems to do what is asked")
+
+
+def test_the_budget_is_a_setting_and_nothing_turns_nobody_away(everyday: Scout, tmp_path: Path) -> None:
+    assert judge(parts(false_rejects=0.0), Given()) is None
+    with Scout(tmp_path, false_rejects=0) as scout:
+        scout.add(EVERYDAY)
+        found = scout.search(CHAT[0])
+        assert (found.answer, found.need) == ("tools", None) and found.hits
+    for wrong in (-0.1, 0.3):
+        with pytest.raises(ConfigError, match="false_rejects: expected a share from 0"):
+            Scout(tmp_path, false_rejects=wrong)
+    lost = [ask(over(false_rejects=budget), "something for the garden").answer for budget in (0.005, 0.2)]
+    assert "no_tool_fits" in lost or lost == ["no_tool_needed", "no_tool_needed"]
+
+
+def test_tools_that_are_named_are_never_turned_away(toy: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    impossible = Floors((0.0, 0.2), (1.1, 1.1), (1.1, 1.1))
+    with Scout(toy.settings.home) as scout:
+        numbers = msgspec.structs.replace(read(), floors=impossible)
+        monkeypatch.setattr(decision, "read", lambda *_: numbers)
+        assert scout.search("send a message to my sister").hits == ()
+        for query in ("getAirQuality", "write a poem with `sha256`", "select:copy", "sing about files/copy to me"):
+            found = scout.search(query)
+            assert found.answer == "tools" and found.hits, query
+        missing = scout.search("select:nothing_of_the_kind")
+        assert (missing.answer, missing.need) == ("no_tool_fits", None) and "is called" in (missing.reason or "")
+
+
+def test_an_exact_hit_is_kept_whatever_the_floors_say() -> None:
+    found = ask(strict(over(), need=1.1, fit=1.1), "tell me a story", Hit("files/copy", 1.0, "exact name"))
+    assert (found.answer, found.ids, found.need) == ("tools", ("files/copy",), None)
+
+
+def test_either_floor_turns_away_and_the_likelier_answer_is_given() -> None:
+    hit, chat = Hit("mail/send_email", 1.0), "Tell me a story about a dragon, in the style of an old saga."
+    for floors in ({"need": 1.1}, {"fit": 1.1}):
+        unfit = ask(strict(over(), **floors), "send a message by e-mail", hit)
+        assert (unfit.answer, unfit.hits) == ("no_tool_fits", ())
+        assert unfit.reason and unfit.reason.startswith("none of 10 tools seems to do what is asked")
+        needless = ask(strict(over(), **floors), chat, hit)
+        assert (needless.answer, needless.hits) == ("no_tool_needed", ())
+        assert needless.reason and f"{needless.need:.2f}" in needless.reason
+    assert ask(strict(over()), chat, hit).ids == ("mail/send_email",)
+    single = ask(strict(over([tool for tool in toy_tools() if tool.id == hit.id]), fit=1.1), "send a message", hit)
+    assert single.reason and single.reason.startswith("the only tool does not seem")
+
+
+def test_a_reason_that_was_there_stays() -> None:
+    found = ask(strict(over(), fit=1.1), "send a message", Hit("a/b", 1.0), reason="searched with bm25 alone: down")
+    assert found.reason and found.reason.startswith("searched with bm25 alone: down; none of 10")
+
+
+def test_nothing_is_said_where_it_would_be_guessed() -> None:
+    found = strict(over(), need=1.1, fit=1.1)
+    for query in ("", "   ", "qzxv wvut plonkh", "天气预报", "переведи текст"):
+        assert found([Search(query=query)]) == [None], query
+    assert found([Search(query="send a message", visible=_nothing)]) == [None]
+    assert strict(over([]), need=1.1)([Search(query="send a message")]) == [None]
+    assert found([]) == []
+
+
+def _nothing(tool: Tool) -> bool:
+    return False
+
+
+def _files(tool: Tool) -> bool:
+    return tool.source == "files"
+
+
+def test_what_a_caller_may_not_see_is_not_weighed() -> None:
+    found = over()
+    [every, some] = found([Search(query="book a flight"), Search(query="book a flight", visible=_files)])
+    assert every is not None and some is not None and every.fit > some.fit
+    strictly = strict(found, fit=1.1)
+    [told] = strictly([Search(query="book a flight", visible=_files)])
+    assert told is not None and "none of 2 tools" in told.reason
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_small_catalogues_and_any_k_are_judged(count: int) -> None:
+    stage = Given(Hit("weather/get_forecast", 1.0)) >> Decide(judge=over(toy_tools()[:count]))
+    queries = ["will it rain or snow in the coming days", "copy", "", "x" * 5_000, "weather\n" * 300]
+    check_stage(stage, [Search(query=query, k=1_000) for query in queries])
+    [found] = stage([Search(query="weather forecast of a city")])
+    assert found.answer == "tools" and found.need is not None and found.need > 0.5
+
+
+def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
+    detect = Detect(lambda texts: [0.3] * len(texts), Floors((0.0, 0.2), (0.0, 5.0)))
+    found = judge(parts(false_rejects=0.2), detect >> Given())
+    assert found is not None and found.own is detect.floors
+    for need, answer in ((0.3, "no_tool_needed"), (0.99, "no_tool_fits")):
+        assert ask(found, ASKS[1], Hit("mail/send_email", 1.0), need=need).answer == answer
+    lenient = dataclasses.replace(found, own=Floors((0.0, 0.2), (0.0, 0.5)))  # half of the budget: floor 0.25
+    kept = ask(lenient, ASKS[1], Hit("mail/send_email", 1.0), need=0.3)
+    assert (kept.answer, kept.need) == ("tools", 0.3)
+    untold = dataclasses.replace(found, own=None)
+    assert ask(untold, ASKS[1], Hit("mail/send_email", 1.0), need=0.01).answer == "tools"
+
+
+def test_floors_of_known_requests_keep_the_budget_among_them() -> None:
+    texts = [f"{verb} {what}" for verb in ("please", "i want to", "can you") for what in ASKS + CHAT] * 20
+    found, by = floors_of(parts(), texts), over()
+    verdicts = [each for each in strict(by)([Search(query=text) for text in texts]) if each is not None]
+    for budget in (0.05, 0.2):
+        lost = [each.need < found.need_at(budget) or each.fit < found.fit_at(budget) for each in verdicts]
+        assert np.mean(lost) <= budget
+    assert floors_of(parts(), ["天气预报"]).need_at(0.2) == 0.0 == floors_of(parts(), []).fit_at(0.2)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "decision.json"
+    whole = msgspec.to_builtins(read())
+    short = {**whole, "need": {**whole["need"], "weights": whole["need"]["weights"][:-1]}}
+    for damaged in (b"{", b"{}", msgspec.json.encode({**whole, "format": "decision/9"}), msgspec.json.encode(short)):
+        file.write_bytes(damaged)
+        with pytest.raises(StoreError, match="expected a decision of format decision/1"):
+            read(file)
+    with pytest.raises(StoreError):
+        read(tmp_path / "absent.json")
+    other = msgspec.structs.replace(read(), encoders={"static": "another"})
+    monkeypatch.setattr(decision, "read", lambda *_: other)
+    with pytest.raises(StoreError, match="expected a decision for the bundled encoder"):
+        decision.bundled()
+
+
+def test_a_verdict_of_none_leaves_the_search_as_it_is() -> None:
+    def shrug(searches: Sequence[Search]) -> list[Verdict | None]:
+        return [None] * len(searches)
+
+    [found] = (Given(Hit("a/b", 1.0)) >> Decide(judge=shrug))([Search(query="x")])
+    assert (found.answer, found.need, found.reason) == ("tools", None, None)
+
+
+def test_why_names_the_rejection(toy: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = msgspec.structs.replace(read(), floors=Floors((0.0, 0.2), (0.0, 0.0), (1.1, 1.1)))
+    monkeypatch.setattr(decision, "read", lambda *_: numbers)
+    told = toy.why("find a hotel room in the city", "travel/find_hotel")
+    assert (told.shown, told.rank, told.ahead) == (False, 1, ())
+    assert told.causes[0].startswith("the whole request is turned away: none of 10 tools")
+    assert any("find_hotel" in fix and "false_rejects" in fix for fix in told.fixes)
