@@ -236,4 +236,5 @@ def test_a_query_that_everything_answers_keeps_to_the_limit_and_the_budget_and_s
         assert all(result["tools"] and "more tools for lack of room" in result["left_out"] for result in results)
         assert tokens(many.structured_content) < 3_500 and tokens(many.content[0].text) < 3_500
 
-    run(start, body, {"a": busy("150"), "b": raw("die-start")})
+    # nobody is turned away: only how much is answered is asked here
+    run(start, body, {"a": busy("150"), "b": raw("die-start")}, settings={"false_rejects": 0.0})
