@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lessons
@@ -333,8 +334,9 @@ def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_mo
 ) -> None:
     pytest.importorskip("torch")
     folder = models.save(
-        tmp_path / "m", recipe="dpr", job="j", arrays={}, tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
-        settings={"tool_length": Setting(64, "default")},
+        tmp_path / "m", recipe="dpr", job="j", arrays={"used": np.ones(len(slang.tools), dtype=np.bool_)},
+        tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
+        settings={"tool_length": Setting(64, "default"), "margin": Setting(0.0, "dev")},
         data=models.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: tiny_bert(folder / "encoder"),  # type: ignore[arg-type,return-value]
     ).folder  # fmt: skip
