@@ -113,7 +113,8 @@ class Signals:
                 continue
             most, known = self.words.mass(text)
             cosines = [
-                index.vectors[there] @ each[number] for index, each in zip(self.meanings.values(), vectors, strict=True)
+                np.einsum("nd,d->n", index.vectors[there], each[number])  # as `Exact`: a product would wake all threads
+                for index, each in zip(self.meanings.values(), vectors, strict=True)
             ]
             scores = np.stack([points / max(most, LEAST), *cosines])
             rows[number] = [*of_scores(scores), float(points.max()), known, float(np.log1p(len(points)))]

@@ -128,9 +128,22 @@ class StaticEncoder:
         self.dim: int = manifest["dim"]
         self.fingerprint: str = manifest["fingerprint"]
         self.pieces = WordPieces(pieces)
+        self._last: tuple[tuple[str, ...], Vectors] = ((), np.zeros((0, self.dim), dtype=np.float32))
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Texts → `(n, dim)` float32 unit rows; zeros for a text without known pieces, a query without known words."""
+        """Texts → `(n, dim)` float32 unit rows; zeros for a text without known pieces, a query without known words.
+
+        The last queries are kept: what ranks the tools and what judges whether any fits ask one after the other.
+        """
+        if kind == "tool":
+            return self._encoded(texts, kind)
+        last, rows = self._last
+        if last != (key := tuple(texts)):
+            rows = self._encoded(texts, kind)
+            self._last = key, rows
+        return rows.copy()
+
+    def _encoded(self, texts: Sequence[str], kind: Kind) -> Vectors:
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for start in range(0, len(texts), _BATCH):
             bags = [self.pieces(text) for text in texts[start : start + _BATCH]]

@@ -113,6 +113,7 @@ class BM25:
         self._data, self._indices, self._indptr = data, indices, indptr
         self._bounds = indptr.tolist()
         self._tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
+        self._last: tuple[str | None, npt.NDArray[np.float32]] = (None, np.zeros(0, dtype=np.float32))
 
     @classmethod
     def build(cls, tools: Sequence[Tool], settings: BM25Settings = CODE, **changes: Any) -> BM25:
@@ -165,7 +166,13 @@ class BM25:
         return ids, values
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
-        """The score of every tool for a query, `(len(ids),)`; 0 where no term is shared."""
+        """The score of every tool for a query, `(len(ids),)`, read only; 0 where no term is shared.
+
+        The last one is kept: what ranks the tools and what judges whether any fits ask one after the other.
+        """
+        last, scores = self._last
+        if last == query:
+            return scores
         scores = np.zeros(len(self.ids), dtype=np.float32)
         for term, count in self._terms(query).items():
             number = self._vocabulary.get(term)
@@ -173,6 +180,8 @@ class BM25:
                 start, end = self._bounds[number], self._bounds[number + 1]
                 part = self._data[start:end]
                 scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
+        scores.flags.writeable = False
+        self._last = query, scores
         return scores
 
     def mass(self, query: str) -> tuple[float, float]:
