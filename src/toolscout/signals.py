@@ -113,8 +113,7 @@ class Signals:
                 continue
             most, known = self.words.mass(text)
             cosines = [
-                np.einsum("nd,d->n", index.vectors[there], each[number])  # as `Exact`: a product would wake all threads
-                for index, each in zip(self.meanings.values(), vectors, strict=True)
+                index.cosines(each[number])[there] for index, each in zip(self.meanings.values(), vectors, strict=True)
             ]
             scores = np.stack([points / max(most, LEAST), *cosines])
             rows[number] = [*of_scores(scores), float(points.max()), known, float(np.log1p(len(points)))]

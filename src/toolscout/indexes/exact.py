@@ -38,6 +38,7 @@ class Exact:
         self.ids: tuple[str, ...] = ()
         self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
         self._slack = 0.0
+        self._last: tuple[Vectors, Vectors, Vectors] = (self.vectors[:0], self.vectors[:0], self.vectors[:0])
 
     @property
     def dim(self) -> int:
@@ -144,10 +145,26 @@ class Exact:
         score = float(scores[position])
         return Explanation("exact", rank(scores, position, visible), score, f"cosine {score:.3f}")
 
+    def cosines(self, query: Vectors) -> Vectors:
+        """`(len(ids),)`, read only: the cosine of every tool, as `search` finds it.
+
+        The last ones are kept: what ranks the tools and what judges whether any fits ask one after the other.
+
+        Args:
+            query: `(dim,)`, a unit row.
+        """
+        vectors, last, scores = self._last
+        if vectors is not self.vectors or not np.array_equal(last, query):
+            scores = np.einsum("nd,d->n", self.vectors, query)
+            scores.flags.writeable = False
+            self._last = self.vectors, query.copy(), scores
+        return scores
+
     def _scores(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
         """The cosines of the tools at some positions, or of all, each summed in the same order whatever is asked."""
-        vectors = self.vectors if positions is None else self.vectors[positions]
-        scores: Vectors = np.einsum("nd,d->n", vectors, row)
+        if positions is None:
+            return self.cosines(row)
+        scores: Vectors = np.einsum("nd,d->n", self.vectors[positions], row)
         return scores
 
     def _checked(self, vectors: npt.NDArray[Any], n: int) -> Vectors:
