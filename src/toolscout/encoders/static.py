@@ -22,6 +22,7 @@ MAX_PIECES: Final = 256
 _MAX_WORD: Final = 64
 _MOST_CACHED: Final = 100_000
 _BATCH: Final = 1024
+_KEPT: Final = 64
 # A run of letters and digits, or one character of a script written without spaces.
 _IDEOGRAPHS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD: Final = re.compile(f"[{_IDEOGRAPHS}]|[^\\W_{_IDEOGRAPHS}]+")
@@ -133,9 +134,9 @@ class StaticEncoder:
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Texts → `(n, dim)` float32 unit rows; zeros for a text without known pieces, a query without known words.
 
-        The last queries are kept: what ranks the tools and what judges whether any fits ask one after the other.
+        The last few queries are kept: what ranks the tools and what judges whether any fits ask one after the other.
         """
-        if kind == "tool":
+        if kind == "tool" or len(texts) > _KEPT:
             return self._encoded(texts, kind)
         last, rows = self._last
         if last != (key := tuple(texts)):

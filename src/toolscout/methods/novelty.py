@@ -2,14 +2,14 @@
 
 Training brought the tools that it used near to their queries, and so a new tool near it wins only by chance; but where
 few of the tools are new, those that come near by chance cost the others more than they bring. A new tool must be
-nearer by a margin: calibrated stacking (Chao et al., arXiv:1605.04253, eq. 3), the other way round. A catalogue of new
+nearer by a margin: calibrated stacking (Chao et al., arXiv:1605.04253), the other way round. A catalogue of new
 tools alone is left as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from toolscout.indexes import top_k
 from toolscout.methods import Fitting, Parts
 from toolscout.models import Model
 from toolscout.pipeline import Rerank, Stage
-from toolscout.types import Search
+from toolscout.types import Search, Tool
 
 __all__ = ["MARGINS", "behind", "margin"]
 
@@ -52,7 +52,7 @@ def margin(job: Fitting, cosines: Vectors, used: Mask, fixed: float | None) -> t
 def behind(stage: Stage, parts: Parts, model: Model) -> Stage:
     """The stage, new tools set back by the model's margin; `used` and `margin` are the model's."""
     step = model.manifest.settings["margin"].value
-    tools: list[Any] = parts.catalogue.tools()
+    tools: list[Tool] = parts.catalogue.tools()
     places = model.places(tools)
     used = np.append(model.arrays["used"], False)  # place -1: not in the model
     new = frozenset(tool.id for tool, place in zip(tools, places, strict=True) if not used[place])
