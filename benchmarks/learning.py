@@ -1,59 +1,137 @@
 """Does it get better from its own traffic? A dataset's training queries as traffic of many callers, `learn` in between.
 
-The training queries (dev among them) are cut into parts. Of each part every query is searched by one of the callers,
-then its gold tools are called with success, wherever they stood; then `learn` runs. The test queries are asked without
-a journal before the first part and after each. Ends with a rollback, which must restore the former answers exactly.
+A service (`toolscout serve`) runs from the first request to the last, each caller with a key of its own. The training
+queries (dev among them) are cut into parts. Of each part every query is searched by one of the callers, then its gold
+tools are called with success, wherever they stood; then `toolscout learn` runs beside the service. The test queries are
+asked without a journal before the first part and after each; whoever is promoted is compared with whom it follows. At
+the end the service itself must answer test queries the same. Ends with a rollback, which must restore the former
+answers exactly, and with a flood of false calls of one caller, if asked for. Several seeds draw the order, the parts
+and the noise anew.
 
-    python benchmarks/learning.py [--data toollens] [--parts 10] [--only 2] [--callers 50] [--noise 0.3] [--flood 20000]
+    python benchmarks/learning.py [--data toollens] [--parts 10] [--only 2] [--callers 50] [--flood 20000]
+    python benchmarks/learning.py --in-process --noise 0.3 --parts 10 --only 2 --seeds 20
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import click
+import httpx
+import msgspec
 
 from toolscout import champion, metrics
 from toolscout.dataset import Dataset
-from toolscout.errors import NotFound
+from toolscout.errors import NotFound, ToolscoutError
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import commit, machine, peak_mb, reset_peak, versions
-from toolscout.learn import Report, learn
+from toolscout.learn import learn
+from toolscout.policy import hashed_key, new_key
 from toolscout.scout import Scout
 
-SOURCE, BATCH = "tools", 64
+SOURCE, BATCH, FLOOD = "tools", 64, "flood"
+MEASURES = ("recall@5", "ndcg@5", "comp@5")
+COMPARED = 500  # test queries whose answers over HTTP must be those in process
 
 
 class Transport(Protocol):
-    """How traffic reaches toolscout; an HTTP client fits too."""
+    """How traffic reaches toolscout, and how it learns."""
 
-    def search(self, queries: Sequence[str], caller: str) -> Sequence[str]:
-        """Ask a batch, and return the id of each search."""
+    def search(self, queries: Sequence[str], caller: str) -> Sequence[tuple[str, list[str]]]:
+        """Ask a batch; the id and the tools of each search."""
 
     def called(self, search_id: str, tool: str, caller: str) -> None:
         """Say that a tool was called with success."""
 
+    def learn(self) -> dict[str, Any]:
+        """A `learn`; what its report says."""
+
 
 class InProcess:
-    """Traffic by method calls."""
+    """Method calls."""
 
     def __init__(self, scout: Scout) -> None:
         self.scout = scout
 
-    def search(self, queries: Sequence[str], caller: str) -> list[str]:
+    def search(self, queries: Sequence[str], caller: str) -> list[tuple[str, list[str]]]:
         found = self.scout.search_many(queries, caller=caller)
-        return [each.search_id or "" for each in found]
+        return [(each.search_id or "", list(each.ids)) for each in found]
 
     def called(self, search_id: str, tool: str, caller: str) -> None:
         self.scout.called(tool, ok=True, search_id=search_id, caller=caller)
+
+    def learn(self) -> dict[str, Any]:
+        reset_peak()
+        report = learn(self.scout, say=lambda line: click.echo(f"  {line}", err=True))
+        told: dict[str, Any] = msgspec.to_builtins(report)
+        return {**told, "learn_wall_seconds": report.seconds, "peak_rss_mb": round(peak_mb(), 1)}
+
+
+class OverHTTP:
+    """A service in a process of its own, a key for each caller; `learn` is the command."""
+
+    def __init__(self, home: Path, callers: Sequence[str]) -> None:
+        self.home = home
+        self.keys = {caller: new_key() for caller in callers}
+        lines = (
+            f'[[caller]]\nname = "{name}"\nkey = "{hashed_key(key)}"\nallow = ["**"]\n'
+            for name, key in self.keys.items()
+        )
+        policy = home / "policy.toml"
+        policy.write_text("\n".join(lines))
+        policy.chmod(0o600)
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "toolscout", "--home", str(self.home), *words]
+
+    def __enter__(self) -> Self:
+        self.service = subprocess.Popen(
+            self.command("serve", "--port", "0", "--rate", "0"), stderr=subprocess.PIPE, text=True
+        )
+        assert self.service.stderr is not None
+        found = (re.search(r"http://[\d.]+:\d+", line) for line in self.service.stderr)
+        address = next(filter(None, found), None)
+        if address is None:
+            raise ToolscoutError("the service did not start")
+        self.client = httpx.Client(base_url=address[0], timeout=60)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self.service.terminate()
+        self.service.communicate()
+
+    def post(self, path: str, body: Mapping[str, Any], caller: str) -> Any:
+        answer = self.client.post(path, json=body, headers={"authorization": f"Bearer {self.keys[caller]}"})
+        answer.raise_for_status()
+        return answer.json()
+
+    def search(self, queries: Sequence[str], caller: str) -> list[tuple[str, list[str]]]:
+        found = self.post("/v1/search/batch", {"queries": list(queries)}, caller)["results"]
+        return [(each["search_id"], [hit["id"] for hit in each["hits"]]) for each in found]
+
+    def called(self, search_id: str, tool: str, caller: str) -> None:
+        self.post("/v1/calls", {"tool": tool, "ok": True, "search_id": search_id}, caller)
+
+    def learn(self) -> dict[str, Any]:
+        started = time.perf_counter()
+        done = subprocess.run(self.command("learn", "--json"), stdout=subprocess.PIPE, text=True, check=True)
+        return {**json.loads(done.stdout), "learn_wall_seconds": round(time.perf_counter() - started, 1)}
 
 
 def replay(
@@ -68,60 +146,73 @@ def replay(
     size = max(1, min(BATCH, len(queries) // (4 * len(callers))))
     for turn, start in enumerate(range(0, len(queries), size)):
         batch, caller = queries[start : start + size], callers[turn % len(callers)]
-        if batch:
-            ids = through.search([texts[query] for query in batch], caller)
-            for query, search in zip(batch, ids, strict=True):
-                for tool in wrong.get(query) or gold[query]:
-                    through.called(search, f"{SOURCE}/{tool}", caller)
+        found = through.search([texts[query] for query in batch], caller)
+        for query, (search, _) in zip(batch, found, strict=True):
+            for tool in wrong.get(query) or gold[query]:
+                through.called(search, f"{SOURCE}/{tool}", caller)
 
 
-def quality(scout: Scout, dataset: Dataset) -> dict[str, Any]:
-    """Means on test of what a search that names nothing returns; and the rankings."""
-    texts, qrels = dataset.texts("test"), dataset.split("test")
-    ids, ranking = list(texts), {}
+def answers(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """What a search that names nothing returns, as ids of the dataset."""
+    ids = list(texts)
+    ranking: dict[str, list[str]] = {}
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         found = scout.search_many([texts[query] for query in some], 5)
         ranking |= {query: [id.partition("/")[2] for id in each.ids] for query, each in zip(some, found, strict=True)}
-    means = metrics.score(ranking, qrels, ["recall@5", "ndcg@5", "comp@5"]).means()
-    return {"means": means, "ranking": ranking}
+    return ranking
 
 
-def shown(report: Report) -> dict[str, Any]:
+def compared(after: metrics.PerQuery, before: metrics.PerQuery) -> dict[str, dict[str, float]]:
+    """How whoever was promoted does beside whom it followed, on test."""
+    tests = {name: metrics.paired_test(after.values[name], before.values[name]) for name in MEASURES}
+    return {name: {"difference": round(each.difference, 5), "p": round(each.p, 5)} for name, each in tests.items()}
+
+
+def shown(report: Mapping[str, Any]) -> dict[str, Any]:
     """What a line of the result says of a `learn`."""
+    told = {name: report[name] for name in ("outcome", "candidate", "learn_wall_seconds", "reason")}
     return {
-        "outcome": report.outcome,
-        "candidate": report.candidate,
-        "learn_seconds": report.seconds,
-        "evidence": report.evidence["examples"],
-        "reason": report.reason,
+        **told,
+        "evidence": report["evidence"]["examples"],
+        **{k: report[k] for k in ("peak_rss_mb",) if k in report},
     }
 
 
 def parts(
-    scout: Scout, asked: Scout, dataset: Dataset, given: argparse.Namespace, through: Transport
+    asked: Scout, dataset: Dataset, given: argparse.Namespace, seed: int, through: Transport
 ) -> Iterator[dict[str, Any]]:
     """The result after each part; the first is before any."""
-    rng = random.Random(given.seed)
+    rng = random.Random(seed)
     gold = {**dataset.split("train"), **(dataset.split("dev") if "dev" in dataset.qrels else {})}
     order = sorted(gold)
     rng.shuffle(order)
     tools = sorted({tool for needed in gold.values() for tool in needed})
     wrong = {query: [rng.choice(tools)] for query in order if rng.random() < given.noise}
-    yield {"part": 0, "queries": 0, **quality(asked, dataset)["means"]}
+    texts, qrels = dataset.texts("test"), dataset.split("test")
+    yield {"part": 0, "queries": 0, **metrics.score(answers(asked, texts), qrels, MEASURES).means()}
     size = -(-len(order) // given.parts)
     for part in range(min(given.parts, given.only or given.parts)):
         queries = order[part * size : (part + 1) * size]
-        replay(through, dataset.queries, gold, queries, [f"caller-{n}" for n in range(given.callers)], wrong)
-        reset_peak()
-        report = learn(scout, say=lambda line: click.echo(f"  {line}", err=True))
+        started = time.perf_counter()
+        replay(through, dataset.queries, gold, queries, callers(given), wrong)
+        took = round(time.perf_counter() - started, 1)
+        still = metrics.score(answers(asked, texts), qrels, MEASURES)
+        report = through.learn()
+        after = metrics.score(answers(asked, texts), qrels, MEASURES)
         yield {
             "part": part + 1,
             "queries": (part + 1) * size,
-            **quality(asked, dataset)["means"],
+            **after.means(),
+            "replay_seconds": took,
             **shown(report),
-            "peak_rss_mb": round(peak_mb(), 1),
+            **({"against_former": compared(after, still)} if report["outcome"] == "promoted" else {}),
         }
+
+
+def callers(given: argparse.Namespace) -> list[str]:
+    """Their names."""
+    return [f"caller-{number}" for number in range(given.callers)]
 
 
 def flooded(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: Transport) -> dict[str, Any]:
@@ -130,21 +221,35 @@ def flooded(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: 
     queries = {f"f{number}": f"{rng.choice(texts)} {number}" for number in range(given.flood)}
     tool = min(dataset.corpus_ids())
     before = len(champion.history(scout.settings.home))
-    replay(through, queries, {query: {tool: 1.0} for query in queries}, list(queries), ["flood"], {})
-    report = learn(scout)
+    replay(through, queries, {query: {tool: 1.0} for query in queries}, list(queries), [FLOOD], {})
+    report = through.learn()
     return {"calls": given.flood, "promoted": len(champion.history(scout.settings.home)) > before, **shown(report)}
+
+
+def same(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> bool:
+    """Whether the transport answers test queries as the figures say; these searches go to the journal."""
+    texts = dict(list(dataset.texts("test").items())[:COMPARED])
+    expected = answers(asked, texts)
+    for start in range(0, len(texts), BATCH):
+        some = list(texts)[start : start + BATCH]
+        found = through.search([texts[query] for query in some], caller)
+        if any(
+            [id.partition("/")[2] for id in ids[:5]] != expected[q] for q, (_, ids) in zip(some, found, strict=True)
+        ):
+            return False
+    return True
 
 
 def rolled_back(asked: Scout, dataset: Dataset) -> bool:
     """Whether taking back a promotion of another model restores the former answers exactly."""
-    home, before = asked.settings.home, quality(asked, dataset)["ranking"]
-    held = champion.history(home)
+    home, texts = asked.settings.home, dataset.texts("test")
+    before, held = answers(asked, texts), champion.history(home)
     if len(held) < 2:
         raise NotFound("expected two promotions at least, found fewer: give more parts")
     champion.promote(home, held[0].model, "to take it back")
-    other = quality(asked, dataset)["ranking"]
+    other = answers(asked, texts)
     champion.rollback(home)
-    return bool(other != before and quality(asked, dataset)["ranking"] == before)
+    return bool(other != before and answers(asked, texts) == before)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -152,48 +257,62 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="toollens")
     parser.add_argument("--parts", type=int, default=10)
-    parser.add_argument("--only", type=int, help="so many of the parts, to try it out")
+    parser.add_argument("--only", type=int, help="so many of the parts")
     parser.add_argument("--callers", type=int, default=50)
     parser.add_argument("--noise", type=float, default=0.0, help="share of the queries that call a tool at random")
     parser.add_argument("--flood", type=int, default=0, help="false calls of one more caller at the end")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--home", type=Path)
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from --seed on")
+    parser.add_argument("--in-process", action="store_true", help="method calls instead of HTTP: faster")
     parser.add_argument("--out", type=Path, help="where the result goes; by default it is only printed")
     return parser.parse_args(given)
+
+
+def one(dataset: Dataset, given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """A home, its traffic, and what became of it."""
+    with contextlib.ExitStack() as held:
+        home = Path(held.enter_context(tempfile.TemporaryDirectory()))
+        scout, asked = held.enter_context(Scout(home)), held.enter_context(Scout(home, journal=False))
+        scout.add(dataset.folder, name=SOURCE)
+        through: InProcess | OverHTTP = InProcess(scout)
+        if not given.in_process:
+            through = held.enter_context(OverHTTP(home, [*callers(given), FLOOD]))
+        rows = []
+        for row in parts(asked, dataset, given, seed, through):
+            rows.append(row)
+            click.echo(json.dumps(row))
+        promoted = champion.history(home)
+        return {
+            "seed": seed,
+            "rows": rows,
+            "served_the_same": same(asked, dataset, through, FLOOD if not given.in_process else "caller-0"),
+            "rollback_exact": rolled_back(asked, dataset) if len(promoted) > 1 else None,
+            "flood": flooded(scout, dataset, given, through) if given.flood else None,
+        }
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """The whole benchmark."""
     root = os.environ.get("TOOLSCOUT_DATA")
     dataset = load_dataset(given.data, Path(root) if root else None)
-    started = time.perf_counter()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Scout(given.home or folder) as scout,
-        Scout(given.home or folder, journal=False) as asked,
-    ):
-        scout.add(dataset.folder, name=SOURCE)
-        through, rows = InProcess(scout), []
-        for row in parts(scout, asked, dataset, given, through):
-            rows.append(row)
-            click.echo(json.dumps(row))
+    started, found = time.perf_counter(), []
+    for seed in range(given.seed, given.seed + given.seeds):
+        found.append(one(dataset, given, seed))
+        click.echo(json.dumps({name: value for name, value in found[-1].items() if name != "rows"}))
         result = {
             "dataset": dataset.name,
+            "transport": "in process" if given.in_process else "HTTP",
             "callers": given.callers,
             "parts": given.parts,
             "noise": given.noise,
-            "seed": given.seed,
-            "rows": rows,
-            "rollback_exact": rolled_back(asked, dataset) if len(champion.history(scout.settings.home)) > 1 else None,
-            "flood": flooded(scout, dataset, given, through) if given.flood else None,
+            "runs": found,
             "seconds": round(time.perf_counter() - started, 1),
             "versions": versions(),
             "commit": commit(),
             "machine": machine(),
         }
-    click.echo(json.dumps({key: result[key] for key in ("rollback_exact", "flood", "seconds")}))
-    if given.out:
-        given.out.write_text(json.dumps(result, indent=1) + "\n")
+        if given.out:
+            given.out.write_text(json.dumps(result, indent=1) + "\n")
     return result
 
 

@@ -37,13 +37,20 @@ def dataset(folder: Path) -> Path:
     return folder
 
 
-def test_it_gets_better_from_its_own_traffic_and_a_flood_changes_nothing(learning: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.net
+@pytest.mark.parametrize("transport", [[], ["--in-process"]], ids=["http", "in-process"])
+def test_it_gets_better_from_its_own_traffic_and_a_flood_changes_nothing(
+    learning: ModuleType, tmp_path: Path, transport: list[str]
+) -> None:
     out = tmp_path / "result.json"
     small = ["--data", str(dataset(tmp_path / "slang")), "--parts", "2", "--callers", "10", "--flood", "500"]
-    result = learning.run(learning.arguments([*small, "--out", str(out)]))
-    first, *rows = (row["ndcg@5"] for row in result["rows"])
-    assert all(row["outcome"] in ("promoted", "refused") for row in result["rows"][1:])
-    assert result["rows"][1]["outcome"] == "promoted"
+    result = learning.run(learning.arguments([*small, *transport, "--out", str(out)]))
+    (found,) = result["runs"]
+    first, *rows = (row["ndcg@5"] for row in found["rows"])
+    assert all(row["outcome"] in ("promoted", "refused") for row in found["rows"][1:])
+    assert found["rows"][1]["outcome"] == "promoted"
+    assert found["rows"][1]["against_former"]["ndcg@5"]["difference"] == pytest.approx(rows[0] - first, abs=1e-4)
     assert min(rows) > first + 0.1 and rows[-1] >= 0.95
-    assert result["flood"]["calls"] == 500 and not result["flood"]["promoted"]
+    assert found["served_the_same"]
+    assert found["flood"]["calls"] == 500 and not found["flood"]["promoted"]
     assert json.loads(out.read_text()) == json.loads(json.dumps(result))
