@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -359,11 +360,11 @@ def test_former_champions_stay_and_other_candidates_go(taught: Scout) -> None:
 
 def test_the_command_line_learns_lists_promotes_and_rolls_back(office: Scout) -> None:
     home = ("--home", str(office.settings.home))
-    assert "refused: there is too little" in run(*home, "learn").stdout
+    assert "refused: there is too little" in run(*home, "learn", "--nice", "0").stdout
     traffic.replay(office, CLEAN, CALLERS)
-    dry = json.loads(run(*home, "learn", "--dry-run", "--json").stdout)
+    dry = json.loads(run(*home, "learn", "--dry-run", "--json", "--nice", "0").stdout)
     assert dry["outcome"] == "would-promote"
-    done = run(*home, "learn")
+    done = run(*home, "learn", "--nice", "0")
     assert done.exit_code == 0 and "promoted: " in done.stdout and "chosen" in done.stdout
     [model] = json.loads(run(*home, "models", "--json").stdout)
     assert model["champion"] and model["name"] == dry["candidate"]
@@ -374,3 +375,19 @@ def test_the_command_line_learns_lists_promotes_and_rolls_back(office: Scout) ->
     assert run(*home, "promote", model["name"]).exit_code == 0
     refused = run(*home, "promote", "../models")
     assert refused.exit_code == 1 and "expected the name of a model" in refused.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="this system has no niceness")
+@pytest.mark.parametrize(("given", "expected"), [([], 10), (["--nice", "3"], 5), (["--nice", "0"], 5)])
+def test_it_stands_back_behind_those_who_search(
+    office: Scout, monkeypatch: pytest.MonkeyPatch, given: list[str], expected: int
+) -> None:
+    held = [5]
+
+    def nice(more: int) -> int:
+        held[0] += more
+        return held[0]
+
+    monkeypatch.setattr(os, "nice", nice)
+    run("--home", str(office.settings.home), "learn", *given)
+    assert held == [expected]

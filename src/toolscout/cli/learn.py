@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from toolscout import champion
@@ -21,10 +23,18 @@ from toolscout.scout import Scout
     help="What 95 % of the searches may take, processor time.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the fits and the tests.")
+@click.option(
+    "--nice",
+    "niceness",
+    type=click.IntRange(0, 19),
+    default=10,
+    show_default=True,
+    help="How far to stand back behind what else runs here, such as those who search; 0: not at all.",
+)
 @json_option
 @with_scout
 def learn_command(
-    scout: Scout, names: tuple[str, ...], dry_run: bool, latency_ms: float, seed: int, as_json: bool
+    scout: Scout, names: tuple[str, ...], dry_run: bool, latency_ms: float, seed: int, niceness: int, as_json: bool
 ) -> None:
     """Learn from the journal: fit recipes on the requests that successful calls followed, and promote what is better.
 
@@ -32,6 +42,8 @@ def learn_command(
     test that no single caller can decide, and loses nowhere more than its allowance; else it is said why not.
     Interrupted, it goes on at the next call. Whatever serves meanwhile takes a new champion at its next search.
     """
+    if niceness and hasattr(os, "nice"):
+        os.nice(max(0, niceness - os.nice(0)))
     with progress("learning") as say:
         report = learn(scout, recipes=names, dry_run=dry_run, budget_ms=latency_ms, seed=seed, say=say)
     if as_json:
