@@ -16,22 +16,24 @@ from toolscout.store import Catalogue
 from toolscout.testing import check_stage
 from toolscout.types import Search, Tool
 
-# no margin: the cosines of a random encoder differ by less than any
 BASE = {
     "base.epochs": 8,
     "base.batch": 16,
     "base.rate": 0.01,
     "base.precision": "float32",
     "base.threads": 1,
-    "base.margin": 0.0,
 }
 
 
+# the cosines of a random encoder differ by less than the margins on offer
+@pytest.mark.parametrize("margin", [0.0, 0.0005])
 def test_words_and_a_tuned_encoder_find_what_either_finds_and_new_tools(
-    slang: Lesson, bert: str, tmp_path: Path
+    slang: Lesson, bert: str, tmp_path: Path, margin: float
 ) -> None:
-    encoder = TransformerEncoder(bert)
-    job = prepared("hybrid-dpr", slang, tmp_path / "m", encoder=encoder, changes=BASE, settings=Settings(home=tmp_path))
+    encoder, changes = TransformerEncoder(bert), BASE | {"base.margin": margin}
+    job = prepared(
+        "hybrid-dpr", slang, tmp_path / "m", encoder=encoder, changes=changes, settings=Settings(home=tmp_path)
+    )
     model = fit(job)
     weight = model.manifest.settings["weight"]
     figures = model.manifest.values["by_weight"]
