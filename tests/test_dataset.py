@@ -20,6 +20,7 @@ from toolscout.dataset import (
     drop_leaks,
     in_dev,
     leaks,
+    read_detect,
     read_run,
     seen_labels,
     write_detect,
@@ -365,6 +366,14 @@ def test_detection_lines_are_query_label_and_need_in_the_order_given(tmp_path: P
     data = (tmp_path / "x.detect.gz").read_bytes()
     assert gzip.decompress(data) == b"q%202 1 0.30000000000000004\nq1 0 0.0\n"
     assert data[4:8] == bytes(4)
+    assert read_detect(tmp_path / "x.detect.gz") == [("q 2", 1, 0.1 + 0.2), ("q1", 0, 0.0)]
+
+
+@pytest.mark.parametrize("line", ["q1 1", "q1 2 0.5", "q1 1 1.5", "q1 yes 0.5", "q1 0 0.5 more"])
+def test_a_line_that_is_no_decision_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x.detect").write_text(f"q0 1 0.5\n{line}\n")
+    with pytest.raises(SourceError, match=r"x\.detect, line 2: expected"):
+        read_detect(tmp_path / "x.detect")
 
 
 # --- the real sets ----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from toolscout.metrics import (
     bootstrap_ci,
     detection,
     detection_ci,
+    detection_curves,
     holm,
     paired_test,
     score,
@@ -289,6 +290,29 @@ def test_calibration_error_of_distinct_needs_is_the_sum_over_fifteen_equal_bins(
     labels = rng.permutation([0, 1] * 150)
     gaps = [abs(labels[part].mean() - needs[part].mean()) * len(part) / 300 for part in np.split(np.arange(300), 15)]
     assert detection(labels, needs)["detect_ece"] == pytest.approx(sum(gaps), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(JUDGED)
+def test_the_curves_of_detection_are_what_its_figures_sum_up(pairs: list[tuple[int, float]]) -> None:
+    labels, needs = zip(*pairs, strict=True)
+    curves, figures = detection_curves(labels, needs), detection(labels, needs)
+    x, y = zip(*curves["roc"], strict=True)
+    assert np.trapezoid(y, x) == pytest.approx(figures["detect_auroc"])
+    assert curves["roc"][0] == (0, 0) and curves["roc"][-1] == pytest.approx((1, 1))
+    accepted = [sum(need >= 0.5 for label, need in pairs if label == side) / labels.count(side) for side in (0, 1)]
+    assert any(point == pytest.approx(accepted) for point in curves["roc"])
+    said, right = zip(*curves["reliability"], strict=True)
+    assert list(said) == sorted(said) and min(right) >= 0 and max(right) <= 1
+
+
+def test_the_reliability_of_distinct_needs_is_that_of_fifteen_equal_bins() -> None:
+    rng = np.random.default_rng(4)
+    needs = np.sort(rng.random(300))
+    labels = rng.permutation([0, 1] * 150)
+    found = detection_curves(labels, needs)["reliability"]
+    parts = np.split(np.arange(300), 15)
+    np.testing.assert_allclose(found, [(needs[part].mean(), labels[part].mean()) for part in parts])
 
 
 def test_every_detection_figure_but_the_calibration_error_lies_in_its_interval() -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "drop_leaks",
     "in_dev",
     "leaks",
+    "read_detect",
     "read_run",
     "seen_labels",
     "write_detect",
@@ -489,6 +490,28 @@ def write_detect(path: str | Path, rows: Iterable[tuple[str, int, float]]) -> No
         rows: query id, 1 if it needs a tool or 0, estimated probability that it needs one.
     """
     _write_gzip(path, (f"{_escaped(query)} {int(label)} {float(need)!r}" for query, label, need in rows))
+
+
+def read_detect(path: str | Path) -> list[tuple[str, int, float]]:
+    """Read what `write_detect` wrote, gzipped or not: query id, label and need, in the order of the file.
+
+    Raises:
+        SourceError: naming the file and the line that is not such a line.
+    """
+    file, found = Path(path), []
+    for number, line in _lines(file):
+        try:
+            query, label, need = line.decode().split()
+            row = unquote(query), int(label), float(need)
+        except ValueError:
+            shown = line[:80].decode(errors="replace")
+            raise SourceError(f"{file}, line {number}: expected query-id label need, found {shown!r}") from None
+        if row[1] not in (0, 1) or not 0 <= row[2] <= 1:
+            raise SourceError(
+                f"{file}, line {number}: expected label 0 or 1 and a need in [0, 1], found {line.decode()!r}"
+            )
+        found.append(row)
+    return found
 
 
 def _escaped(text: str) -> str:

@@ -393,6 +393,26 @@ def detection_ci(
     return {name: np.quantile([draw[name] for draw in draws], [0.025, 0.975]).tolist() for name in draws[0]}
 
 
+def detection_curves(labels: npt.ArrayLike, needs: npt.ArrayLike) -> dict[str, list[tuple[float, float]]]:
+    """What a picture of `detection` shows, each a list of points.
+
+    `roc`: (share of the no-tool queries accepted, share of the tool queries accepted) at every threshold, the strictest
+    first; its area is `detect_auroc`. `reliability`: (mean need, share that needs a tool) of the bins of `detect_ece`,
+    where each class has half of the mass.
+
+    Raises:
+        ValueError: as `detection`.
+    """
+    levels, tool, chat = _histogram(labels, needs)
+    roc = [(0.0, 0.0)]
+    for false, hits in zip(np.cumsum(chat[::-1]), np.cumsum(tool[::-1]), strict=True):
+        roc.append((float(false / chat.sum()), float(hits / tool.sum())))
+    mass, bins = _binned(tool, chat)
+    total, right, said = (np.bincount(bins, weights=each) for each in (mass, tool / tool.sum() / 2, mass * levels))
+    held = np.flatnonzero(total)
+    return {"roc": roc, "reliability": [(float(said[b] / total[b]), float(right[b] / total[b])) for b in held]}
+
+
 def _resampled(rng: np.random.Generator, counts: Floats) -> Floats:
     total = counts.sum()
     return rng.multinomial(int(total), counts / total).astype(float)
@@ -419,8 +439,7 @@ def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> 
     accept = levels >= threshold
     hits, false = tool[accept].sum(), chat[accept].sum()
     below = np.cumsum(chat) - chat
-    mass = tool / tools / 2 + chat / chats / 2
-    bins = np.minimum(((np.cumsum(mass) - mass / 2) * ECE_BINS).astype(int), ECE_BINS - 1)
+    mass, bins = _binned(tool, chat)
     gaps = np.bincount(bins, weights=tool / tools / 2 - mass * levels)
     figures = {
         "accuracy": (hits + chats - false) / (tools + chats),
@@ -433,3 +452,9 @@ def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> 
         "ece": np.abs(gaps).sum(),
     }
     return {f"detect_{name}": float(value) for name, value in figures.items()}
+
+
+def _binned(tool: Floats, chat: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Mass of each level, half of all to either class, and its bin of equal mass."""
+    mass = tool / tool.sum() / 2 + chat / chat.sum() / 2
+    return mass, np.minimum(((np.cumsum(mass) - mass / 2) * ECE_BINS).astype(int), ECE_BINS - 1)

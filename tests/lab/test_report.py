@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import struct
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from toolscout.dataset import write_detect
 from toolscout.errors import NotFound, UserError
 from toolscout.lab.report import PUBLISHED, report
 from toolscout.lab.results import TRAINED, UNTRAINED
@@ -256,6 +258,19 @@ def test_the_charts_are_sound_pictures_of_readable_size(written: list[Path]) -> 
     for path in written[1:]:
         width, height = size_of(path.read_bytes())
         assert 500 <= width <= 2000 and 250 <= height <= 3000, path.name
+
+
+def test_decisions_are_drawn_from_their_file_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    for label in ("scout", "bm25", "broken"):
+        content = result("toollens", label, 0.5)
+        write(tmp_path, content | {"metrics": content["metrics"] | {"detect_auroc": 0.5 + 0.1 * (label == "scout")}})
+    rows = [("q1", 1, 0.9), ("q2", 1, 0.4), ("q3", 0, 0.4), ("q4", 0, 0.1)]
+    write_detect(tmp_path / "toollens/scout.detect.gz", rows)
+    (tmp_path / "toollens/broken.detect.gz").write_bytes(gzip.compress(b"q1 1 2.0\n"))
+    written = report(tmp_path)
+    assert size_of((tmp_path / "decision-toollens.png").read_bytes()) > (400, 300)
+    assert "areas scout 0.600;" in written[0].read_text()
+    assert [problem.entry for problem in written.problems] == ["toollens/broken.detect.gz"]
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_says_what_its_pictures_show(written: list[Path]) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "bars",
     "boxes",
     "cloud",
+    "decisions",
     "grid",
     "lines",
     "scatter",
@@ -280,6 +281,37 @@ def cloud(title: str, groups: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
         axes.set_yticks([])
         figure.suptitle(_fit(title, 90), fontsize=11)
         figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        return write()
+
+
+def decisions(title: str, series: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> bytes:
+    """How `need` tells queries apart: ROC curves, and reliability (what it says against what is so).
+
+    Args:
+        title: above the fields.
+        series: label → `metrics.detection_curves` of it.
+
+    Raises:
+        MissingExtra: without matplotlib.
+    """
+    fields = (
+        ("roc", "no-tool queries accepted", "tool queries accepted"),
+        ("reliability", "mean need", "share that needs a tool"),
+    )
+    with _drawing(8.4, 4.8) as (figure, write):
+        for place, (what, across, up) in enumerate(fields):
+            axes = figure.add_subplot(1, 2, place + 1)
+            axes.plot([0, 1], [0, 1], color=LIGHT_GREY, linewidth=1, zorder=1)
+            for number, (label, curves) in enumerate(series.items()):
+                color, marker = SERIES[number % len(SERIES)]
+                x, y = zip(*curves[what], strict=True)
+                marked = {"marker": marker, "markersize": 4} if what == "reliability" else {}
+                axes.plot(x, y, color=color, label=_fit(label), zorder=2, **marked)
+            axes.set(xlabel=across, ylabel=up, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+            axes.grid(color="#E3E3E3")
+            axes.set_axisbelow(True)
+        figure.suptitle(_fit(title, 90), fontsize=11)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
         return write()
 
 

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolscout.dataset import Dataset, read_run
+from toolscout.dataset import Dataset, read_detect, read_run
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import failures
 from toolscout.lab.page import Content, Image, count, mean, page
 from toolscout.lab.results import PUBLISHED, Result, SweepResult, read_results, read_sweeps
+from toolscout.metrics import detection_curves
 from toolscout.sources import Problem
 
 __all__ = ["PUBLISHED", "Written", "report"]
@@ -81,6 +82,7 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
         failed = _failures(folder, data, held, problems, notes)
         own = [swept for swept in sweeps if swept.dataset == name]
         images = _set_charts(name, slugs[name], held) if held else []
+        images += _decision_chart(folder, name, slugs[name], held, problems)
         images += _failure_charts(name, slugs[name], failed) + _sweep_charts(slugs[name], own)
         shown[name] = Content(slugs[name], held, own, failed, images)
     document = page(shown, problems, notes, overview)
@@ -222,6 +224,37 @@ def _size_chart(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
             charts.lines(f"{name}: by number of gold tools", panels, "percent"),
         )
     ]
+
+
+def _decision_chart(folder: Path, name: str, slug: str, held: Sequence[Result], problems: list[Problem]) -> list[Image]:
+    """ROC and reliability of the labels that have a detect file; a file that cannot be read goes to `problems`."""
+    shown: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for each in held:
+        path = folder / each.dataset / f"{each.label}.detect.gz"
+        if "detect_auroc" not in each.metrics or not path.is_file():
+            continue
+        try:
+            rows = read_detect(path)
+            shown[each.label] = detection_curves([label for _, label, _ in rows], [need for _, _, need in rows])
+        except (UserError, ValueError) as error:
+            problems.append(Problem(path.relative_to(folder).as_posix(), str(error)))
+    if not shown:
+        return []
+    best = sorted(shown, key=lambda label: -_metric(held, label, "detect_auroc"))[:MOST_LINES]
+    areas = ", ".join(f"{label} {_metric(held, label, 'detect_auroc'):.3f}" for label in best)
+    return [
+        Image(
+            f"decision-{slug}.png",
+            f"Curves: tool queries of {name} accepted by no-tool queries accepted, areas {areas}; and how far the need "
+            "that is said is the share that needs a tool.",
+            f"Does it need a tool: ROC and reliability, both classes with equal mass.{_few(len(best), len(shown))}",
+            charts.decisions(f"{name}: does it need a tool", {label: shown[label] for label in best}),
+        )
+    ]
+
+
+def _metric(held: Sequence[Result], label: str, metric: str) -> float:
+    return next(each.metrics[metric] for each in held if each.label == label)
 
 
 def _failure_charts(name: str, slug: str, failed: Mapping[str, Mapping[str, Any]]) -> list[Image]:
