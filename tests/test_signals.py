@@ -7,19 +7,20 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from toolscout.encoders import encode_tools
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
-from toolscout.signals import DEPTH, LEAST, Signals, names, of_scores
+from toolscout.signals import DEPTH, LEAST, Signals
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
 
 def slowly(scores: list[list[float]]) -> list[float]:
-    """`of_scores`, number by number."""
+    """The numbers of the scores, one by one."""
     found: list[float] = []
     for row in scores:
         best = sorted(row, reverse=True)[:DEPTH]
@@ -41,17 +42,72 @@ def slowly(scores: list[list[float]]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("views", [1, 2, 3])
+def made(n: int, meanings: int, seed: int) -> tuple[Signals, list[str], list[npt.NDArray[np.float32]]]:
+    """A catalogue of n tools of random words and vectors of 8 numbers, five queries, and their vectors."""
+    rng = np.random.default_rng(seed)
+    words = [f"word{chr(97 + number)}" for number in range(12)]
+    ids = [f"s/t{number:03}" for number in range(n)]
+    tools = [
+        Tool(id=each, name=each[2:], description=" ".join(rng.choice(words, 4, replace=False).tolist())) for each in ids
+    ]
+
+    def rows(count: int) -> npt.NDArray[np.float32]:
+        drawn = rng.normal(size=(count, 8))
+        return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), dtype=np.float32)
+
+    indexes = {}
+    for number in range(meanings):
+        indexes[f"v{number}"] = Exact(8)
+        indexes[f"v{number}"].upsert(ids, rows(n))
+    texts = [" ".join(rng.choice(words, 2, replace=False).tolist()) for _ in range(5)]
+    return Signals(BM25.build(tools), indexes), texts, [rows(5) for _ in range(meanings)]
+
+
+@pytest.mark.parametrize("meanings", [0, 1, 2])
 @pytest.mark.parametrize("n", [1, 2, 5, 19, 20, 21, 300])
-def test_the_numbers_of_the_scores_are_those_written_out(views: int, n: int) -> None:
-    scores = np.random.default_rng(n * 10 + views).normal(size=(views, n))
-    assert of_scores(scores) == pytest.approx(slowly(scores.tolist()), abs=1e-9, rel=1e-9)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_the_numbers_are_those_written_out(meanings: int, n: int, hidden: bool) -> None:
+    signals, texts, vectors = made(n, meanings, n * 10 + meanings)
+    rng = np.random.default_rng(n)
+    masks = [rng.random(n) < 0.6 if hidden else np.ones(n, dtype=bool) for _ in texts]
+    for mask in masks:
+        mask[rng.integers(n)] = True
+    rows = signals.rows(texts, vectors, masks if hidden else None)
+    for number, (text, mask) in enumerate(zip(texts, masks, strict=True)):
+        points = signals.words.scores(text)[mask].astype(float)
+        mass, known = signals.words.mass(text)
+        table = [points / max(mass, LEAST)]
+        for index, each in zip(signals.meanings.values(), vectors, strict=True):
+            table.append((index.vectors @ each[number])[mask].astype(float))
+        expected = [*slowly([row.tolist() for row in table]), points.max(), known, math.log(1 + mask.sum())]
+        assert rows[number] == pytest.approx(expected, abs=2e-5, rel=2e-5)
+
+
+def test_alone_in_a_batch_and_after_a_search_a_large_catalogue_gives_the_same_row() -> None:
+    signals, texts, vectors = made(300, 2, 7)
+    together = signals.rows(texts, vectors)
+    for _ in range(2):
+        alone = [signals.rows([text], [each[n : n + 1] for each in vectors])[0] for n, text in enumerate(texts)]
+        assert np.array_equal(together, alone)
+        signals, texts, vectors = made(300, 2, 7)  # as it was, nothing kept
+        for index, each in zip(signals.meanings.values(), vectors, strict=True):
+            index.search(each, 100)
+    index, row = signals.meanings["v0"], vectors[0][:1]
+    index.upsert(["s/t000"], row)
+    assert index.spreads(row, DEPTH)[0].first == 0 and index.spreads(row, DEPTH)[0].best[0] == pytest.approx(1.0)
 
 
 def test_equal_scores_and_a_single_tool_give_finite_numbers() -> None:
-    assert np.isfinite(of_scores(np.full((2, 40), 0.5))).all()
-    alone = dict(zip(names(("words", "static")), of_scores(np.array([[0.3], [0.7]])), strict=False))
-    assert (alone["static.top"], alone["static.second"], alone["words>static"]) == (0.7, 0.0, 0.0)
+    index = Exact(2)
+    index.upsert([f"s/t{n:02}" for n in range(40)], np.tile(np.array([[1.0, 0.0]], dtype=np.float32), (40, 1)))
+    tools = [Tool(id=each, name="rain", description="Rain.") for each in index.ids]
+    query = np.array([[0.6, 0.8]], dtype=np.float32)
+    [row] = Signals(BM25.build(tools), {"static": index}).rows(["rain"], [query])
+    assert np.isfinite(row).all()
+    index.delete(index.ids[1:])
+    signals = Signals(BM25.build(tools[:1]), {"static": index})
+    alone = dict(zip(signals.names, signals.rows(["rain"], [query])[0].tolist(), strict=True))
+    assert alone["static.top"] == pytest.approx(0.6) and alone["static.second"] == alone["words>static"] == 0.0
 
 
 @pytest.fixture(scope="module")

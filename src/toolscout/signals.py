@@ -19,7 +19,7 @@ from toolscout.indexes import Mask, masks
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 
-__all__ = ["Signals", "names", "of_scores"]
+__all__ = ["Signals", "names"]
 
 Floats = npt.NDArray[np.float64]
 DEPTH: Final = 20
@@ -40,42 +40,28 @@ def names(views: Sequence[str]) -> tuple[str, ...]:
     return (*(f"{view}.{each}" for view in views for each in OF_VIEW), *pairs, "points", "known", "size")
 
 
-def of_scores(scores: npt.NDArray[Any]) -> Floats:
-    """The part of a row that comes from the scores alone; see `names`.
+def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """The part of the rows that comes from each view alone, see `names`.
 
     Args:
-        scores: (views, n) of the visible tools, n ≥ 1; higher is better.
+        best: (queries, views, DEPTH), descending.
+        mean: (queries, views).
+        deviation: (queries, views).
     """
-    table = np.asarray(scores, dtype=np.float64)
-    mean = table.mean(axis=1)
-    some = np.stack([_best(row, least) for row, least in zip(table, mean, strict=True)])
-    top = some[:, 0]
-    of_view = np.stack(
+    top = best[..., 0]
+    return np.stack(
         [
             top,
-            top - some[:, 1],
-            top - some[:, 1:5].mean(axis=1),
-            top - some[:, 5:].mean(axis=1),
-            some[:, :10].mean(axis=1),
+            top - best[..., 1],
+            top - best[..., 1:5].mean(axis=2),
+            top - best[..., 5:].mean(axis=2),
+            best[..., :10].mean(axis=2),
             top - mean,
-            (top - mean) / (table.std(axis=1) + LEAST),
-            (top - some[:, 1:11].mean(axis=1)) / (some[:, 1:].std(axis=1) + LEAST),
+            (top - mean) / (deviation + LEAST),
+            (top - best[..., 1:11].mean(axis=2)) / (best[..., 1:].std(axis=2) + LEAST),
         ],
-        axis=1,
-    )
-    firsts = table.argmax(axis=1)
-    below = top[:, None] - table[:, firsts]  # [b, a]: how far below its own top b puts the first of a
-    pairs = [below[b, a] for a, b in itertools.permutations(range(len(table)), 2)]
-    return np.concatenate([of_view.ravel(), pairs])
-
-
-def _best(row: Floats, mean: float) -> Floats:
-    """The greatest twenty, descending; where there are fewer, the least of them again."""
-    above = row[row > mean]  # of words, few tools have any: most scores are equal, which partitions dislike
-    if len(above) < DEPTH:
-        above = row
-    best = np.sort(np.partition(above, len(above) - DEPTH)[-DEPTH:] if len(above) > DEPTH else above)[::-1]
-    return best if len(best) == DEPTH else np.concatenate([best, np.full(DEPTH - len(best), best[-1])])
+        axis=2,
+    ).reshape(len(best), -1)
 
 
 class Signals:
@@ -106,15 +92,30 @@ class Signals:
             visible: a mask over the tools for each query, or None for all of them.
         """
         rows = np.zeros((len(texts), len(self.names)))
-        for number, (text, mask) in enumerate(zip(texts, masks(visible, len(texts)), strict=True)):
-            there = slice(None) if mask is None else mask
-            points = self.words.scores(text)[there]
-            if not len(points):
-                continue
-            most, known = self.words.mass(text)
-            cosines = [
-                index.cosines(each[number])[there] for index, each in zip(self.meanings.values(), vectors, strict=True)
-            ]
-            scores = np.stack([points / max(most, LEAST), *cosines])
-            rows[number] = [*of_scores(scores), float(points.max()), known, float(np.log1p(len(points)))]
+        limits, size = masks(visible, len(texts)), len(self.words.ids)
+        counts = [size if mask is None else int(mask.sum()) for mask in limits]
+        some = [number for number, count in enumerate(counts) if count]
+        if not some:
+            return rows
+        asked, seen = [texts[number] for number in some], [limits[number] for number in some]
+        views: list[tuple[Any, Any]] = [(self.words, asked)]
+        for index, each in zip(self.meanings.values(), vectors, strict=True):
+            views.append((index, each[some]))
+        spreads = [index.spreads(queries, DEPTH, seen) for index, queries in views]
+        mass, known = np.array([self.words.mass(text) for text in asked]).T
+        scale = np.ones((len(some), len(views)))
+        scale[:, 0] = np.maximum(mass, LEAST)
+        best = np.stack([[each.best for each in view] for view in spreads], axis=1) / scale[..., None]
+        mean = np.array([[each.mean for each in view] for view in spreads]).T / scale
+        deviation = np.array([[each.deviation for each in view] for view in spreads]).T / scale
+        firsts = np.array([[each.first for each in view] for view in spreads]).T.tolist()
+        there = [
+            [index.at(each, first) for each, first in zip(queries, firsts, strict=True)] for index, queries in views
+        ]
+        crossed = np.stack(there, axis=1) / scale[..., None]  # [q, b, a]: what b says of the first of a
+        pairs = [best[:, b, 0] - crossed[:, b, a] for a, b in itertools.permutations(range(len(views)), 2)]
+        points = [each.best[0] for each in spreads[0]]
+        rows[some] = np.column_stack(
+            [_numbers(best, mean, deviation), *pairs, points, known, np.log1p([counts[number] for number in some])]
+        )
         return rows

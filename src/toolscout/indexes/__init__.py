@@ -17,7 +17,7 @@ import bisect
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,9 +25,25 @@ import numpy.typing as npt
 
 from toolscout.errors import NotFound, StoreError
 
-__all__ = ["Mask", "masks", "pack", "place", "rank", "top_k", "unpack"]
+__all__ = ["Mask", "Spread", "filled", "masks", "pack", "place", "rank", "spread", "top_k", "unpack"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Spread(NamedTuple):
+    """How the scores of all visible tools lie for one query.
+
+    Attributes:
+        best: `(depth,)` float64, the greatest, descending; where there are fewer, the least of them again.
+        first: position of the tool that has the greatest.
+        mean: of all.
+        deviation: of all, as of a population.
+    """
+
+    best: npt.NDArray[np.float64]
+    first: int
+    mean: float
+    deviation: float
 
 
 def top_k(
@@ -62,6 +78,31 @@ def top_k(
     best = np.flatnonzero(scores >= kth)
     best = best[np.argsort(-scores[best], kind="stable")[:k]]
     return best if chosen is None else chosen[best]
+
+
+def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:
+    """How the scores lie; of several positions with the greatest the first one counts.
+
+    Args:
+        scores: `(n,)`, finite.
+        depth: how many of the best.
+        visible: `(n,)`, at least one; None: all.
+    """
+    best = top_k(scores, depth, visible)
+    row = (scores if visible is None else scores[visible]).astype(np.float64)
+    return Spread(filled(scores[best], depth), int(best[0]), float(row.mean()), float(row.std()))
+
+
+def filled(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
+    """The best scores as `Spread` has them.
+
+    Args:
+        best: descending, at least one.
+        depth: how many to return.
+    """
+    row = np.full(depth, best[-1], dtype=np.float64)
+    row[: len(best)] = best[:depth]
+    return row
 
 
 def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask | None]:

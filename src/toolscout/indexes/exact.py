@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError
-from toolscout.indexes import Mask, masks, place, rank, top_k
+from toolscout.indexes import Mask, Spread, filled, masks, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = ["Exact"]
@@ -19,6 +19,7 @@ Vectors = npt.NDArray[np.float32]
 FORMAT: Final = "exact/1"
 FEW: Final = 4
 BATCH: Final = 64  # queries whose products with all tools are in memory at once
+KEPT: Final = 1024  # queries whose nearest tools are kept
 
 
 class Exact:
@@ -39,6 +40,8 @@ class Exact:
         self.vectors: Vectors = np.empty((0, dim), dtype=np.float32)
         self._slack = 0.0
         self._last: tuple[Vectors, Vectors, Vectors] = (self.vectors[:0], self.vectors[:0], self.vectors[:0])
+        self._found: tuple[Vectors, dict[bytes, tuple[npt.NDArray[np.intp], Vectors]]] = (self.vectors, {})
+        self._sums: tuple[Vectors, npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
     @property
     def dim(self) -> int:
@@ -105,7 +108,79 @@ class Exact:
                     best = near[chosen]
                 ids.append([self.ids[position] for position in best])
                 values.append(scores[chosen])
+                if mask is None:
+                    self._keep(row, best, values[-1])
         return ids, values
+
+    def _keep(self, row: Vectors, best: npt.NDArray[np.intp], scores: Vectors) -> None:
+        vectors, found = self._found
+        if vectors is not self.vectors or len(found) >= KEPT:
+            self._found = self.vectors, (found := {})
+        found[row.tobytes()] = best, scores
+
+    def _nearest(self, row: Vectors, depth: int) -> tuple[npt.NDArray[np.intp], Vectors]:
+        """Positions and cosines of so many tools, or more; kept from the last searches, if they were asked."""
+        vectors, found = self._found
+        kept = found.get(row.tobytes()) if vectors is self.vectors else None
+        if kept is None or len(kept[0]) < min(depth, len(self.ids)):
+            scores = self._scores(row)
+            best = top_k(scores, depth)
+            kept = best, scores[best]
+            self._keep(row, *kept)
+        return kept
+
+    def spreads(
+        self, queries: npt.NDArray[Any], depth: int, visible: Sequence[Mask | None] | None = None
+    ) -> list[Spread]:
+        """How the cosines of all visible tools lie for each query.
+
+        Of a large catalogue not every cosine is worked out again: the best are kept from the search before, mean and
+        deviation follow from the mean of the tools' vectors and from the mean of their products, once and for all.
+
+        Args:
+            queries: `(n, dim)`, unit rows.
+            depth: how many of the best.
+            visible: a mask for each query, with a tool at least, or None.
+        """
+        rows = self._checked(queries, len(queries))
+        limits = masks(visible, len(rows))
+        large = len(self.ids) > self.dim
+        _, found = self._found
+        new = [
+            number
+            for number, (row, mask) in enumerate(zip(rows, limits, strict=True))
+            if large and mask is None and row.tobytes() not in found
+        ]
+        if len(new) >= FEW:
+            self.search(rows[new], depth)
+        return [
+            self._spread(row, depth) if large and mask is None else spread(self.cosines(row), depth, mask)
+            for row, mask in zip(rows, limits, strict=True)
+        ]
+
+    def _spread(self, row: Vectors, depth: int) -> Spread:
+        best, scores = self._nearest(row, depth)
+        mean, products = self._moments()
+        query = row.astype(np.float64)
+        middle = float(np.einsum("d,d->", mean, query))
+        square = float(np.einsum("d,d->", np.einsum("de,e->d", products, query), query))
+        return Spread(filled(scores, depth), int(best[0]), middle, max(square - middle * middle, 0.0) ** 0.5)
+
+    def _moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """(dim,) mean of the vectors, (dim, dim) mean of their products."""
+        if self._sums is None or self._sums[0] is not self.vectors:
+            products = (self.vectors.T @ self.vectors).astype(np.float64) / len(self.vectors)
+            self._sums = self.vectors, self.vectors.mean(axis=0, dtype=np.float64), products
+        return self._sums[1], self._sums[2]
+
+    def at(self, query: Vectors, positions: Sequence[int]) -> Vectors:
+        """The cosines of the tools at some positions, as `search` finds them.
+
+        Args:
+            query: `(dim,)`, a unit row.
+            positions: of tools.
+        """
+        return self._scores(query, np.array(positions, dtype=np.intp))
 
     def _near(self, row: Vectors, about: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
         """Positions, ascending, among which the `k` nearest are, with all that equal the last of them.

@@ -7,20 +7,21 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes import Mask, masks, place, rank, top_k
+from toolscout.indexes import Mask, Spread, filled, masks, place, rank, spread, top_k
 from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
 from toolscout.types import MAX_TEXT, STYLES, Explanation, Tool, digest, parameter_names, render
 
 __all__ = ["BM25", "CODE", "PLAIN", "BM25Settings", "tokenize"]
 
 FORMAT: Final = "bm25/1"  # to be raised whenever the same settings would give other terms or scores
+KEPT: Final = 2_000_000  # scores that are kept of the last queries
 
 
 class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,6 +88,13 @@ PLAIN: Final = BM25Settings(
 )
 
 
+class _Asked(NamedTuple):
+    """How often each term of a query counts, and the score of every tool."""
+
+    terms: Mapping[str, int]
+    scores: npt.NDArray[np.float32]
+
+
 class BM25:
     """An immutable BM25 index (Lucene's formula; the fields' counts and lengths are weighted and added before it).
 
@@ -113,7 +121,7 @@ class BM25:
         self._data, self._indices, self._indptr = data, indices, indptr
         self._bounds = indptr.tolist()
         self._tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
-        self._last: tuple[str | None, npt.NDArray[np.float32]] = (None, np.zeros(0, dtype=np.float32))
+        self._kept: dict[str, _Asked] = {}
 
     @classmethod
     def build(cls, tools: Sequence[Tool], settings: BM25Settings = CODE, **changes: Any) -> BM25:
@@ -168,28 +176,58 @@ class BM25:
     def scores(self, query: str) -> npt.NDArray[np.float32]:
         """The score of every tool for a query, `(len(ids),)`, read only; 0 where no term is shared.
 
-        The last one is kept: what ranks the tools and what judges whether any fits ask one after the other.
+        The last ones are kept: what ranks the tools and what judges whether any fits ask one after the other.
         """
-        last, scores = self._last
-        if last == query:
-            return scores
+        return self._asked(query).scores
+
+    def _asked(self, query: str) -> _Asked:
+        kept = self._kept
+        if (asked := kept.get(query)) is not None:
+            return asked
+        terms = self._terms(query)
         scores = np.zeros(len(self.ids), dtype=np.float32)
-        for term, count in self._terms(query).items():
+        for term, count in terms.items():
             number = self._vocabulary.get(term)
             if number is not None:
                 start, end = self._bounds[number], self._bounds[number + 1]
                 part = self._data[start:end]
                 scores[self._indices[start:end]] += part if count == 1 else part * np.float32(count)
         scores.flags.writeable = False
-        self._last = query, scores
-        return scores
+        if (len(kept) + 1) * len(scores) > KEPT:
+            self._kept = kept = {}
+        kept[query] = asked = _Asked(terms, scores)
+        return asked
+
+    def spreads(self, queries: Sequence[str], depth: int, visible: Sequence[Mask | None] | None = None) -> list[Spread]:
+        """How the scores of all visible tools lie for each query.
+
+        Args:
+            queries: texts.
+            depth: how many of the best.
+            visible: a mask for each query, with a tool at least, or None.
+        """
+        limits = masks(visible, len(queries))
+        return [self._spread(self.scores(query), depth, mask) for query, mask in zip(queries, limits, strict=True)]
+
+    def _spread(self, scores: npt.NDArray[np.float32], depth: int, mask: Mask | None) -> Spread:
+        """As `spread` has it; but few tools have any score, and only those are put in order."""
+        best = top_k(scores, depth, mask, floor=0.0)
+        if not len(best):
+            return spread(scores, depth, mask)
+        row = (scores if mask is None else scores[mask]).astype(np.float64)
+        first = scores[best] if len(best) == min(depth, len(row)) else np.append(scores[best], np.float32(0.0))
+        return Spread(filled(first, depth), int(best[0]), float(row.mean()), float(row.std()))
+
+    def at(self, query: str, positions: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The scores of the tools at some positions."""
+        return self.scores(query)[np.array(positions, dtype=np.intp)]
 
     def mass(self, query: str) -> tuple[float, float]:
         """What a tool that held every term of the query without end would score, a bound that none reaches; and the
         share of the terms that some tool holds. A term that none holds counts as the rarest.
         """
         most, known, total = 0.0, 0, 0
-        for term, count in self._terms(query).items():
+        for term, count in self._asked(query).terms.items():
             number = self._vocabulary.get(term)
             held = 0 if number is None else int(self._bounds[number + 1] - self._bounds[number])
             most += count * math.log(1 + (len(self.ids) - held + 0.5) / (held + 0.5))
@@ -211,7 +249,7 @@ class BM25:
         scores = self.scores(query)
         score = scores[position]
         parts, missing = {}, []
-        for term, count in self._terms(query).items():
+        for term, count in self._asked(query).terms.items():
             part = self._part(term, position)
             if part:
                 parts[term] = count * part
