@@ -8,7 +8,9 @@ that stay open, each asking again once it was answered. What MiniLM/PyTorch allo
 the same run, before and after: one query encoded at a time, one thread, nothing else.
 
     python benchmarks/load.py                        5 minutes of single searches, 1 of batches of 16
-    python benchmarks/load.py --beside "toolscout learn --dry-run"       a further round beside that command
+    python benchmarks/load.py --beside "toolscout learn --dry-run"       a further round beside that command, which is
+                                                                         started again whenever it ends; before it,
+                                                                         searches with calls that it can learn from
 
 Prints JSON and writes it to benchmarks/results/load.json. Needs TOOLSCOUT_DATA, and two cores that nobody else uses.
 """
@@ -124,6 +126,57 @@ def load(port: int, texts: Sequence[str], *, seconds: float, connections: int, b
     }
 
 
+def teach(port: int, texts: Sequence[str]) -> int:
+    """Search each text and call the first tool of the answer: something to learn from. Returns how many were called."""
+    connection, called = http.client.HTTPConnection("127.0.0.1", port, timeout=60), 0
+
+    def post(path: str, body: dict[str, Any]) -> Any:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read()
+        assert answer.status == 200, content
+        return json.loads(content)
+
+    for start in range(0, len(texts), 64):
+        for found in post("/v1/search/batch", {"queries": texts[start : start + 64], "k": 1})["results"]:
+            for hit in found["hits"]:
+                post("/v1/calls", {"tool": hit["id"], "ok": True, "search_id": found["search_id"]})
+                called += 1
+    connection.close()
+    return called
+
+
+class Beside:
+    """A command that runs again and again on both cores, until it is stopped; counts its ends and what they were."""
+
+    def __init__(self, line: str, home: str) -> None:
+        self.command, self.codes, self.seconds = shlex.split(line), list[int](), 0.0
+        self.environment = {**os.environ, **ALONE, "TOOLSCOUT_HOME": home}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            started = time.perf_counter()
+            other = subprocess.Popen(self.command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            os.sched_setaffinity(other.pid, {SERVICE_CORE, LOAD_CORE})
+            while other.poll() is None and not self._stop.wait(0.05):
+                pass
+            if other.poll() is not None:
+                self.codes.append(other.returncode)
+                self.seconds = max(self.seconds, time.perf_counter() - started)
+            else:
+                other.terminate()
+                self.seconds = max(self.seconds, time.perf_counter() - started)
+            other.communicate()
+
+    def stop(self) -> dict[str, Any]:
+        self._stop.set()
+        self._thread.join()
+        return {"command": shlex.join(self.command), "ended": self.codes, "longest_seconds": round(self.seconds, 1)}
+
+
 def busy_seconds(pid: int) -> float:
     """Processor time that a process has used (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -206,13 +259,12 @@ def main() -> dict[str, Any]:
             batches = watched(service, port, texts, seconds=short, connections=2, batch=16)
             beside: dict[str, Any] = {}
             if options.beside:
-                command = shlex.split(options.beside)
-                other = subprocess.Popen(command, env={**os.environ, **ALONE, "TOOLSCOUT_HOME": home})
-                os.sched_setaffinity(other.pid, {SERVICE_CORE, LOAD_CORE})
+                taught = teach(port, texts)
+                other = Beside(options.beside, home)
                 beside = watched(service, port, texts, seconds=short, connections=options.connections)
-                beside |= {"command": options.beside, "still_running": other.poll() is None}
-                other.terminate()
-                other.wait()
+                beside |= {"examples": taught} | other.stop()
+                if any(beside["ended"]) or beside["longest_seconds"] < min(2.0, short / 2):
+                    sys.exit(f"the command beside the load did not run as it should: {beside}")
         finally:
             service.terminate()
             service.communicate()

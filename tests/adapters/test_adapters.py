@@ -68,6 +68,27 @@ def test_names_fit_every_api_and_lead_back_to_their_tool(scout: Scout) -> None:
     assert wire_name("!", "!", ()) == wire_name("!", "!", ()) != ""
 
 
+def test_a_name_that_was_given_keeps_its_tool_whatever_is_added(scout: Scout) -> None:
+    scout.add([{"name": "delete", "description": "Delete a letter."}], name="mail")
+    box = Toolbox(scout)
+    [(name, shown)] = box.search("delete a letter")
+    assert (name, shown.id) == ("delete", "mail/delete")
+    scout.add([{"name": "delete", "description": "Delete a table of the database."}], name="db")
+    assert box.tool("delete").id == "mail/delete"
+    assert dict(box.tools())["delete"].id == "mail/delete" and len(dict(box.tools())) == 2
+    scout.remove(["mail"])
+    with pytest.raises(NotFound):
+        box.tool("delete")
+    assert {tool.id for _, tool in box.search("delete a table")} == {"db/delete"}
+    assert Toolbox(scout).tool("delete").id == "db/delete"
+
+
+def test_a_name_does_not_betray_what_is_hidden(scout: Scout) -> None:
+    for source in ("mail", "office"):
+        scout.add([{"name": "delete", "description": "Delete a letter."}], name=source)
+    assert [name for name, _ in Toolbox(scout, visible=no_mail).tools()] == ["delete"]
+
+
 def test_what_the_caller_may_not_discover_is_neither_listed_nor_found_nor_called(toy: Scout) -> None:
     everything, some = Toolbox(toy), Toolbox(toy, visible=no_mail)
     hidden = {name for name, tool in everything.tools() if "mail" in tool.id}
@@ -133,6 +154,26 @@ def test_a_chooser_picks_among_what_is_offered_now_and_keeps_what_was(scout: Sco
         "my-agent/forecast",
         "my-agent/send_mail",
     }
+
+
+def test_choosers_that_share_a_source_do_not_take_each_others_tools_away(scout: Scout) -> None:
+    weather = {"name": "forecast", "description": "Weather of tomorrow.", "parameters": {"type": "object"}}
+    letter = {"name": "send_mail", "description": "Send a letter.", "parameters": {"type": "object"}}
+    with Scout(scout.settings.home) as elsewhere:
+        one, other = Chooser(scout, "agent"), Chooser(elsewhere, "agent")
+        for _ in range(2):
+            assert one.choose(["weather tomorrow"], [weather]) == ["forecast"]
+            assert other.choose(["a letter"], [letter]) == ["send_mail"]
+        generation = scout.store.generation()
+        assert one.choose(["weather tomorrow"], [weather]) == ["forecast"]
+        assert scout.store.generation() == generation
+        assert other.choose(["a parcel"], [letter | {"description": "Send a parcel."}]) == ["send_mail"]
+        assert {tool.description for tool in scout.store.catalogue().tools()} == {
+            "Weather of tomorrow.",
+            "Send a parcel.",
+        }
+        scout.remove(["agent"])
+        assert one.choose(["weather tomorrow"], [weather]) == ["forecast"]
 
 
 @pytest.mark.parametrize(("module", "name"), [("langchain", "ToolChoice"), ("fastmcp", "ToolscoutTransform")])

@@ -16,6 +16,7 @@ from typing import Any, Final
 from toolscout.errors import NotFound
 from toolscout.scout import Scout
 from toolscout.sources import source_name
+from toolscout.store import allows
 from toolscout.types import Search, Tool, digest
 
 __all__ = ["SEARCH", "SEARCH_DESCRIPTION", "SEARCH_PARAMETERS", "Chooser", "Toolbox"]
@@ -31,6 +32,7 @@ SEARCH_PARAMETERS: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 LONGEST: Final = 64
+TRIES: Final = 3
 EMPTY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -48,23 +50,18 @@ class Toolbox:
         """Take whose catalogue, how many tools a search brings, who asks, and what that one may discover."""
         self.scout, self.k, self.caller, self.visible = scout, k, caller, visible
         self._shown: dict[str, str] = {}
-        self._names: tuple[int, dict[str, str], dict[str, str]] = (-1, {}, {})
+        self._names: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
 
     def tools(self) -> list[tuple[str, Tool]]:
         """(name, tool) of all that may be discovered, by id."""
-        catalogue = self.scout.store.catalogue()
-        mask, names = catalogue.mask(self.visible), self._named()[0]
-        return [
-            (names[tool.id], tool)
-            for place, tool in enumerate(catalogue.tools())
-            if tool.id in names and (mask is None or mask[place])
-        ]
+        tools = self.scout.store.catalogue().tools()
+        return [(self._name(tool), tool) for tool in tools if self._may(tool)]
 
     def search(self, query: str) -> list[tuple[str, Tool]]:
         """(name, tool) of the answer, best first."""
         found: Search = self.scout.search(query, self.k, visible=self.visible, caller=self.caller)
-        names = self._named()[0]
-        shown = [(names[hit.id], hit.tool) for hit in found.hits if hit.tool is not None and hit.id in names]
+        shown = [(self._name(hit.tool), hit.tool) for hit in found.hits if hit.tool is not None]
         self._shown.update((name, found.search_id or "") for name, _ in shown)
         return shown
 
@@ -74,10 +71,11 @@ class Toolbox:
         Raises:
             NotFound: if there is none that may be discovered.
         """
-        tool_id = self._named()[1].get(name)
-        if tool_id is not None:
+        if name not in self._ids:
+            self.tools()
+        if (tool_id := self._ids.get(name)) is not None:
             tool = self.scout.tool(tool_id)
-            if self.visible is None or self.visible(tool):
+            if self._may(tool):
                 return tool
         raise NotFound(f"expected the name of a tool, found {name!r}: search first")
 
@@ -86,17 +84,16 @@ class Toolbox:
         search_id = self._shown.get(name) or None
         self.scout.called(self.tool(name).id, ok=ok, search_id=search_id, ms=ms, caller=self.caller)
 
-    def _named(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Id → name and name → id, for the present catalogue."""
-        generation, names, ids = self._names
-        if generation != self.scout.store.generation():
-            catalogue = self.scout.store.catalogue()
-            names, ids = {}, {}
-            for tool_id, raw in zip(catalogue.ids, catalogue.names, strict=True):
-                name = wire_name(raw, tool_id, ids)
-                names[tool_id], ids[name] = name, tool_id
-            self._names = catalogue.generation, names, ids
-        return names, ids
+    def _may(self, tool: Tool) -> bool:
+        return self.visible is None or allows(self.visible, tool)
+
+    def _name(self, tool: Tool) -> str:
+        """What the model calls a tool: given once, it means this tool as long as the box lives."""
+        name = self._names.get(tool.id)
+        if name is None:
+            name = self._names[tool.id] = wire_name(tool.name, tool.id, self._ids)
+            self._ids[name] = tool.id
+        return name
 
 
 def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
@@ -122,10 +119,15 @@ class Chooser:
     """Picks among tools that a framework holds, by their names."""
 
     def __init__(self, scout: Scout, source: str, *, k: int | None = None, caller: str | None = None) -> None:
-        """Take whose catalogue and journal, the name of the source there, how many tools, and who asks."""
+        """Take whose catalogue and journal, the name of the source there, how many tools, and who asks.
+
+        Several may share a source, in other processes too: it holds all that was ever offered, each tool as it was
+        offered last.
+        """
         self.scout, self.source, self.k, self.caller = scout, source_name(source), k, caller
-        self._held: dict[str, dict[str, Any]] = {}
-        self._ids: dict[str, str] = {}
+        self._generation = -1
+        self._there: dict[str, Tool] = {}  # of the source, by name
+        self._offered: dict[str, tuple[dict[str, Any], Tool]] = {}  # name → what was offered, and what became of it
         self._lock = threading.Lock()
 
     def choose(self, queries: Sequence[str], tools: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -137,12 +139,31 @@ class Chooser:
         """
         offered = {str(tool["name"]): dict(tool) for tool in tools}
         with self._lock:
-            if any(self._held.get(name) != tool for name, tool in offered.items()):
-                self._held |= offered
-                self.scout.add(list(self._held.values()), name=self.source)
-                self._ids = {name: id for id, name in self.scout.store.page(self.source, limit=-1)}
-            among = _Among(frozenset(self._ids[name] for name in offered if name in self._ids))
+            for _ in range(TRIES):  # another process may put its own in between
+                if not self._missing(offered):
+                    break
+                held = {name: _definition(tool) for name, tool in self._there.items()}
+                self.scout.add(list((held | offered).values()), name=self.source)
+                self._look()
+                self._offered |= {name: (offered[name], self._there[name]) for name in offered if name in self._there}
+            among = _Among(frozenset(self._there[name].id for name in offered if name in self._there))
         found = self.scout.search_many(list(queries), self.k, visible=among, caller=self.caller)
         turns = max((len(each.hits) for each in found), default=0)
         order = [each.hits[turn].tool for turn in range(turns) for each in found if turn < len(each.hits)]
         return list(dict.fromkeys(tool.name for tool in order if tool is not None))
+
+    def _missing(self, offered: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether any of these is not in the catalogue as it is offered."""
+        if self._generation != self.scout.store.generation():
+            self._look()
+        return any(self._offered.get(name) != (tool, self._there.get(name)) for name, tool in offered.items())
+
+    def _look(self) -> None:
+        catalogue = self.scout.store.catalogue()
+        prefix = f"{self.source}/"
+        mine = [tool_id for tool_id in catalogue.ids if tool_id.startswith(prefix)]
+        self._generation, self._there = catalogue.generation, {tool.name: tool for tool in catalogue.tools(mine)}
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
