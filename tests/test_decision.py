@@ -154,6 +154,14 @@ def test_either_floor_turns_away_and_the_likelier_answer_is_given() -> None:
     assert single.reason and single.reason.startswith("the only tool does not seem")
 
 
+def test_a_first_hit_that_a_model_is_sure_of_is_never_turned_away() -> None:
+    judging = dataclasses.replace(strict(over(), fit=1.1), sure=-1.5)
+    for score, answer in ((-1.5, "tools"), (-1.6, "no_tool_fits")):
+        found = ask(judging, "send a message by e-mail", Hit("mail/send_email", score), Hit("files/copy", score - 9))
+        assert found.answer == answer and found.need is not None
+    assert ask(judging, "send a message by e-mail").answer == "no_tool_fits"
+
+
 def test_a_reason_that_was_there_stays() -> None:
     found = ask(strict(over(), fit=1.1), "send a message", Hit("a/b", 1.0), reason="searched with bm25 alone: down")
     assert found.reason and found.reason.startswith("searched with bm25 alone: down; none of 10")

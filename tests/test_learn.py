@@ -20,6 +20,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.evidence import Live
 from toolscout.learn import last, learn
+from toolscout.probes import NO_TOOL
 from toolscout.scout import Scout
 
 CALLERS = [f"c{number}" for number in range(10)]
@@ -221,6 +222,23 @@ def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> 
     test = metrics.paired_test(values(), before)
     assert report.outcome == "refused" or test.difference >= 0 or test.p >= 0.05
     assert test.difference >= -0.02
+
+
+def test_a_champion_does_not_turn_away_what_it_is_sure_of(taught: Scout) -> None:
+    """The floors keep a share of all requests away; those that the model knows are not among them."""
+    [entry] = champion.history(taught.settings.home)
+    folder = champion.place(taught.settings.home, entry.model)
+    sure = models.read_manifest(folder).values["sure"]
+    texts = [text for text, _ in traffic.requests(300, 77)]
+    firsts = {text: found.hits for text, found in zip(texts, taught.search_many(texts), strict=True)}
+    known = {text for text, hits in firsts.items() if hits and hits[0].score >= sure}
+    assert len(known) > 0.2 * len(firsts)
+    always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
+    models.note(folder, floors=always)
+    assert {text for text, found in zip(texts, taught.search_many(texts), strict=True) if found.hits} == known
+    assert not any(found.hits for found in taught.search_many(list(NO_TOOL)))
+    models.note(folder, floors=always, sure=None)
+    assert not any(found.hits for found in taught.search_many(texts))
 
 
 # --- champions --------------------------------------------------------------------------------------------------------

@@ -73,6 +73,18 @@ def test_another_encoder_recipe_or_catalogue_is_refused_naming_both_sides(tmp_pa
         models.load(tmp_path / "m", catalogue=strangers)
 
 
+def test_what_was_found_out_later_is_noted_in_the_manifest(tmp_path: Path) -> None:
+    saved(tmp_path / "m", values={"floors": 1})
+    models.note(tmp_path / "m", sure=-1.25, floors=2)
+    found = models.verify(tmp_path / "m")
+    assert found.values == {"floors": 2, "sure": -1.25}
+    assert (
+        models.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools()).manifest == found
+    )
+    with pytest.raises(NotFound):
+        models.note(tmp_path / "none", sure=1.0)
+
+
 def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"found no manifest\.json"):
         models.load(tmp_path)

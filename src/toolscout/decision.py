@@ -160,6 +160,7 @@ class Judge:
         budget: share of the requests that need a tool, and have one, that may be turned away.
         floors: of both probabilities.
         own: floors of a `need` that the pipeline itself has judged; None: such a need is told, and turns nobody away.
+        sure: a first hit of this score or more is never turned away: the model knows such requests; None: no matter.
     """
 
     decision: Decision
@@ -169,6 +170,7 @@ class Judge:
     budget: float
     floors: Floors
     own: Floors | None = None
+    sure: float | None = None
 
     def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
         """What is to be said of each search; None: nothing."""
@@ -197,7 +199,8 @@ class Judge:
         else:  # two that do not know of each other share the budget
             need, wish, of_fit = search.need, search.need - 0.5, self.floors.fit_at(self.budget / 2)
             of_need = self.own.need_at(self.budget / 2) if self.own else 0.0
-        if need >= of_need and fit >= of_fit:
+        sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
+        if sure or (need >= of_need and fit >= of_fit):
             return Verdict(need, fit)
         if wish < 0:
             reason = f"the request seems to need no tool: it does with probability {need:.2f}"
@@ -216,7 +219,8 @@ def judge(parts: Parts, stage: Stage) -> Judge | None:
     """The bundled decision over a snapshot, with the budget of the settings; None: nobody may be turned away.
 
     A fitted model has learned what requests mean, which the bundled decision has not: then the floors count that keep
-    the budget among the requests it was fitted on (`floors_of`).
+    the budget among the requests it was fitted on (`floors_of`). A champion of `toolscout learn` also knows from
+    requests that it was not fitted on how high the first hit of a request it understands stands.
 
     Args:
         parts: the snapshot, and the model if there is one.
@@ -230,11 +234,12 @@ def judge(parts: Parts, stage: Stage) -> Judge | None:
         return None
     decision, encoder = bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
-    floors, own = decision.floors, next((each.floors for each in stages if isinstance(each, Detect)), None)
+    floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
     if parts.model is not None:
-        floors = msgspec.convert(models.read_manifest(parts.model).values.get("floors", NEVER), Floors)
+        values = models.read_manifest(parts.model).values
+        floors, sure = msgspec.convert(values.get("floors", NEVER), Floors), values.get("sure")
     signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
-    return Judge(decision, signals, {VIEW: encoder}, parts.catalogue.mask, budget, floors, own)
+    return Judge(decision, signals, {VIEW: encoder}, parts.catalogue.mask, budget, floors, own, sure)
 
 
 def bundled() -> tuple[Decision, Encoder]:

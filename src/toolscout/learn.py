@@ -39,9 +39,10 @@ from toolscout.methods.ngrams import Ngrams, checksums
 from toolscout.methods.sets import Sets
 from toolscout.models import Manifest
 from toolscout.pipeline import Cut, Stage
+from toolscout.probes import NO_TOOL
 from toolscout.scout import Scout
 from toolscout.store import Catalogue
-from toolscout.types import Search
+from toolscout.types import Hit, Search
 from toolscout.ways import Way
 
 __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
@@ -53,6 +54,8 @@ BUDGET_MS: Final = 50.0
 TIMED: Final = 200
 BATCH: Final = 256
 DEPTH: Final = 20
+CLOSE: Final = 1e-4  # scores that differ by less may be of one request, asked twice
+UNSURE: Final = 0.1  # share of the requests that a model may be unsure of
 KEPT: Final = 5  # former champions whose models stay
 
 
@@ -111,6 +114,7 @@ class _Run:
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     chosen: Candidate | None = None
     verdict: Verdict | None = None
+    sure: float | None = None
 
     @property
     def settings(self) -> Settings:
@@ -159,6 +163,7 @@ def learn(
             reason, better = str(refusal), False
         if better and not dry_run:
             assert run.chosen is not None and run.chosen.model is not None
+            models.note(champion.place(home, run.chosen.model), sure=run.sure)
             champion.promote(home, run.chosen.model, reason)
         verb = "promote" if better else "refuse"
         report = Report(
@@ -325,9 +330,11 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         },
         trusted=_trusted(run),
     )
+    found = _found(stage, texts)
+    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in NO_TOOL}).values()))
     run.verdict = judge(
-        _ranked(stage, texts),
-        _ranked(_stage(run, run.before), texts),
+        _ids(found),
+        _ids(_found(_stage(run, run.before), texts)),
         sample,
         latency_ms=_latency(stage, list(texts.values())),
         budget_ms=budget_ms,
@@ -351,13 +358,33 @@ def _stage(run: _Run, way: Way) -> Stage:
     return recipes.build(way.recipe, parts) >> Cut(DEPTH)
 
 
-def _ranked(stage: Stage, texts: Mapping[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _found(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
+    found: dict[str, tuple[Hit, ...]] = {}
     waiting = iter(texts.items())
     while batch := list(itertools.islice(waiting, BATCH)):
         answers = stage([Search(query=text, k=DEPTH) for _, text in batch])
-        found |= {query: list(answer.ids) for (query, _), answer in zip(batch, answers, strict=True)}
+        found |= {query: answer.hits for (query, _), answer in zip(batch, answers, strict=True)}
     return found
+
+
+def _ids(found: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[str]]:
+    return {query: [hit.id for hit in hits] for query, hits in found.items()}
+
+
+def _sure(asked: Sequence[tuple[Hit, ...]], chat: Sequence[tuple[Hit, ...]]) -> float | None:
+    """The score of a first hit that says that the model knows such requests.
+
+    What nine in ten later requests reach, but above all that need no tool for certain: a model whose scores do not
+    tell them apart is hardly ever sure.
+
+    Args:
+        asked: hits of requests that the model was not fitted on.
+        chat: hits of requests that need no tool.
+    """
+    first = [hits[0].score for hits in asked if hits]
+    if not first:
+        return None
+    return float(max([np.quantile(first, UNSURE), *(hits[0].score + CLOSE for hits in chat if hits)]))
 
 
 def _latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:

@@ -247,8 +247,7 @@ def save(
         version=toolscout.__version__,
         files={name: _digest(aside / name) for name in _files(aside)},
     )
-    manifest = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).sealed()
-    (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    _write(aside / MANIFEST, manifest)
     former = folder.with_name(f".{folder.name}.former")
     shutil.rmtree(former, ignore_errors=True)
     if folder.exists():
@@ -256,6 +255,24 @@ def save(
     aside.replace(folder)
     shutil.rmtree(former, ignore_errors=True)
     return load(folder)
+
+
+def note(folder: Path, **values: Any) -> None:
+    """Add values to the manifest of a model that stands, in one step: what was found out after it was fitted.
+
+    Raises:
+        NotFound: if there is no model.
+        StoreError: if its manifest is damaged.
+    """
+    manifest = read_manifest(folder)
+    aside = folder / f".{MANIFEST}.partial"
+    _write(aside, msgspec.structs.replace(manifest, values={**manifest.values, **values}))
+    aside.replace(folder / MANIFEST)
+
+
+def _write(file: Path, manifest: Manifest) -> None:
+    sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).sealed()
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
 
 
 def _files(folder: Path) -> list[str]:
