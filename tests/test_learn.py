@@ -22,6 +22,7 @@ from toolscout.evidence import Live
 from toolscout.learn import last, learn
 from toolscout.probes import NO_TOOL
 from toolscout.scout import Scout
+from toolscout.types import Tool
 
 CALLERS = [f"c{number}" for number in range(10)]
 CLEAN = traffic.requests(400, 1)
@@ -309,13 +310,28 @@ def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Sc
     else:
         taught.remove(["office"])
         taught.add([{"name": "umbrella_stand", "description": "Order an umbrella stand."}], name="shop")
-    if harm == "pointer":
-        with pytest.raises(StoreError, match="expected the champions in format"):
-            taught.search("order an umbrella stand")
-        return
     found = taught.search("deliver a letter or order an umbrella stand")
     assert found.hits and "searched with hybrid instead of the promoted model" in (found.reason or "")
     assert taught.search("deliver a letter or order an umbrella stand", recipe="hybrid").reason is None
+    assert str(taught.settings.home) in (taught.search("letter").reason or "") or harm == "foreign catalogue"
+
+
+@pytest.mark.parametrize("harm", ["damaged", "pointer"])
+def test_who_may_not_see_everything_hears_no_path_of_a_champion_that_cannot_serve(
+    taught: Scout, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = champion.current(taught.settings.home)
+    assert folder is not None
+    file = folder / models.ARRAYS if harm == "damaged" else folder.parent / "champion.json"
+    file.write_bytes(b"{")
+    for _ in range(2):
+        found = taught.search("deliver a letter", visible=everything, caller="bob")
+        assert found.reason == "searched with hybrid: the promoted model cannot serve"
+    assert [str(file) in record.getMessage() for record in caplog.records] == [True], "once, in full"
+
+
+def everything(tool: Tool) -> bool:
+    return True
 
 
 def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:

@@ -131,6 +131,18 @@ def test_a_read_transaction_sees_one_state_whatever_another_connection_writes(st
     assert [id for id, _ in store.page()] == ["s/b"]
 
 
+def test_what_was_lost_since_the_snapshot_is_hidden_and_nothing_takes_its_place(store: Store) -> None:
+    put(store, make("a", "b", "c"))
+    snapshot = store.catalogue()
+    store.remove_tools(["s/a"])
+    mask = snapshot.mask(lambda tool: tool.name != "c")
+    assert mask is not None and dict(zip(snapshot.ids, mask.tolist(), strict=True)) == {
+        "s/a": False,
+        "s/b": True,
+        "s/c": False,
+    }
+
+
 def test_a_snapshot_is_sorted_and_its_cache_lasts_for_one_generation(store: Store) -> None:
     put(store, make("b", "a", "c"))
     snapshot = store.catalogue()

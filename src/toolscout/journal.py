@@ -146,6 +146,7 @@ class Journal(Database):
         caller: str | None = None,
         search_id: str | None = None,
         text: str | None = None,
+        tools: bool = True,
         since: str | None = None,
         until: str | None = None,
         before: int | None = None,
@@ -158,6 +159,7 @@ class Journal(Database):
             caller: whose.
             search_id: of which search.
             text: what the query of a search contains, or the id of a called tool; case of ASCII letters is ignored.
+            tools: whether `text` looks at the ids of called tools too.
             since: instant, included.
             until: instant, excluded.
             before: what the page before returned.
@@ -169,7 +171,10 @@ class Journal(Database):
         like = None if text is None else "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
         given = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
         given |= {"at >= ?": since, "at < ?": until}
-        given["coalesce(json_extract(body, '$.query'), json_extract(body, '$.tool')) LIKE ? ESCAPE '\\'"] = like
+        looked_at = "json_extract(body, '$.query')"
+        if tools:
+            looked_at = f"coalesce({looked_at}, json_extract(body, '$.tool'))"
+        given[f"{looked_at} LIKE ? ESCAPE '\\'"] = like
         asked = {condition: value for condition, value in given.items() if value is not None}
         where = " AND ".join(asked) or "TRUE"
         with self.reading() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import msgspec
 from toolscout import champion, encoders, models, recipes
 from toolscout.decision import judge
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
+from toolscout.errors import ConfigError, NotFound, StoreError, Unavailable, UserError
 from toolscout.evidence import Live
 from toolscout.inventory import Inventory
 from toolscout.journal import Journal, new_id
@@ -38,6 +39,7 @@ __all__ = ["Scout"]
 Visible = Callable[[Tool], bool]
 ATTEMPTS = 3
 LEFT_ALONE = 30.0  # seconds for which an encoder that does not answer is not asked again
+_log = logging.getLogger("toolscout.scout")
 
 
 class Scout(Inventory):
@@ -72,6 +74,7 @@ class Scout(Inventory):
         self._live: dict[Path, tuple[str, Live]] = {}
         self._champion: Key | None = None
         self._unfit: tuple[object, str] = (None, "")
+        self._logged = ""
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -152,7 +155,7 @@ class Scout(Inventory):
         Raises:
             ConfigError: for a model that belongs to another recipe, encoder or catalogue.
             NotFound: if there is no such recipe or model.
-            StoreError: for a damaged model.
+            StoreError: for a damaged model, unless it is the champion.
         """
         return self.search_many(
             [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline
@@ -174,6 +177,11 @@ class Scout(Inventory):
         if k < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         way, notice = self._way(recipe, model)
+        if notice and visible is not None:  # who may not see everything need not know what lies where
+            if notice != self._logged:
+                self._logged = notice
+                _log.warning("%s", notice)
+            notice = f"searched with {way.recipe}: the promoted model cannot serve"
         batch = [
             Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
             for query in queries
@@ -227,12 +235,16 @@ class Scout(Inventory):
 
     def _way(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Way, str]:
         """How to search, its pipeline ready; and a sentence where a champion that cannot serve is passed over."""
-        if not self.ways.unnamed(recipe, model) or self.ways.champion() is None:
+        try:
+            promoted = self.ways.champion() if self.ways.unnamed(recipe, model) else None
+        except StoreError as error:
+            return self._passed_over(None, error, **options)
+        if promoted is None:
             way = self.ways.find(recipe, model)
             if options:
                 self._pipeline(way, **options)
             return way, ""
-        state = champion.stamp(self.settings.home), models.stamp(self.ways.champion()), self.store.generation()
+        state = champion.stamp(self.settings.home), models.stamp(promoted), self.store.generation()
         if self._unfit[0] == state:
             return self.ways.without(), self._unfit[1]
         try:
@@ -241,14 +253,18 @@ class Scout(Inventory):
         except Unavailable:
             return way, ""
         except UserError as error:
-            without = self.ways.without()
-            self._unfit = state, f"searched with {without.recipe} instead of the promoted model: {error}"
-            self._pipeline(without, **options)
-            return without, self._unfit[1]
+            return self._passed_over(state, error, **options)
         if self._champion not in (None, way.key):  # nobody may ever ask for the former one again
             self._ready.pop(self._champion, None)
         self._champion = way.key
         return way, ""
+
+    def _passed_over(self, state: object, error: UserError, **options: Any) -> tuple[Way, str]:
+        """How to search without the champion, which in this state cannot serve."""
+        without = self.ways.without()
+        self._unfit = state, f"searched with {without.recipe} instead of the promoted model: {error}"
+        self._pipeline(without, **options)
+        return without, self._unfit[1]
 
     def _pipeline(
         self, way: Way, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
@@ -337,13 +353,14 @@ class Scout(Inventory):
             NotFound: if there is no such tool.
         """
         way, _ = self._way(recipe, model)
-        catalogue, pipeline = self._pipeline(way)
+        self._pipeline(way)  # made, and kept, before the reading
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
 
         def rebuild(changed: Catalogue) -> Stage:
             return recipes.build(way.recipe, self.parts(way, changed, live=self._evidence(way)))
 
         with self.store.reading():
+            catalogue, pipeline = self._pipeline(way)
             [found] = pipeline([search])
             trial = rebuild if cures else None
             return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(found))

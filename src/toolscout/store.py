@@ -153,13 +153,14 @@ class Catalogue:
     def mask(self, visible: Callable[[Tool], bool] | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """A boolean mask over `ids`, computed once for each predicate; None lets everything through.
 
-        A predicate that raises on a tool hides that tool.
+        A predicate that raises on a tool hides that tool. What the store has lost since the snapshot is hidden too.
         """
         if visible is None:
             return None
         found = self._masks.get(visible)
         if found is None:
-            found = np.fromiter((allows(visible, tool) for tool in self.tools()), dtype=np.bool_, count=len(self.ids))
+            seen = {tool.id for tool in self.tools() if allows(visible, tool)}
+            found = np.fromiter((id in seen for id in self.ids), dtype=np.bool_, count=len(self.ids))
             if len(self._masks) >= 256:
                 self._masks.pop(next(iter(self._masks)), None)
             self._masks[visible] = found

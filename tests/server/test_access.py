@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from server.conftest import KEYS, as_caller
+from toolscout.policy import Caller, Policies, Rules
 from toolscout.scout import Scout
-from toolscout.server import Limits
+from toolscout.server import Limits, Service, app, catalogue
 from toolscout.server.routes import ROUTES
+from toolscout.server.view import Views
+from toolscout.store import Catalogue, Origin, Store
 from toolscout.testing import TOOLS
+from toolscout.types import Hints, Tool
 
 BOBS = {"mail/search", "weather/get_forecast", "weather/getAirQuality"}
 HIDDEN = sorted(set(TOOLS) - BOBS)
@@ -99,6 +107,70 @@ def test_a_hidden_tool_is_answered_as_one_that_does_not_exist(guarded: Any) -> N
         assert answers[0] == answers[1] and {status for status, _ in answers[0]} == {404}
 
 
+def meanwhile(work: Callable[[], object]) -> None:
+    """Do it as another process would: on another connection, and at once."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result(20)
+
+
+def test_what_a_caller_sees_is_found_out_on_one_state_whatever_is_written_meanwhile(
+    guarded: Any, toy: Scout, monkeypatch: Any
+) -> None:
+    real, left = Catalogue.mask, ["ru", "files"]
+
+    def mask(self: Catalogue, visible: Any) -> Any:
+        if visible is not None and left:
+            meanwhile(lambda: toy.remove([left.pop()]))
+        return real(self, visible)
+
+    monkeypatch.setattr(Catalogue, "mask", mask)
+    for _ in range(3):
+        answer = guarded.get("/v1/tools", headers=as_caller("bob"))
+        assert answer.status_code == 200 and {row["id"] for row in answer.json()["tools"]} == BOBS
+    assert not left
+
+
+def test_a_hidden_text_is_not_shown_because_another_took_its_place(tmp_path: Path, monkeypatch: Any) -> None:
+    store, real, done = Store(tmp_path), Catalogue.mask, []
+    caller = Caller("reader", Rules(frozenset({"**"}), read_only=True))
+
+    def put(text: str, read_only: bool) -> None:
+        tool = Tool(id="s/a", name="a", description=text, hints=Hints(read_only=read_only))
+        store.put_source(Origin("s", "objects"), "s", kind="objects", tools=[tool])
+
+    def mask(self: Catalogue, visible: Any) -> Any:
+        if not done:
+            done.append(meanwhile(lambda: put("harmless", True)))
+        return real(self, visible)
+
+    put("of the owner alone", False)
+    views = Views(store)
+    monkeypatch.setattr(Catalogue, "mask", mask)
+    seen = [[row.description for row in views.now(caller).tools(caller, None, None, 0, 9)[0]] for _ in range(2)]
+    assert seen == [[], ["harmless"]]
+
+
+def test_no_lint_tells_of_hidden_tools_when_sources_go_meanwhile(
+    start: Any, policies: Policies, toy: Scout, monkeypatch: Any
+) -> None:
+    real, gone = toy.pipeline, []
+
+    def pipeline(*arguments: Any, **named: Any) -> Any:
+        """As the real one; just after it has looked, somebody takes a source away."""
+        found = real(*arguments, **named)
+        found[0].mask(rules)
+        if not gone:
+            gone.append(toy.remove(["files"]))
+        return found
+
+    rules = Rules(allow=frozenset({"mail/**"}))
+    caller = Caller("o", rules, operator=True)
+    monkeypatch.setattr(toy, "pipeline", pipeline)
+    service = start(policies=policies).app.service
+    told = catalogue._findability(service, caller, 100)
+    assert told.asked == 2 and "travel" not in repr(told) and "ru/" not in repr(told)
+
+
 def test_searches_of_others_are_not_there(guarded: Any) -> None:
     theirs = guarded.post("/v1/search", json={"query": "mail"}, headers=as_caller("ann")).json()["search_id"]
     for id in (theirs, "none"):
@@ -169,6 +241,38 @@ def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: A
     assert ask("bob", 1).status_code == 200
     assert ask("eve", 60).status_code == 200, "more than a full bucket goes through when the bucket is full"
     assert ask("eve", 1).status_code == 429
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"query": '])
+def test_a_body_that_does_not_come_in_in_time_is_given_up(toy: Scout, sent: bytes) -> None:
+    """Seen from below, where a connection that hangs is a `receive` that does not return."""
+    service = Service(toy, limits=Limits(patience=1))
+    told: list[Any] = []
+
+    async def ask(path: str, kind: str, seconds: float) -> None:
+        pieces = [{"type": "http.request", "body": sent, "more_body": True}]
+
+        async def receive() -> Any:
+            if not pieces:
+                await anyio.sleep_forever()
+            return pieces.pop()
+
+        async def send(message: Any) -> None:
+            told.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", kind.encode())]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        with anyio.fail_after(seconds):
+            await app(service, ["localhost"])(scope, receive, send)
+
+    try:
+        anyio.run(ask, "/v1/search", "application/json", 8)
+        assert told[0]["status"] == 408 and b"the whole request within 1 s" in told[1]["body"]
+        assert not list(toy.journal.read())
+        with pytest.raises(TimeoutError):  # an import may take ten times as long
+            anyio.run(ask, "/v1/journal/import", "application/x-ndjson", 1.5)
+    finally:
+        service.close()
 
 
 def test_methods_and_addresses_that_are_not_there_are_sentences(client: Any) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import traffic
-from server.conftest import as_caller
-from toolscout import champion
+from server.conftest import POLICY, as_caller
+from toolscout import champion, models
+from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.learn import learn
+from toolscout.policy import Policies
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
@@ -98,6 +102,69 @@ def test_a_champion_that_is_gone_is_named_and_can_be_taken_back(taught: Scout, s
     done = client.post("/v1/rollback", json={"champion": entry.model})
     assert done.json() == {"champion": None, "recipe": "hybrid", "notice": None}
     assert client.get("/v1/models").json()["notice"] is None
+
+
+@pytest.mark.parametrize("harm", ["model", "pointer"])
+def test_a_champion_that_cannot_serve_is_explained_to_operators_alone(
+    taught: Scout, start: Any, tmp_path: Path, harm: str
+) -> None:
+    home = taught.settings.home
+    [entry] = champion.history(home)
+    file = champion.place(home, entry.model) / models.ARRAYS if harm == "model" else home / "models" / "champion.json"
+    file.write_bytes(b"{")
+    (tmp_path / "policy.toml").write_text(POLICY.replace("mail/", "office/"))
+    client = start(scout=taught, policies=Policies.load(tmp_path / "policy.toml"))
+    found = client.post("/v1/search", json={"query": "rain"}, headers=as_caller("bob"))
+    assert found.status_code == 200 and found.json()["reason"].startswith("searched with hybrid: the promoted model")
+    me = client.get("/v1/me", headers=as_caller("bob"))
+    assert me.json()["recipe"] == "hybrid" and str(tmp_path) not in me.text + found.text
+    assert str(file) in client.get("/v1/models", headers=as_caller("ann")).json()["notice"]
+
+
+def test_files_that_cannot_be_read_are_named_to_operators_alone(
+    guarded: Any, toy: Scout, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = "/var/lib/toolscout"
+    for error in (StoreError, ConfigError, NotFound):
+
+        def broken(*_: Any, error: type[Exception] = error, **__: Any) -> Any:
+            raise error(f"{where}: expected a model, found none")
+
+        monkeypatch.setattr(toy, "search_many", broken)
+        monkeypatch.setattr(toy, "why", broken)
+        for path, body in (("/v1/search", {}), ("/v1/why", {"tool": "mail/search"})):
+            caplog.clear()
+            told = client_told(guarded, path, {"query": "rain", **body}, "bob")
+            assert told == (503, "expected an answer, found none: the service cannot read its files")
+            assert where in caplog.text
+            assert where in client_told(guarded, path, {"query": "rain", **body}, "ann")[1]
+
+
+def client_told(client: Any, path: str, body: Any, caller: str) -> tuple[int, str]:
+    answer = client.post(path, json=body, headers=as_caller(caller))
+    return answer.status_code, answer.json()["error"]
+
+
+def test_a_promotion_does_not_wait_for_a_lint(taught: Scout, start: Any, monkeypatch: Any) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        begun.set()
+        assert gate.wait(20)
+        raise NotFound("expected something, found nothing")
+
+    monkeypatch.setattr("toolscout.server.catalogue.lint", slow)
+    client = start(scout=taught)
+    [name] = [each.model for each in champion.history(taught.settings.home)]
+    with ThreadPoolExecutor(1) as pool:
+        lint = pool.submit(client.get, "/v1/lint")
+        assert begun.wait(20)
+        assert client.get("/v1/models").json()["recipe"] == "neighbours"
+        assert client.post("/v1/rollback", json={"champion": name}).status_code == 200
+        assert client.post("/v1/promote", json={"model": name}).status_code == 200
+        assert not lint.done()
+        gate.set()
+        assert lint.result(20).status_code == 404
 
 
 def test_learning_is_for_operators(guarded: Any) -> None:

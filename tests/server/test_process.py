@@ -60,7 +60,7 @@ def test_a_port_that_is_taken_is_one_sentence(program: Program, home: Path) -> N
     assert done.returncode == 1 and "expected a free port" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_request_that_comes_in_too_slowly_is_given_up(program: Program) -> None:
+def test_a_length_that_is_no_number_is_refused_and_the_service_lives_on(program: Program) -> None:
     connection = program.connect()
     connection.putrequest("POST", "/v1/search")
     connection.putheader("content-type", "application/json")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from toolscout.errors import Unavailable
 from toolscout.scout import Scout
+from toolscout.server import Limits
 from toolscout.testing import TOOLS
 from toolscout.types import as_json
 
@@ -176,9 +178,32 @@ def test_why_says_where_a_tool_stands_and_tries_cures_only_when_asked(client: An
     assert client.post("/v1/why", json={**asked, "tool": "travel/none"}).status_code == 404
 
 
-def test_a_full_queue_sends_callers_away_until_there_is_room(start: Any) -> None:
-    from toolscout.server import Limits
+def test_a_full_queue_sends_callers_away_until_there_is_room(start: Any, toy: Scout, monkeypatch: Any) -> None:
+    """It is full of queries, however few requests brought them."""
+    client = start(limits=Limits(waiting=10))
+    search(client, "warm")
+    entered, gate, real = threading.Event(), threading.Event(), toy.search_many
 
-    client = start(limits=Limits(waiting=0))
-    answer = client.post("/v1/search", json={"query": "rain"})
-    assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
+    def slow(*arguments: Any, **named: Any) -> Any:
+        entered.set()
+        assert gate.wait(20)
+        return real(*arguments, **named)
+
+    def batch(size: int) -> Any:
+        return client.post("/v1/search/batch", json={"queries": ["rain"] * size})
+
+    monkeypatch.setattr(toy, "search_many", slow)
+    waiting = client.app.service.batches
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(batch, 3)
+        assert entered.wait(20)
+        second = pool.submit(batch, 8)
+        for _ in range(2_000):
+            if len(waiting) == 8:
+                break
+            threading.Event().wait(0.005)
+        refused = batch(3)
+        assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        gate.set()
+        assert first.result(20).status_code == second.result(20).status_code == 200
+    assert len(waiting) == 0 and batch(10).status_code == 200

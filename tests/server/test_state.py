@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,26 @@ def test_what_cannot_be_opened_is_not_ready_until_a_search_succeeds(start: Any, 
     assert answer.status_code == 503 and "secret" not in answer.text
     assert client.post("/v1/search", json={"query": "rain"}).status_code == 200
     assert client.get("/ready").status_code == 200
+
+
+def test_what_could_not_be_opened_is_tried_again_when_somebody_asks(start: Any, toy: Scout, monkeypatch: Any) -> None:
+    real, tries = toy.embed, []
+
+    def broken(**_: Any) -> None:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise ConfigError("expected a disk, found none")
+        real()
+
+    monkeypatch.setattr(toy, "embed", broken)
+    monkeypatch.setattr("toolscout.server.service.AGAIN", 0.2)
+    client = start()
+    for _ in range(400):
+        if client.get("/ready").status_code == 200:
+            break
+        time.sleep(0.01)
+    assert client.get("/ready").json() == {"ready": True, "reason": None} and len(tries) == 3
+    assert min(after - before for before, after in itertools.pairwise(tries)) >= 0.2
 
 
 def test_counters_say_what_was_answered_and_name_nobody(client: Any) -> None:

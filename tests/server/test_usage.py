@@ -102,19 +102,37 @@ def test_statistics_count(client: Any) -> None:
     assert stats["searches_followed_by_a_successful_call"] == 1
 
 
-def test_an_operator_with_rules_reads_no_ids_that_they_hide(start: Any, toy: Scout, tmp_path: Any) -> None:
+@pytest.fixture
+def postmaster(start: Any, tmp_path: Any) -> Any:
+    """A service whose operator sees mail alone."""
     from toolscout.policy import Policies, hashed_key
 
     path = tmp_path / "p.toml"
     path.write_text(
         f'[[caller]]\nname = "ann"\nkey = "{hashed_key("tsk_of_ann")}"\nallow = ["mail/**"]\noperator = true\n'
     )
+    return start(policies=Policies.load(path))
+
+
+def test_a_filter_finds_no_ids_that_rules_hide(postmaster: Any, client: Any, toy: Scout) -> None:
+    toy.journal.append("search", search_id="s", query="copy that", shown=["files/copy"])
+    toy.journal.append("call", search_id="s", tool="files/copy", ok=True)
+
+    def found(client: Any, text: str, **how: Any) -> list[str]:
+        events = client.get("/v1/journal", params={"text": text}, **how).json()["events"]
+        return [event["event"] for event in events]
+
+    for text in ("files/c", "copy"):
+        assert found(client, text) == ["call", "search"][: 1 + (text == "copy")]
+        assert found(postmaster, text, headers=as_caller("ann")) == ["search"][: text == "copy"]
+
+
+def test_an_operator_with_rules_reads_no_ids_that_they_hide(postmaster: Any, toy: Scout) -> None:
     toy.journal.append("search", search_id="s", query="q", shown=["files/copy", "mail/search"])
     toy.journal.append("call", search_id="s", tool="files/copy", ok=True)
     toy.journal.append("feedback", search_id="s", good=["files/copy"], bad=["mail/search"])
-    client = start(policies=Policies.load(path))
-    read = client.get("/v1/journal", headers=as_caller("ann")).text
-    export = client.get("/v1/journal/export", headers=as_caller("ann")).text
+    read = postmaster.get("/v1/journal", headers=as_caller("ann")).text
+    export = postmaster.get("/v1/journal/export", headers=as_caller("ann")).text
     for told in (read, export):
         assert "files/copy" not in told and told.count("mail/search") == 2
 

@@ -19,7 +19,16 @@ from starlette.responses import Response
 from starlette.routing import Route as Address
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolscout.errors import Denied, MissingExtra, NotFound, StoreError, ToolscoutError, Unavailable, UserError
+from toolscout.errors import (
+    ConfigError,
+    Denied,
+    MissingExtra,
+    NotFound,
+    StoreError,
+    ToolscoutError,
+    Unavailable,
+    UserError,
+)
 from toolscout.policy import Caller, Rules
 from toolscout.server import openapi
 from toolscout.server.door import Door
@@ -135,7 +144,17 @@ class _Endpoint:
         if route.operators and not caller.operator:
             raise Refused(403, "expected an operator, found a caller who is none: see `operator` in docs/security.md")
         asked = await self._body(route, request, pieces) if method == "POST" else self._parameters(route, request)
-        wait = self.service.buckets.take(caller.name, route.cost(asked))
+        try:
+            return await self._answered(route, Ask(self.service, caller, asked, pieces))
+        except (StoreError, ConfigError) as error:
+            if caller.operator:
+                raise
+            _log.warning("%s was told that the service cannot read its files: %s", caller.name, error)
+            raise Refused(503, "expected an answer, found none: the service cannot read its files") from None
+
+    async def _answered(self, route: Route, ask: Ask[Any]) -> Response:
+        limits = self.service.limits
+        wait = self.service.buckets.take(ask.caller.name, route.cost(ask.asked))
         if wait:
             raise Refused(
                 429,
@@ -143,7 +162,7 @@ class _Endpoint:
                 f"ask again in {math.ceil(wait)} s",
                 {"Retry-After": str(math.ceil(wait))},
             )
-        return self._response(route, await route.handler(Ask(self.service, caller, asked, pieces)))
+        return self._response(route, await route.handler(ask))
 
     def _response(self, route: Route, answer: Any) -> Response:
         return answer if isinstance(answer, Response) else Response(_encode(answer), media_type=route.gives)

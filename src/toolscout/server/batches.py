@@ -42,12 +42,13 @@ class Batches:
         """Search with `scout` in a thread of `pool`; `note` hears the size of each batch, in queries."""
         self.scout, self.pool, self.note = scout, pool, note
         self._jobs: deque[_Job] = deque()
+        self._waiting = 0
         self._busy = False
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many requests wait."""
-        return len(self._jobs)
+        """How many queries wait."""
+        return self._waiting
 
     async def search(self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller) -> list[Search]:
         """`Scout.search_many` for this caller."""
@@ -55,6 +56,7 @@ class Batches:
         job = _Job(queries, k, recipe, caller, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
+            self._waiting += len(queries)
             begin, self._busy = not self._busy, True
         if begin:
             self.pool.submit(self._work)
@@ -75,6 +77,7 @@ class Batches:
             size = 0
             while self._jobs and (not jobs or size + len(self._jobs[0].queries) <= MOST):
                 job = self._jobs.popleft()
+                self._waiting -= len(job.queries)
                 if not job.answer.cancelled():
                     jobs.append(job)
                     size += len(job.queries)

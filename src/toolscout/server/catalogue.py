@@ -21,6 +21,7 @@ from toolscout.server.shapes import (
     TreeAnswer,
     TreeRequest,
 )
+from toolscout.store import allows
 from toolscout.types import Tool
 
 __all__ = ["findability", "present", "sources", "tool", "tools", "tree"]
@@ -32,7 +33,7 @@ def present(service: Service, caller: Caller, *ids: str) -> None:
     Raises:
         NotFound: naming the first that is not; the sentence does not say whether it exists.
     """
-    view = service.views.now()
+    view = service.views.now(caller)
     for id in ids:
         if not view.sees(caller, id):
             raise NotFound(
@@ -46,7 +47,7 @@ async def sources(ask: Ask[Nothing]) -> SourcesAnswer:
 
 
 def _sources(service: Service, caller: Caller) -> SourcesAnswer:
-    view = service.views.now()
+    view = service.views.now(caller)
     if caller.rules is None:
         rows = [
             SourceRow(
@@ -79,7 +80,7 @@ async def tree(ask: Ask[TreeRequest]) -> TreeAnswer:
 
 
 def _tree(service: Service, caller: Caller, asked: TreeRequest) -> TreeAnswer:
-    view = service.views.now()
+    view = service.views.now(caller)
     place, tools, nodes, total = view.tree(caller, asked.within, asked.offset, asked.limit)
     return TreeAnswer(list(place), tools, nodes, total, view.generation)
 
@@ -91,10 +92,11 @@ async def findability(ask: Ask[LintRequest]) -> Lint:
 
 
 def _findability(service: Service, caller: Caller, most: int) -> Lint:
-    catalogue, pipeline = service.scout.pipeline()
-    mask = catalogue.mask(caller.visible)
-    seen = [tool for number, tool in enumerate(catalogue.tools()) if mask is None or mask[number]]
-    return lint(seen, pipeline, most=most, visible=caller.visible)
+    service.scout.pipeline()  # made, and kept, before the reading
+    with service.scout.store.reading():  # one state of the catalogue for its tools and for the searches
+        catalogue, pipeline = service.scout.pipeline()
+        seen = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
+        return lint(seen, pipeline, most=most, visible=caller.visible)
 
 
 async def tools(ask: Ask[ToolsRequest]) -> ToolsAnswer:
@@ -103,7 +105,7 @@ async def tools(ask: Ask[ToolsRequest]) -> ToolsAnswer:
 
 
 def _tools(service: Service, caller: Caller, asked: ToolsRequest) -> ToolsAnswer:
-    view = service.views.now()
+    view = service.views.now(caller)
     rows, total = view.tools(caller, asked.within, asked.text, asked.offset, asked.limit)
     return ToolsAnswer(rows, total, asked.offset, view.generation)
 

@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("toolscout.server")
 
 async def shelf(ask: Ask[Nothing]) -> ModelsAnswer:
     """The recipe and model that serve, and all models in the folder `models` of the home; every file is checked."""
-    async with ask.service.heavy:
+    async with ask.service.shelf:
         return await ask.service.thread(_shelf, ask.service)
 
 
@@ -72,7 +72,7 @@ def _told(service: Service) -> LearningAnswer:
 
 async def promote(ask: Ask[PromoteRequest]) -> Serving:
     """Make a model of the shelf the champion, whatever a test says; the next search is answered by it."""
-    async with ask.service.heavy:
+    async with ask.service.shelf:
         return await ask.service.thread(_promote, ask.service, ask.caller, ask.asked.model)
 
 
@@ -84,7 +84,7 @@ def _promote(service: Service, caller: Caller, model: str) -> Serving:
 
 async def rollback(ask: Ask[RollbackRequest]) -> Serving:
     """Let the former champion serve again; before the first promotion that is the recipe of the settings."""
-    async with ask.service.heavy:
+    async with ask.service.shelf:
         return await ask.service.thread(_rollback, ask.service, ask.caller, ask.asked.champion)
 
 

@@ -21,7 +21,7 @@ class Limits:
         body: bytes of a request.
         upload: bytes of an import of the journal.
         patience: seconds in which a request must have come in, and that open ones get when the service stops.
-        waiting: searches that may wait at once; beyond them callers are sent away.
+        waiting: queries that may wait at once; who would bring more is sent away.
     """
 
     rate: float | None = None

@@ -38,7 +38,7 @@ class Metrics:
         def gauge(name: str, what: str, ask: Callable[[], int]) -> None:
             Gauge(f"toolscout_{name}", what, registry=self.registry).set_function(ask)
 
-        gauge("waiting_searches", "Requests that wait for a search.", waiting)
+        gauge("waiting_searches", "Queries that wait for a search.", waiting)
         gauge("catalogue_generation", "The number that every change of the catalogue raises.", generation)
         gauge("catalogue_tools", "Tools that are searched.", tools)
         self._requests = Counter(

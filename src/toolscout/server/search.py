@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from toolscout.errors import NotFound, StoreError
 from toolscout.policy import Caller
 from toolscout.server.catalogue import present
 from toolscout.server.service import Ask, Refused, Service
@@ -32,27 +34,38 @@ async def why(ask: Ask[WhyRequest]) -> Why:
     asked, service = ask.asked, ask.service
     await service.thread(present, service, ask.caller, asked.tool)
     async with service.heavy:
-        return await service.thread(
-            service.scout.why,
-            asked.query,
-            asked.tool,
-            asked.k,
-            recipe=asked.recipe,
-            visible=ask.caller.visible,
-            cures=asked.cures,
-        )
+        with _model_there():
+            return await service.thread(
+                service.scout.why,
+                asked.query,
+                asked.tool,
+                asked.k,
+                recipe=asked.recipe,
+                visible=ask.caller.visible,
+                cures=asked.cures,
+            )
 
 
 async def _search(
     service: Service, caller: Caller, queries: Sequence[str], asked: SearchRequest | BatchRequest
 ) -> list[Search]:
-    if len(service.batches) >= service.limits.waiting:
+    if len(service.batches) + len(queries) > service.limits.waiting:
         raise Refused(503, "expected a moment of less traffic, found a full queue: ask again", {"Retry-After": "1"})
-    found = await service.batches.search(queries, asked.k, asked.recipe, caller)
+    with _model_there():
+        found = await service.batches.search(queries, asked.k, asked.recipe, caller)
     service.unready = None
     for each in found:
         service.metrics.search(each.answer)
     return found
+
+
+@contextlib.contextmanager
+def _model_there() -> Iterator[None]:
+    """What is not found here is no part of the request: a setting names a model that is not there."""
+    try:
+        yield
+    except NotFound as error:
+        raise StoreError(str(error)) from None
 
 
 def _shown(found: Search, trace: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import gc
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from toolscout.types import Search
 __all__ = ["Ask", "Refused", "Service"]
 
 THREADS: Final = 4  # beside the one that searches; they are never given up, so that SQLite's connections are few
+AGAIN: Final = 3.0  # seconds after which opening the index is tried again
 T = TypeVar("T")
 Asked = TypeVar("Asked")
 _log: Final = logging.getLogger("toolscout.server")
@@ -67,7 +69,10 @@ class Service:
         self._searching = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
         self.batches = Batches(scout, self._searching, self.metrics.batch)
         self.heavy = asyncio.Semaphore(1)  # what keeps a core busy for seconds goes one at a time
+        self.shelf = asyncio.Semaphore(1)  # so does what reads and moves models, which need not wait for the other
         self.unready: str | None = "the index is being opened"
+        self._warming: asyncio.Future[None] | None = None
+        self._warmed = -math.inf
 
     def _tools(self) -> int:
         return len(self.views.now().rows)
@@ -78,7 +83,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def warm(self) -> None:
-        """Open what searches need. What fails here is said by `/ready`, and tried again by the first search."""
+        """Open what searches need. What fails here is said by `/ready`, and tried again by it and by searches."""
         started = time.perf_counter()
         try:
             self.scout.embed()
@@ -95,16 +100,28 @@ class Service:
         self.unready = None
         _log.info("ready after %.2f s", time.perf_counter() - started)
 
+    def rewarm(self) -> None:
+        """Warm up beside the requests, unless that is done, under way, or failed a moment ago."""
+        under_way = self._warming is not None and not self._warming.done()
+        if self.unready is not None and not under_way and time.monotonic() - self._warmed >= AGAIN:
+            self._warming = asyncio.get_running_loop().run_in_executor(self._searching, self._warm)
+
+    def _warm(self) -> None:
+        try:
+            self.warm()
+        finally:
+            self._warmed = time.monotonic()
+
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
         """Warm up beside the first requests; at the end let the threads finish what they have begun."""
-        loop = asyncio.get_running_loop()
-        warming = loop.run_in_executor(self._searching, self.warm)
+        self.rewarm()
         try:
             yield
         finally:
-            await warming
-            await loop.run_in_executor(None, self.close)
+            if self._warming is not None:
+                await self._warming
+            await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def close(self) -> None:
         """End the threads, each after what it is doing."""

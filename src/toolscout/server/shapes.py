@@ -127,7 +127,8 @@ class JournalRequest(Struct, forbid_unknown_fields=True):
     caller: Text | None = None
     search_id: SearchId | None = None
     text: (
-        Annotated[str, Meta(max_length=200, description="What a query, or the id of a called tool, contains.")] | None
+        Annotated[str, Meta(max_length=200, description="What a query contains; for who sees all, also the id called.")]
+        | None
     ) = None
     since: Instant | None = None
     until: Instant | None = None

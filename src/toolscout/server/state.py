@@ -22,7 +22,7 @@ async def me(ask: Ask[Nothing]) -> Me:
 
 
 def _me(service: Service, caller: Caller) -> Me:
-    view, settings = service.views.now(), service.scout.settings
+    view, settings = service.views.now(caller), service.scout.settings
     return Me(
         caller=caller.name,
         operator=caller.operator,
@@ -42,10 +42,11 @@ async def health(ask: Ask[Nothing]) -> Health:
 
 
 async def ready(ask: Ask[Nothing]) -> Response:
-    """Searches are answered at once; status 503 while they are not."""
+    """Searches are answered at once; status 503 while they are not. What could not be opened is tried again."""
     import msgspec
     from starlette.responses import Response
 
+    ask.service.rewarm()
     state = Ready(ask.service.unready is None, ask.service.unready and "the index is not open yet")
     return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type="application/json")
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import NotFound
-from toolscout.policy import Caller
+from toolscout.policy import LOCAL, Caller
 from toolscout.server.shapes import Node, Row
 from toolscout.store import Catalogue, Store
 from toolscout.types import Tool
@@ -118,13 +118,18 @@ class Views:
         self._held: View | None = None
         self._lock = threading.Lock()
 
-    def now(self) -> View:
-        """The view of the catalogue as it is now; a change is looked for at every call."""
-        held = self._held
-        if held is None or held.generation != self.store.generation():
-            with self._lock:
-                held = self._held
-                if held is None or held.generation != self.store.generation():
-                    with self.store.reading():
+    def now(self, caller: Caller = LOCAL) -> View:
+        """The view of the catalogue as it is now; a change is looked for at every call.
+
+        What the caller may see of it is found out on the same state of the store, for the view loads tools no more.
+        """
+        with self.store.reading():
+            generation = self.store.generation()
+            held = self._held
+            if held is None or held.generation != generation:
+                with self._lock:
+                    held = self._held
+                    if held is None or held.generation != generation:
                         held = self._held = View(self.store.catalogue())
+            held.catalogue.mask(caller.visible)
         return held
