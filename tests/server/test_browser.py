@@ -16,12 +16,15 @@ from toolscout import champion
 from toolscout.learn import learn
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
+from toolscout.trust import sanitise
 
 pytestmark = [pytest.mark.browser, pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 MANY = 14_000
+UNSEEN = ["\u200e", "\u200f", "\u061c", "\u2060", "\u2063", "\u00ad", "\u3164", "\u115f", "\ufe01\ufe02", "\U000e0141"]
 HOSTILE = {
     "name": "<img src=x onerror=alert(1)>",
-    "description": "<script>document.title='taken'</script><b id=bold>bold</b> & 'quoted' \u202e ${alert(1)} rain",
+    "description": "<script>document.title='taken'</script><b id=bold>bold</b> & 'quoted' \u202e ${alert(1)} rain "
+    + " ".join(f"in{sign}visible" for sign in UNSEEN),
     "parameters": {
         "type": "object",
         "properties": {"<i>x</i>": {"type": "string", "description": "</pre><h1>no</h1>"}},
@@ -172,7 +175,8 @@ def test_texts_of_tools_are_shown_and_never_obeyed(visit: Open) -> None:
     page.wait_for_selector("#tool-name")
     assert page.inner_text("#tool-name") == HOSTILE["name"]
     assert "<script>document.title='taken'</script>" in page.inner_text("#detail")
-    assert "\u202e" not in page.inner_text("#detail") and "\ufffd" in page.inner_text("#detail")
+    shown = page.text_content("#detail")
+    assert "\u202e" not in shown and shown.count("in\ufffdvisible") == len(UNSEEN)
     assert page.locator("#main img, #main script, #main b, #main i").count() == 0
     assert page.title() == "Catalogue – toolscout"
     sink = "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (error) { return error.name } }"
@@ -180,6 +184,70 @@ def test_texts_of_tools_are_shown_and_never_obeyed(visit: Open) -> None:
     page.wait_for_timeout(100)
     assert all("TrustedHTML" in text for text in visit.said)  # type: ignore[attr-defined]
     visit.said.clear()  # type: ignore[attr-defined]
+
+
+def test_every_character_that_trust_would_not_show_is_shown_as_a_mark(visit: Open) -> None:
+    """Between two letters, where no script and no emoji needs one."""
+    codes = [*range(0x20, 0xD800), *range(0xE000, 0x10000), *range(0xE0000, 0xE1000)]
+    marked = visit().evaluate(
+        """async (codes) => {
+            const { h } = await import("/web/dom.js");
+            const shown = h("p", {}, codes.map((code) => `a${String.fromCodePoint(code)}b`).join("\\n")).textContent;
+            return shown.split("\\n").flatMap((line, at) => (line === "a\\ufffdb" ? [codes[at]] : []));
+        }""",
+        codes,
+    )
+    unseen = {code for code in codes if sanitise(f"a{chr(code)}b") == "ab"}
+    assert set(marked) - {0xFFFD} == unseen | {0x200F, 0x61C} and len(unseen) > 4_000
+
+
+def test_what_scripts_and_emoji_need_is_shown_as_it_is(visit: Open) -> None:
+    texts = ["❤\ufe0f", "1\ufe0f\u20e3", "👩\u200d🚀", "❤\ufe0f\u200d🔥", "می\u200cخواهم", "葛\U000e0100", "a\tb\nc"]
+    shown = "async (texts) => (await import('/web/dom.js')).h('p', {}, texts.join('|')).textContent.split('|')"
+    assert visit().evaluate(shown, texts) == texts
+
+
+@pytest.mark.parametrize(
+    ("left", "path", "ready"), [("6", "**/v1/results", "#dataset"), ("5", "**/v1/models", "#serving")]
+)
+def test_an_answer_that_comes_after_its_view_was_left_changes_nothing(
+    visit: Open, left: str, path: str, ready: str
+) -> None:
+    page, held = visit(), []
+    page.route(path, lambda route: held.append(route))
+    page.locator("nav a").first.focus()
+    page.keyboard.press(left)
+    for _ in range(500):
+        if held:
+            break
+        page.wait_for_timeout(10)
+    page.keyboard.press("2")
+    page.wait_for_selector("[role=treeitem]")
+    address = page.url
+    assert address.partition("#")[2].startswith("/catalogue")
+    with page.expect_response(path):
+        held[0].continue_()
+    page.wait_for_timeout(300)
+    assert page.url == address and page.locator(ready).count() == 0 and page.locator("h1").inner_text() == "Catalogue"
+    page.unroute(path)
+    page.keyboard.press(left)
+    page.wait_for_selector(ready)
+
+
+def test_an_older_why_does_not_draw_over_a_newer_one(visit: Open) -> None:
+    page, held = visit("#/search?q=send+a+message"), []
+    page.wait_for_selector("ol.hits li")
+    names = page.locator("ol.hits .id").all_inner_texts()
+    page.route("**/v1/why", lambda route: held.append(route))
+    for at in (0, 1):
+        page.get_by_role("button", name="Why is it here?").nth(at).click()
+    while len(held) < 2:
+        page.wait_for_timeout(10)
+    for each in (1, 0):
+        with page.expect_response("**/v1/why"):
+            held[each].continue_()
+        page.wait_for_timeout(200)
+    assert page.inner_text("#why-where").startswith(names[1])
 
 
 def test_the_journal_is_filtered_and_taken_out(visit: Open, program: Program, tmp_path: Path) -> None:

@@ -27,13 +27,16 @@ function address() {
   return { name, parameters: new URLSearchParams(query ?? "") };
 }
 
-// Views write their state into the address, so that it can be kept and sent.
-export function remember(name, parameters) {
+// Views write their state into the address, so that it can be kept and sent. One that was left does so no more.
+export function remember(place, name, parameters) {
+  if (!place.isConnected) return;
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const query = new URLSearchParams(given).toString();
   history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
 }
 
+// Each view is drawn into a place of its own. When it is left the place goes with it: what is answered late is drawn into
+// what nobody sees, and whatever reaches beyond the place asks first whether it is still there.
 async function route() {
   const { name, parameters } = address();
   const chosen = views().find((each) => each.name === name) ?? views()[0];
@@ -42,16 +45,17 @@ async function route() {
     else link.removeAttribute("aria-current");
   }
   document.title = `${chosen.title} – toolscout`;
-  show(main, h("h1", {}, chosen.title));
+  const place = h("div");
+  show(main, h("h1", {}, chosen.title), place);
   try {
-    await chosen.view.open(main, parameters, me);
+    await chosen.view.open(place, parameters, me);
   } catch (error) {
-    report(error);
+    report(error, place);
   }
 }
 
-export function report(error) {
-  if (error.name === "AbortError") return;
+export function report(error, place = main) {
+  if (error.name === "AbortError" || !place.isConnected) return;
   if (error instanceof Refused && error.status === 401) askForKey();
   else say(error instanceof Refused ? error.message : `the service does not answer: ${error.message}`);
 }

@@ -7,7 +7,7 @@ import { chips, debounce, h, number, show } from "./dom.js";
 const HEIGHT = 58; // of a row
 const BLOCK = 100; // rows that are asked for together
 
-export async function open(main, parameters) {
+export async function open(place, parameters) {
   const state = { within: parameters.get("within") ?? "", text: parameters.get("text") ?? "", tool: parameters.get("tool") ?? "" };
   const filter = h("input", { type: "search", id: "filter", value: state.text, autocomplete: "off", "aria-keyshortcuts": "/" });
   const count = h("p", { id: "count", class: "quiet", role: "status" });
@@ -15,21 +15,23 @@ export async function open(main, parameters) {
   const detail = h("section", { class: "pane card", id: "detail", "aria-label": "Tool", tabindex: "0" }, h("p", { class: "quiet" }, "Choose a tool."));
   const branch = h("ul", { role: "tree", "aria-label": "Sources and paths" });
   const fresh = () => {
-    remember("catalogue", state);
-    return rows(list, count, state, pick).catch(report);
+    remember(place, "catalogue", state);
+    return rows(list, count, state, pick).catch((error) => report(error, place));
   };
   const pick = async (id) => {
     state.tool = id;
-    remember("catalogue", state);
+    remember(place, "catalogue", state);
     try {
-      show(detail, draw(await get("/v1/tool", { id })));
+      const tool = await get("/v1/tool", { id });
+      if (state.tool !== id) return; // another was chosen meanwhile
+      show(detail, draw(tool));
       detail.scrollTop = 0;
     } catch (error) {
-      report(error);
+      report(error, place);
     }
   };
   filter.addEventListener("input", debounce(() => { state.text = filter.value; fresh(); }, 60));
-  main.append(
+  place.append(
     h("div", { class: "row" }, h("label", { class: "wide", for: "filter" }, "Words of its name or description", filter), count),
     h("div", { class: "three" }, h("div", { class: "pane card" }, branch), list, detail));
   const chosen = (key) => { state.within = key; fresh(); };
@@ -77,7 +79,7 @@ async function rows(list, count, state, pick) {
       });
     }
   };
-  list.onscroll = () => draw().catch(report);
+  list.onscroll = () => draw().catch((error) => report(error, list));
   await draw();
 }
 
@@ -95,6 +97,7 @@ function line(tool, state, pick, list) {
 // --- the tree: roles and keys as the ARIA practices have them ---------------------------------------------------------
 
 async function tree(root, chosen, selected) {
+  const failed = (error) => report(error, root);
   const item = (node, level) => {
     const mark = h("span", { class: "mark", "aria-hidden": "true" }, node.leaf ? "" : "▸");
     const self = h("li", { role: "treeitem", tabindex: "-1", "aria-level": level, "aria-selected": String(node.key === selected),
@@ -120,7 +123,7 @@ async function tree(root, chosen, selected) {
     self.firstChild.addEventListener("click", (event) => {
       event.stopPropagation();
       self.choose();
-      self.toggle(self.getAttribute("aria-expanded") !== "true").catch(report);
+      self.toggle(self.getAttribute("aria-expanded") !== "true").catch(failed);
     });
     return self;
   };
@@ -133,7 +136,7 @@ async function tree(root, chosen, selected) {
       h("div", { class: "label" }, h("span", { class: "mark" }), h("span", { class: "text" }, `${number(left)} more`)));
     more.choose = async () => { more.remove(); await page(group, key, level, offset + found.nodes.length); };
     more.toggle = async () => {};
-    more.firstChild.addEventListener("click", (event) => { event.stopPropagation(); more.choose().catch(report); });
+    more.firstChild.addEventListener("click", (event) => { event.stopPropagation(); more.choose().catch(failed); });
     group.append(more);
   };
   const focus = (self) => {
@@ -161,7 +164,7 @@ async function tree(root, chosen, selected) {
     try {
       await moves[event.key]();
     } catch (error) {
-      report(error);
+      failed(error);
     }
   });
   show(root);

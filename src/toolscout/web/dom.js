@@ -1,7 +1,16 @@
 // Elements are made here and nowhere else: every text becomes a text node, nothing is ever parsed as HTML. Characters that
 // turn the direction of text, or show nothing and carry words, are shown as a mark.
 
-const HIDDEN = /[\u202a-\u202e\u2066-\u2069\u200b\ufeff]|[\u{e0000}-\u{e007f}]/gu;
+const HIDDEN = new RegExp([ // those of toolscout.trust; what letters and emoji need to join stays
+  "[\\0-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]", // control codes
+  "[\\u202a-\\u202e\\u2066-\\u2069\\u200e\\u200f\\u061c]", // turn the direction
+  "[\\u00ad\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u200b\\u2060-\\u2065\\u206a-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb]", // no width
+  "(?<![\\u1800-\\u18af])[\\u180b-\\u180f]",
+  "(?<![^\\0-\\x7f])[\\u200c\\u200d]|[\\u200c\\u200d](?![^\\0-\\x7f])", // join nothing beside an ASCII letter
+  "[\\ufe00-\\ufe0f\\u{e0100}-\\u{e01ef}]{2,}|(?<![\\u3400-\\u9fff\\u{20000}-\\u{3ffff}])[\\u{e0100}-\\u{e01ef}]", // choose no variant
+  "[\\ufe00-\\ufe0d]|(?<![^0-9A-Za-z\\s])[\\ufe0e\\ufe0f](?!\\u20e3)", // nor here, unless after a sign
+  "[\\u{e0000}-\\u{e00ff}\\u{e01f0}-\\u{e0fff}]", // tags
+].join("|"), "gu");
 const SVG = "http://www.w3.org/2000/svg";
 
 const kept = (children) => children.flat(Infinity)

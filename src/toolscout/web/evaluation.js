@@ -6,10 +6,10 @@ import { h, number, show, svg, table } from "./dom.js";
 
 const [LEFT, WIDTH, ROW] = [190, 760, 26];
 
-export async function open(main, parameters) {
+export async function open(place, parameters) {
   const { results, problems } = await get("/v1/results");
   if (!results.length) {
-    main.append(h("p", { class: "quiet" }, "The folder holds no results."));
+    place.append(h("p", { class: "quiet" }, "The folder holds no results."));
     return;
   }
   const datasets = [...new Set(results.map((each) => each.dataset))];
@@ -23,13 +23,13 @@ export async function open(main, parameters) {
   const metric = select("metric", metrics, parameters.get("metric") ?? "ndcg@5");
   const body = h("div");
   const redraw = () => {
-    remember("evaluation", { dataset: dataset.value, metric: metric.value });
+    remember(place, "evaluation", { dataset: dataset.value, metric: metric.value });
     const held = results.filter((each) => each.dataset === dataset.value && metric.value in each.metrics);
     show(body, drawn(held.sort((a, b) => b.metrics[metric.value] - a.metrics[metric.value]), metric.value));
   };
   dataset.addEventListener("change", redraw);
   metric.addEventListener("change", redraw);
-  main.append(h("div", { class: "row" }, h("label", { for: "dataset" }, "Dataset", dataset), h("label", { for: "metric" }, "Metric", metric)),
+  place.append(h("div", { class: "row" }, h("label", { for: "dataset" }, "Dataset", dataset), h("label", { for: "metric" }, "Metric", metric)),
     problems.map((each) => h("p", { class: "note bad" }, `${each.entry}: ${each.message}`)), body);
   redraw();
 }

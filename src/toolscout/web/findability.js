@@ -7,21 +7,23 @@ import { h, number, show, table } from "./dom.js";
 const MOST = 300;
 const SHOWN = 100; // rows of a table
 
-export async function open(main, parameters) {
+export async function open(place, parameters) {
   const most = h("input", { type: "number", id: "most", min: 1, max: 1000, value: parameters.get("most") ?? MOST });
   const body = h("div", { id: "lint", "aria-live": "polite" });
   const look = async (event) => {
     event?.preventDefault();
-    remember("findability", { most: most.value });
+    remember(place, "findability", { most: most.value });
+    const token = (body.token = {}); // an older answer does not draw over a newer one
     show(body, h("p", { class: "quiet" }, "asking for each tool in three ways …"));
     try {
-      show(body, drawn(await get("/v1/lint", { most: most.value })));
+      const found = await get("/v1/lint", { most: most.value });
+      if (body.token === token) show(body, drawn(found));
     } catch (error) {
-      show(body);
-      report(error);
+      if (body.token === token) show(body);
+      report(error, place);
     }
   };
-  main.append(
+  place.append(
     h("p", { class: "quiet" }, "Tools are asked for by requests made of their names and descriptions, as the catalogue is searched now. Nothing is journaled."),
     h("form", { class: "row", onsubmit: look }, h("label", { for: "most" }, "Tools to ask for", most), h("button", { class: "main" }, "Ask for them")), body);
   if (parameters.has("most")) await look();

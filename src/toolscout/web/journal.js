@@ -13,7 +13,7 @@ const FIELDS = [
   ["search_id", "Search id"],
 ];
 
-export async function open(main, parameters) {
+export async function open(place, parameters) {
   const inputs = Object.fromEntries(FIELDS.map(([name, , kind]) => [name, field(name, kind, parameters.get(name) ?? "")]));
   const body = h("tbody");
   const more = h("button", { type: "button", hidden: true }, "Older events");
@@ -22,19 +22,21 @@ export async function open(main, parameters) {
   const filters = () => Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value.trim()]));
   let before = null;
   const load = async (fresh) => {
+    const token = (body.token = {}); // an older answer does not draw over a newer one
     try {
       if (fresh) {
-        remember("journal", filters());
+        remember(place, "journal", filters());
         before = null;
       }
       const page = await get("/v1/journal", { ...filters(), before, limit: 50 });
+      if (body.token !== token) return;
       if (fresh) show(body);
       body.append(...page.events.map(draw));
       before = page.next;
       more.hidden = before === null;
       empty.hidden = body.childElementCount > 0;
     } catch (error) {
-      report(error);
+      report(error, place);
     }
   };
   const count = async () => {
@@ -48,7 +50,7 @@ export async function open(main, parameters) {
       say(`${number(taken.new)} new events` + (taken.bad_lines ? `; ${number(taken.bad_lines)} lines were none, the first: ${taken.problems[0].entry}: ${taken.problems[0].message}` : ""));
       await Promise.all([count(), load(true)]);
     } catch (error) {
-      report(error);
+      report(error, place);
     }
   } });
   const save = async () => {
@@ -57,11 +59,11 @@ export async function open(main, parameters) {
       h("a", { href: url, download: "journal.jsonl" }).click();
       URL.revokeObjectURL(url);
     } catch (error) {
-      report(error);
+      report(error, place);
     }
   };
   more.addEventListener("click", () => load(false));
-  main.append(counts,
+  place.append(counts,
     h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); load(true); } },
       FIELDS.map(([name, title]) => h("label", { for: `journal-${name}` }, title, inputs[name])), h("button", { class: "main" }, "Filter")),
     h("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Events" },

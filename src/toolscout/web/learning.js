@@ -8,9 +8,9 @@ const percent = (value) => number(100 * value, 1);
 const signed = (value) => `${value > 0 ? "+" : ""}${percent(value)}`;
 const when = (at) => String(at).slice(0, 16).replace("T", " ");
 
-export async function open(main) {
+export async function open(place) {
   const body = h("div");
-  main.append(body);
+  place.append(body);
   const draw = async () => {
     const [stats, shelf, told] = await Promise.all([get("/v1/journal/stats"), get("/v1/models"), get("/v1/learning")]);
     show(body, serving(shelf, told, change), data(stats), told.last && last(told.last), promotions(told.history));
@@ -21,10 +21,10 @@ export async function open(main) {
       const now = await post(path, asked);
       say(now.notice ?? `${now.champion ?? now.recipe} serves from now on`);
     } catch (error) {
-      report(error);
+      report(error, place);
     }
-    await draw().catch(report);
-    document.getElementById("serving")?.focus();
+    await draw().catch((error) => report(error, place));
+    place.querySelector("#serving")?.focus();
   };
   await draw();
 }

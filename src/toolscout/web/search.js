@@ -7,7 +7,7 @@ import { chips, debounce, gauge, h, number, say, show, table } from "./dom.js";
 const RECIPES = [["", "as served"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
 let running = null;
 
-export async function open(main, parameters, me) {
+export async function open(place, parameters, me) {
   const query = h("input", { type: "search", id: "query", autocomplete: "off", value: parameters.get("q") ?? "", "aria-keyshortcuts": "/" });
   const k = h("input", { type: "number", id: "k", min: 1, max: 100, value: parameters.get("k") ?? me.k });
   const recipe = h("select", { id: "recipe" }, RECIPES.map(([value, text]) => h("option", { value }, text)));
@@ -17,7 +17,7 @@ export async function open(main, parameters, me) {
   const state = () => ({ query: query.value, k: Number(k.value) || me.k, recipe: recipe.value || null });
   const look = async (event) => {
     event?.preventDefault();
-    remember("search", { q: query.value, k: k.value, recipe: recipe.value });
+    remember(place, "search", { q: query.value, k: k.value, recipe: recipe.value });
     running?.abort();
     running = new AbortController();
     try {
@@ -26,10 +26,10 @@ export async function open(main, parameters, me) {
       why.hidden = false;
       show(why, drawWhy(state, found));
     } catch (error) {
-      report(error);
+      report(error, place);
     }
   };
-  main.append(
+  place.append(
     h("form", { class: "row", role: "search", onsubmit: look },
       h("label", { class: "wide", for: "query" }, "What is to be done", query),
       h("label", { for: "k" }, "Tools", k), h("label", { for: "recipe" }, "Recipe", recipe),
@@ -37,7 +37,7 @@ export async function open(main, parameters, me) {
     h("div", { class: "two" }, h("div", {}, answer), why));
   if (!query.value) return query.focus();
   await look();
-  if (parameters.get("why") && !why.hidden) await ask(state, parameters.get("why"), false);
+  if (parameters.get("why") && !why.hidden && place.isConnected) await ask(state, parameters.get("why"), false);
 }
 
 function drawAnswer(found, state) {
@@ -63,7 +63,7 @@ function drawHit(hit, rank, best, searchId, state) {
         button.setAttribute("aria-pressed", "true");
         say("noted in the journal");
       } catch (error) {
-        report(error);
+        report(error, button);
       }
     } }, text);
     return button;
@@ -107,7 +107,7 @@ function drawWhy(state, found) {
       field.setAttribute("aria-expanded", String(rows.length > 0));
       field.removeAttribute("aria-activedescendant");
     } catch (error) {
-      report(error);
+      report(error, options);
     }
   }, 120);
   const keys = (event) => {
@@ -133,13 +133,15 @@ function drawWhy(state, found) {
 }
 
 async function ask(state, tool, cures) {
-  show(told, h("p", { class: "quiet" }, cures ? "trying out words: everything is indexed again …" : "asking …"));
+  const place = told;
+  const token = (place.token = {}); // an older answer does not draw over a newer one
+  show(place, h("p", { class: "quiet" }, cures ? "trying out words: everything is indexed again …" : "asking …"));
   try {
     const why = await post("/v1/why", { ...state(), tool, cures });
-    show(told, drawTold(why, () => ask(state, tool, true), cures));
+    if (place.token === token) show(place, drawTold(why, () => ask(state, tool, true), cures));
   } catch (error) {
-    show(told);
-    report(error);
+    if (place.token === token) show(place);
+    report(error, place);
   }
 }
 
