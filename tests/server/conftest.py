@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import traffic
 from server.program import Program
+from toolscout.learn import learn
 from toolscout.policy import Policies, hashed_key
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app
@@ -90,3 +93,21 @@ def program(home: Path) -> Iterator[Program]:
     yield running
     running.process.kill()
     running.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that has learned once: do not change it, copy it."""
+    home = tmp_path_factory.mktemp("learned") / "home"
+    with Scout(home, journal=False) as scout:
+        traffic.catalogue(scout)
+        traffic.replay(scout, traffic.requests(200, 1), [f"c{number}" for number in range(10)])
+        assert learn(scout, recipes=["neighbours"]).outcome == "promoted"
+    return home
+
+
+@pytest.fixture
+def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
+    shutil.copytree(learned, tmp_path / "taught")
+    with Scout(tmp_path / "taught") as scout:
+        yield scout

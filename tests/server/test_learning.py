@@ -15,30 +15,9 @@ import traffic
 from server.conftest import POLICY, as_caller
 from toolscout import champion, models
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.learn import learn
 from toolscout.policy import Policies
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
-
-CALLERS = [f"c{number}" for number in range(10)]
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home that has learned once: do not change it, copy it."""
-    home = tmp_path_factory.mktemp("learned") / "home"
-    with Scout(home, journal=False) as scout:
-        traffic.catalogue(scout)
-        traffic.replay(scout, traffic.requests(200, 1), CALLERS)
-        assert learn(scout, recipes=["neighbours"]).outcome == "promoted"
-    return home
-
-
-@pytest.fixture
-def taught(learned: Path, tmp_path: Path) -> Iterator[Scout]:
-    shutil.copytree(learned, tmp_path / "taught")
-    with Scout(tmp_path / "taught") as scout:
-        yield scout
 
 
 def test_what_the_last_run_found_and_who_was_promoted_is_told(taught: Scout, start: Any) -> None:
