@@ -98,7 +98,7 @@ def as_key(name: str) -> dict[str, str]:
 
 
 def leaks(world: World, sent: str, told: Any, key: str = "") -> Iterator[str]:
-    """Every place of an answer where a hidden tool shows: id, description, name, source, unless a visible one has it."""
+    """Every place of an answer where a hidden tool shows: id, description, name, source, if none visible has it."""
     if isinstance(told, dict):
         for name, value in told.items():
             yield from leaks(world, sent, name)
@@ -259,8 +259,6 @@ def checks(status: int, mode: Any) -> list[Any]:
         described.content_type_conformance,
         described.response_schema_conformance,
     ]
-    if (
-        mode is GenerationMode.NEGATIVE and status != 413
-    ):  # a refusal too, of what is too long to be read at all, but the check does not know it
+    if mode is GenerationMode.NEGATIVE and status != 413:  # the check takes "too long to be read" for no refusal
         found.append(described.negative_data_rejection)
     return found
