@@ -246,6 +246,8 @@ def test_ordinary_sentences_are_no_orders(text: str) -> None:
         ("a\x00b\x7f\x9b", "ab"),
         ("so\u00adft", "soft"),
         ("\u3164blank", "blank"),
+        ("plain\u200f text", "plain text"),
+        ("plain\u061c text", "plain text"),
     ],
 )
 def test_characters_that_nobody_sees_are_found_and_taken_out(text: str, shown: str) -> None:

@@ -294,7 +294,7 @@ def _latin(letter: str) -> bool:
 
 
 def _right_to_left(text: str) -> bool:
-    return any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
+    return any(letter.isalpha() and unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
 
 
 # --- letters that look like others ------------------------------------------------------------------------------------
