@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests_cli import run as cli
 from toolscout.config import Settings
-from toolscout.errors import ConfigError
+from toolscout.errors import BadReply, ConfigError, OverBudget
 from toolscout.lab.downstream import Condition, Task, act, condition, given, measure, summary
 from toolscout.lab.runners import MCP, Python
-from toolscout.llm import LLM, Budget, Completion, Request, ToolCall
+from toolscout.llm import LLM, Budget, Completion, Prices, Replies, Request, ToolCall
 from toolscout.sources import read
 from toolscout.testing import ScriptedLLM, ScriptedServer
 from toolscout.types import Tool
@@ -125,8 +126,83 @@ def test_what_a_tool_gives_back_is_quoted_and_an_agent_stops_at_its_limits() -> 
     chats = [request for request in backend.asked if request.tools]
     assert str(chats[-1].messages[-1]["content"]).count("</data>") == 1
     assert {function["function"]["name"] for function in chats[0].tools} == {"alpha", "beta", "gamma", "delta"}
-    broke = act(LLM(ScriptedLLM(), budget=Budget(tokens=10)), "x", TOOLS)
-    assert broke.stopped == "budget" and broke.answer == ""
+
+
+def test_without_budget_the_measurement_stops_and_goes_on_later_without_paying_twice(tmp_path: Path) -> None:
+    tasks = [Task(f"q{n}", f"alpha and beta of things for {n}", TASK.gold) for n in range(4)]
+    backend = ScriptedLLM()
+
+    def run(tokens: int | None) -> list[Any]:
+        with LLM(backend, cache=Replies(tmp_path), budget=Budget(tokens=tokens), concurrency=1) as llm:
+            return measure(llm, tasks, TOOLS, [condition("gold")])
+
+    with pytest.raises(OverBudget, match="what is answered is kept"):
+        run(3_000)
+    before = len(backend.asked)
+    assert before > 0, "it must have begun"
+    assert len(run(None)) == 4
+    keys = [request.key(backend.address) for request in backend.asked]
+    assert len(keys) > before and len(keys) == len(set(keys))
+    for tokens in (10, 1_300):  # before the first call, and in the middle of an episode
+        with pytest.raises(OverBudget):
+            act(LLM(ScriptedLLM(), budget=Budget(tokens=tokens)), "alpha and beta of things", TOOLS)
+
+
+class Refuses(ScriptedLLM):
+    """Refuses requests with more than three functions."""
+
+    def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
+        if len(request.tools) > 3:
+            raise BadReply("expected an answer to a request, found status 400", "refused")
+        return super().__call__(request, seconds=seconds)
+
+
+def test_a_request_that_is_refused_ends_its_episode_and_nothing_else() -> None:
+    episodes = measure(LLM(Refuses()), [TASK], TOOLS, [condition("gold"), condition("all")])
+    gold, every = summary(episodes)
+    assert episodes[1].stopped == "refused" and episodes[1].solved is None and len(episodes[1].given) == 4
+    assert (gold["success"], gold["refused"], gold["ungraded"]) == (1.0, 0, 0)
+    assert (every["success"], every["refused"], every["ungraded"], every["losses"]) == (None, 1, 1, 0)
+
+
+def test_all_tools_are_really_shown_and_counted() -> None:
+    tools = [Tool(id=f"t/{n}", name=f"name {n % 100}") for n in range(300)]
+    backend = ScriptedLLM()
+    [episode] = measure(LLM(backend), [Task("q", "what?", ("t/1",))], tools, [condition("all")])
+    shown = [request for request in backend.asked if request.tools][0].tools
+    assert len(shown) == len({each["function"]["name"] for each in shown}) == len(episode.given) == 300
+    assert summary([episode])[0]["tools_given"] == 300
+
+
+def test_what_the_agent_costs_is_counted_apart_and_the_same_from_the_cache(tmp_path: Path) -> None:
+    backend = ScriptedLLM()
+
+    def run() -> Any:
+        budget = Budget(prices=Prices(10.0, 40.0))
+        with LLM(backend, cache=Replies(tmp_path), budget=budget) as llm:
+            [episode] = measure(llm, [TASK], TOOLS, [condition("gold")])
+            return episode, llm.spent
+
+    first, spent = run()
+    again, nothing = run()
+    assert again == first and nothing.calls == 0
+    chats = [request for request in backend.asked if request.tools]
+    replies = [backend(request) for request in chats]
+    assert first.tokens == sum(reply.tokens_in + reply.tokens_out for reply in replies)
+    assert first.tokens + first.lab_tokens == spent.tokens and first.lab_tokens > 0
+    assert first.dollars + first.lab_dollars == pytest.approx(spent.dollars) and first.dollars > 0
+    [row] = summary([first])
+    assert (row["tokens"], row["lab_tokens"]) == (first.tokens, first.lab_tokens)
+
+
+def test_episodes_without_a_verdict_are_neither_won_nor_lost() -> None:
+    tasks = [Task(f"q{n}", "alpha and beta of things", TASK.gold) for n in range(3)]
+    episodes = measure(LLM(ScriptedLLM()), tasks, TOOLS, [condition("gold"), condition("none")])
+    unknown = [msgspec.structs.replace(each, solved=None) if each.task == "q0" else each for each in episodes]
+    assert [row["losses"] for row in summary(episodes)] == [0, 3]
+    assert [row["losses"] for row in summary(unknown)] == [0, 2]
+    second = [msgspec.structs.replace(e, solved=None) if e.condition == "none" else e for e in episodes]
+    assert [row["losses"] for row in summary(second)] == [0, 0]
 
 
 def test_names_that_endpoints_refuse_are_rewritten_and_kept_apart() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from toolscout.errors import BadReply, ConfigError, OverBudget
+from toolscout.errors import BadReply, ConfigError
 from toolscout.lab.runners import MOST_RESULT, Runner
 from toolscout.lab.synth import chance
 from toolscout.llm import LLM, Message, ToolCall, card, prompt, quoted
@@ -28,7 +28,6 @@ from toolscout.types import Search, Tool
 __all__ = ["Condition", "Episode", "Task", "act", "condition", "measure", "summary"]
 
 TURNS: Final = 8
-MOST_TOOLS: Final = 128  # as many as endpoints commonly take
 KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
 
 
@@ -78,13 +77,17 @@ class Episode(msgspec.Struct, frozen=True):
     """One request under one condition.
 
     Attributes:
-        solved: what the examiner says; None: no verdict of the right shape.
+        solved: what the examiner says; None: no verdict of the right shape, or the agent was refused.
         recall: share of the gold tools that were called.
         precision: share of the called tools that are gold.
         exact: whether those called are the gold tools.
         order: share of the pairs of gold tools that were called in the order in which the dataset names them; None: no
             two were called. It means something where that order is one of calls, as `synth toolbank` writes it.
-        stopped: `answer`, or why there is none: `turns`, `budget`.
+        stopped: `answer`, or why there is none: `turns`; `refused`, if the endpoint does not take the request, as with
+            more tools than it allows.
+        tokens: of the agent's own requests and replies, wherever the replies came from; `dollars`: what they cost when
+            they were paid for.
+        lab_tokens: the same of what simulates and examines; `lab_dollars` too.
     """
 
     task: str
@@ -101,6 +104,8 @@ class Episode(msgspec.Struct, frozen=True):
     order: float | None
     tokens: int
     dollars: float
+    lab_tokens: int
+    lab_dollars: float
 
 
 class Simulated(msgspec.Struct):
@@ -125,7 +130,7 @@ class _Desk:
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> _Desk:
         named: dict[str, Tool] = {}
-        for tool in tools[:MOST_TOOLS]:
+        for tool in tools:
             base = re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name).strip("_")[:56] or "tool"
             name, number = base, 1
             while name in named:
@@ -177,11 +182,27 @@ def given(task: Task, kind: Condition, held: Mapping[str, Tool], ranked: Sequenc
     return [held[id] for id in ids]
 
 
-def act(llm: LLM, query: str, tools: Sequence[Tool], runners: Sequence[Runner] = (), *, turns: int = TURNS) -> _Run:
+def act(
+    llm: LLM,
+    query: str,
+    tools: Sequence[Tool],
+    runners: Sequence[Runner] = (),
+    *,
+    turns: int = TURNS,
+    simulator: LLM | None = None,
+) -> _Run:
     """Let an agent fulfil a request with these tools.
 
+    Args:
+        llm: the agent.
+        query: the request.
+        tools: what it is given, all of it.
+        runners: run tools for real.
+        turns: at most.
+        simulator: plays the tools that no runner takes; by default the agent's model.
+
     Raises:
-        Unavailable: if the model does not answer.
+        OverBudget, Unavailable: what is answered is kept.
     """
     desk, first = _Desk.of(tools), prompt("agent", request=query)
     messages: list[Message] = [{"role": "system", "content": first.system}, {"role": "user", "content": query}]
@@ -189,13 +210,13 @@ def act(llm: LLM, query: str, tools: Sequence[Tool], runners: Sequence[Runner] =
     for turn in range(1, turns + 1):
         try:
             reply = llm.chat(messages, tools=schemas)
-        except OverBudget:
-            return _Run(tuple(steps), "", "budget", turn)
+        except BadReply:
+            return _Run(tuple(steps), "", "refused", turn)
         if not reply.calls:
             return _Run(tuple(steps), reply.text, "answer", turn)
         messages.append(_said(reply.text, reply.calls))
         for call in reply.calls:
-            step = _done(llm, desk, call, runners)
+            step = _done(simulator or llm, desk, call, runners)
             steps.append(step)
             content = quoted("result", step.result)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
@@ -240,7 +261,7 @@ def _done(llm: LLM, desk: _Desk, call: ToolCall, runners: Sequence[Runner]) -> S
             Simulated,
             typical=Simulated('{"status": "ok", "items": [{"name": "one", "value": 3}]}'),
         )
-    except (BadReply, OverBudget) as error:
+    except BadReply as error:
         return Step(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)
     return Step(tool.id, call.arguments, said.result[:MOST_RESULT], True)
 
@@ -274,7 +295,7 @@ def measure(
 
     Raises:
         ConfigError: for the condition `retrieved` without a stage.
-        Unavailable: if the model does not answer; what is answered is kept.
+        OverBudget, Unavailable: what is answered is kept; begun again, the measurement goes on from there.
     """
     if stage is None and any(each.kind == "retrieved" for each in conditions):
         raise ConfigError("condition retrieved: expected a recipe to retrieve with, found none: give --recipe")
@@ -285,8 +306,9 @@ def measure(
     def one(item: tuple[Task, Condition]) -> Episode:
         task, kind = item
         shown = given(task, kind, held, ranked.get(task.id, ()), seed)
-        own = llm.limited(None)
-        done = act(own, task.query, shown, runners, turns=turns)
+        agent, lab = llm.limited(None), llm.limited(None)
+        done = act(agent, task.query, shown, runners, turns=turns, simulator=lab)
+        solved = _graded(lab, task, done)
         called, gold = {step.tool for step in done.steps if step.tool}, set(task.gold)
         right = len(called & gold)
         return Episode(
@@ -297,13 +319,15 @@ def measure(
             answer=done.answer,
             stopped=done.stopped,
             turns=done.turns,
-            solved=_graded(own, task, done),
+            solved=solved,
             recall=right / max(1, len(gold)),
             precision=right / len(called) if called else 0.0,
             exact=called == gold,
             order=_order([step.tool for step in done.steps], task.gold),
-            tokens=own.spent.tokens,
-            dollars=own.spent.dollars,
+            tokens=agent.answered.tokens,
+            dollars=agent.answered.dollars,
+            lab_tokens=lab.answered.tokens,
+            lab_dollars=lab.answered.dollars,
         )
 
     episodes = []
@@ -324,7 +348,7 @@ def _order(called: Sequence[str], gold: Sequence[str]) -> float | None:
 
 def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
     if done.stopped != "answer":
-        return False
+        return None if done.stopped == "refused" else False
     calls = [{"function": step.tool, "arguments": step.arguments, "result": step.result} for step in done.steps]
     try:
         return llm.ask(
@@ -332,13 +356,14 @@ def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
             Grade,
             typical=Grade(True, "Every wish was met from what the calls gave back."),
         ).solved
-    except (BadReply, OverBudget):
+    except BadReply:
         return None
 
 
 def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     """For each condition: success (share of examined episodes) with its 95 % interval, pass (an answer was given), the
-    recall, precision, exactness and order of the calls, wins and losses against the first condition, and the cost."""
+    recall, precision, exactness and order of the calls, wins and losses against the first condition (where both were
+    examined), and the cost: of the agent, and `lab_` of what simulates and examines."""
     groups: dict[str, list[Episode]] = {}
     for each in episodes:
         groups.setdefault(each.condition, []).append(each)
@@ -347,11 +372,13 @@ def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     for name, held in groups.items():
         solved = np.array([each.solved for each in held if each.solved is not None], dtype=float)
         low, high = bootstrap_ci(solved[None, :], 0)[0] if len(solved) else (np.nan, np.nan)
-        both = [(bool(each.solved), bool(first[each.task])) for each in held if each.task in first]
+        both = [(each.solved, first.get(each.task)) for each in held]
+        both = [(mine, other) for mine, other in both if mine is not None and other is not None]
         rows.append(
             {
                 "condition": name,
                 "n": len(held),
+                "refused": sum(each.stopped == "refused" for each in held),
                 "ungraded": sum(each.solved is None for each in held),
                 "success": round(float(solved.mean()), 4) if len(solved) else None,
                 "success_ci95": [round(float(low), 4), round(float(high), 4)] if len(solved) else None,
@@ -367,6 +394,8 @@ def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
                 "tools_given": _mean(len(each.given) for each in held),
                 "tokens": _mean(each.tokens for each in held),
                 "dollars": round(sum(each.dollars for each in held), 6),
+                "lab_tokens": _mean(each.lab_tokens for each in held),
+                "lab_dollars": round(sum(each.lab_dollars for each in held), 6),
             }
         )
     return rows

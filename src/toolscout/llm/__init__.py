@@ -91,6 +91,7 @@ class LLM:
         """
         self.backend, self.cache, self.offline, self.repairs = backend, cache, offline, repairs
         self.budgets: tuple[Budget, ...] = (budget or Budget(),)
+        self._tallies: tuple[Budget, ...] = (Budget(prices=self.budgets[0].prices),)
         self.temperature, self.concurrency = temperature, concurrency
         self.repaired = 0
         self._pace = Pace(rpm)
@@ -103,11 +104,18 @@ class LLM:
         """What was spent through this object; answers from the cache cost nothing."""
         return self.budgets[0].spent
 
+    @property
+    def answered(self) -> Spent:
+        """What all answers to this object cost when they were paid for, those from the cache too."""
+        return self._tallies[0].spent
+
     def limited(self, tokens: int | None) -> LLM:
         """The same LLM under one more limit, say for one query; it shares cache, pace and the other budgets."""
         other = object.__new__(LLM)
         other.__dict__.update(self.__dict__)
-        other.budgets = (Budget(tokens=tokens, prices=self.budgets[0].prices), *self.budgets)
+        prices = self.budgets[0].prices
+        other.budgets = (Budget(tokens=tokens, prices=prices), *self.budgets)
+        other._tallies = (Budget(prices=prices), *self._tallies)
         return other
 
     def ask(
@@ -232,6 +240,13 @@ class LLM:
         )
 
     def _complete(self, request: Request, seconds: float | None) -> Completion:
+        """One answer, counted wherever it came from."""
+        found = self._found(request, seconds)
+        for tally in self._tallies:
+            tally.settle((0.0, 0.0), (found.tokens_in, found.tokens_out))
+        return found
+
+    def _found(self, request: Request, seconds: float | None) -> Completion:
         """One answer: from the cache, or paid for once, however many threads ask for it."""
         if self.cache is None:
             return self._paid(request, seconds)
