@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ def test_all_tools_are_really_shown_and_counted() -> None:
     tools = [Tool(id=f"t/{n}", name=f"name {n % 100}") for n in range(300)]
     backend = ScriptedLLM()
     [episode] = measure(LLM(backend), [Task("q", "what?", ("t/1",))], tools, [condition("all")])
-    shown = [request for request in backend.asked if request.tools][0].tools
+    shown = next(request for request in backend.asked if request.tools).tools
     assert len(shown) == len({each["function"]["name"] for each in shown}) == len(episode.given) == 300
     assert summary([episode])[0]["tools_given"] == 300
 
@@ -289,3 +290,89 @@ def test_downstream_and_judge_from_the_command_line(tmp_path: Path) -> None:
         assert result["elo"]["overall"]["long"]["mean"] > 1000 and result["people"]["agreement"] == 1.0
         both = cli("judge", "queries", str(folder), str(folder), "-n", "3", "--llm", server.place)
         assert both.exit_code == 0 and "naturalness" in both.output
+
+
+ORCHARD = '''"""An orchard."""
+{functions}'''
+PICK = '''
+def pick_{fruit}(basket: str) -> str:
+    """Pick ripe {fruit} into a basket of the orchard.
+
+    Args:
+        basket: its name.
+    """
+    return "{fruit} in " + basket[::-1].upper()
+'''
+FRUITS = ("apples", "cherries", "quinces", "medlars", "plums", "damsons", "mulberries", "walnuts", "pears", "figs")
+
+
+def episodes_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def simulations(server: ScriptedServer) -> int:
+    shapes = [body.get("response_format", {}).get("json_schema", {}).get("name") for body in server.bodies]
+    return shapes.count("Simulated")
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    text = ORCHARD.format(functions="".join(PICK.format(fruit=fruit) for fruit in FRUITS))
+    (tmp_path / "lib" / "orchard.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    out, told = str(tmp_path / "set"), tmp_path / "episodes.jsonl"
+    with ScriptedServer() as server:
+        place = ("--llm", server.place)
+        assert cli("synth", "toolbank", "py:orchard", "--out", out, "-n", "12", *place).exit_code == 0
+        base = ("downstream", out, "--split", "train", "--condition", "gold", "-n", "3", *place)
+        broke = cli(*base, "--max-tokens", "3000")
+        assert broke.exit_code == 1 and "what is answered is kept" in broke.output
+        assert simulations(server) > 0
+        server.bodies.clear()
+        done = cli(*base, "--run-python", "orchard", "--out", str(told))
+        assert done.exit_code == 0, done.output
+        steps = [step for episode in episodes_of(told) for step in episode["steps"]]
+        assert len(steps) >= 6 and simulations(server) == 0
+        for step in steps:
+            fruit = step["tool"].rpartition("pick_")[2]
+            basket = json.loads(step["arguments"])["basket"]
+            assert step["ok"] and json.loads(step["result"]) == f"{fruit} in {basket[::-1].upper()}"
+        for name in ("success", "exact", "order", "wins", "losses", "refused"):
+            assert name in done.output
+        for extra in (("--run-python", "orchards"), ("--run-python", "orchard", "--run-mcp", "echo hello")):
+            idle = cli(*base, *extra)
+            assert idle.exit_code == 1 and "to run for real, found none" in idle.output, idle.output
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_tools_of_a_server_are_called_for_real_from_the_command_line(tmp_path: Path) -> None:
+    program = str(Path(__file__).parents[1] / "servers" / "busy.py")
+    config, out, told = str(tmp_path / "mcp.json"), str(tmp_path / "set"), tmp_path / "episodes.jsonl"
+    server_ = {"command": sys.executable, "args": [program, "20"]}
+    Path(config).write_text(json.dumps({"mcpServers": {"busy": server_}}))
+
+    def draft(data: dict[str, Any], chance: random.Random) -> Any:
+        plain = [tool for tool in data["tools"] if re.search(r"\d$|/(echo|fail|pid)$", tool["id"])][:2]
+        query = " and ".join(f"{tool['description']} {chance.randrange(1000)}" for tool in plain)
+        return {"tools": [tool["id"] for tool in plain], "query": query, "why": ""}
+
+    with ScriptedServer(ScriptedLLM(answers={"Draft": draft})) as server:
+        place = ("--llm", server.place)
+        made = cli("synth", "toolbank", config, "--out", out, "-n", "6", *place)
+        assert made.exit_code == 0, made.output
+        base = ("downstream", out, "--split", "train", "--condition", "gold", "-n", "3", *place)
+        done = cli(*base, "--run-mcp", config, "--out", str(told))
+        assert done.exit_code == 0, done.output
+        steps = [step for episode in episodes_of(told) for step in episode["steps"]]
+        assert len(steps) >= 3 and simulations(server) == 0
+        for step in steps:
+            name = step["tool"].partition("/")[2]
+            result = {"fail": "it did not work", "echo": json.loads(step["arguments"]).get("text", "")}.get(
+                name, "done"
+            )
+            assert step["ok"] == (name != "fail") and (step["result"] == result or step["result"].isdigit())

@@ -12,7 +12,8 @@ from toolscout.cli.data import data_option, root_of
 from toolscout.cli.llm import opened, say_cost, settings_of, spending
 from toolscout.cli.output import json_option, print_json, progress, table
 
-SHOWN = ("condition", "n", "success", "pass", "call_recall", "call_precision", "turns", "tokens")
+OUTCOMES = ("condition", "n", "success", "success_ci95", "pass", "wins", "losses", "refused", "ungraded")
+CALLS = ("condition", "recall", "precision", "exact", "order", "turns", "tools_given", "tokens", "dollars")
 
 
 @click.command("downstream")
@@ -88,8 +89,8 @@ def downstream_command(
     drawn = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
     tasks = [Task(id, held.queries[id], tuple(gold[id])) for id in drawn]
     runners: list[Runner] = [
-        *([Python(modules)] if modules else []),
-        *([MCP(servers, settings)] if servers else []),
+        *(Python([module]) for module in modules),
+        *(MCP([server], settings) for server in servers),
     ]
     stage = None
     if any(each.kind == "retrieved" for each in chosen):
@@ -106,13 +107,28 @@ def downstream_command(
     if out:
         Path(out).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in episodes))
     rows = summary(episodes)
+    for row in rows:
+        if row["refused"]:
+            click.echo(
+                f"{row['condition']}: the endpoint refused {row['refused']:,} of {row['n']:,} requests, with "
+                f"{row['tools_given']:,.0f} tools each: give fewer tools if it does not take as many",
+                err=True,
+            )
     if as_json:
         print_json({"dataset": held.name, "split": split, "recipe": recipe, "k": k, "conditions": rows})
         return
-    table(
-        [(name, "left" if name == "condition" else "right") for name in SHOWN],
-        [["–" if row[name] is None else row[name] for name in SHOWN] for row in rows],
-    )
+    for names in (OUTCOMES, CALLS):
+        keys = [f"call_{name}" if name in ("recall", "precision", "exact", "order") else name for name in names]
+        table(
+            [(name, "left" if name == "condition" else "right") for name in names],
+            [[_cell(row[key]) for key in keys] for row in rows],
+        )
+
+
+def _cell(value: Any) -> object:
+    if isinstance(value, list):
+        return " … ".join(map(str, value))
+    return "–" if value is None else value
 
 
 def _bare(tool: Any) -> Any:

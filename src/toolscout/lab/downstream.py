@@ -294,11 +294,17 @@ def measure(
         say: told how far it is.
 
     Raises:
-        ConfigError: for the condition `retrieved` without a stage.
+        ConfigError: for the condition `retrieved` without a stage, and for a runner that takes none of the tools.
         OverBudget, Unavailable: what is answered is kept; begun again, the measurement goes on from there.
     """
     if stage is None and any(each.kind == "retrieved" for each in conditions):
         raise ConfigError("condition retrieved: expected a recipe to retrieve with, found none: give --recipe")
+    for runner in runners:
+        if not any(map(runner.takes, tools)):
+            raise ConfigError(
+                f"expected tools of {runner.name} to run for real, found none among the {len(tools):,} tools: "
+                "check the name, or leave it out"
+            )
     held = {tool.id: tool for tool in tools}
     found = stage([Search(query=task.query, k=k) for task in tasks]) if stage else []
     ranked = {task.id: search.ids[:k] for task, search in zip(tasks, found, strict=False)}
@@ -372,8 +378,8 @@ def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
     for name, held in groups.items():
         solved = np.array([each.solved for each in held if each.solved is not None], dtype=float)
         low, high = bootstrap_ci(solved[None, :], 0)[0] if len(solved) else (np.nan, np.nan)
-        both = [(each.solved, first.get(each.task)) for each in held]
-        both = [(mine, other) for mine, other in both if mine is not None and other is not None]
+        pairs = [(each.solved, first.get(each.task)) for each in held]
+        both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
         rows.append(
             {
                 "condition": name,

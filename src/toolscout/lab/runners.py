@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,13 @@ SECONDS: Final = 20.0
 
 
 class Runner(Protocol):
-    """Runs tools for real."""
+    """Runs tools for real.
+
+    Attributes:
+        name: what it runs tools of.
+    """
+
+    name: str
 
     def takes(self, tool: Tool) -> bool:
         """Whether this tool is run, not simulated."""
@@ -41,16 +48,19 @@ class Python:
 
     def __init__(self, modules: Sequence[str], *, seconds: float = SECONDS) -> None:
         self.modules, self.seconds = tuple(modules), seconds
+        self.name = f"the modules {', '.join(modules)}"
 
     def takes(self, tool: Tool) -> bool:
         """Whether it is a function, not a method, of one of the modules."""
         module = str(tool.meta.get("module", ""))
         inside = any(module == each or module.startswith(f"{each}.") for each in self.modules)
-        return inside and "." not in str(tool.meta.get("qualname", ".")) and not tool.meta.get("receiver")
+        return inside and "." not in str(tool.meta.get("qualname", "."))
 
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         """The result as JSON where it can be, else as Python writes it; an exception is a failed call."""
-        asked = json.dumps([tool.meta["module"], tool.meta["qualname"], dict(arguments)])
+        # Isolated, the child sees neither the folder it is in nor the environment: the places come as data, whole.
+        places = [os.path.abspath(place) for place in sys.path]
+        asked = json.dumps([places, tool.meta["module"], tool.meta["qualname"], dict(arguments)])
         with tempfile.TemporaryDirectory() as folder:
             try:
                 done = subprocess.run(
@@ -69,7 +79,7 @@ class Python:
 
 _CHILD: Final = """
 import importlib, inspect, json, sys
-module, name, arguments = json.load(sys.stdin)
+sys.path[:], module, name, arguments = json.load(sys.stdin)
 function = getattr(importlib.import_module(module), name)
 try:
     known = inspect.signature(function).parameters.items()
@@ -95,6 +105,7 @@ class MCP:
 
         planned = {source: server for locator in locators for source, server in mcp.plan(locator, None).items()}
         self.settings = settings
+        self.name = f"the servers {', '.join(locators)}"
         self.servers = {source: server for source, server in planned.items() if not isinstance(server, Reading)}
 
     def takes(self, tool: Tool) -> bool:

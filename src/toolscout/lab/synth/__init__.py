@@ -220,11 +220,12 @@ def lines(file: Path, rows: Any) -> None:
 
 
 def _entry(tool: Tool) -> dict[str, Any]:
+    place = {key: tool.meta[key] for key in ("module", "qualname") if key in tool.meta}
     return {
         "_id": tool.id,
         "title": tool.name,
         "text": tool.description,
-        "metadata": {"path": list(tool.path), "parameters": tool.parameters, "source": tool.source},
+        "metadata": {"path": list(tool.path), "parameters": tool.parameters, "source": tool.source, **place},
     }
 
 
