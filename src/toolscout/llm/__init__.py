@@ -50,6 +50,8 @@ __all__ = [
 REPAIRS: Final = 2
 MOST_OUT: Final = 1024
 FRAME: Final = 4  # tokens that a message costs beside its text
+CALLS: Final = 3  # that an agent makes in a rehearsal
+TOLD: Final = 60  # tokens of its answer
 T = TypeVar("T", bound=msgspec.Struct)
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -299,8 +301,16 @@ class Rehearsal(LLM):
         return typical
 
     def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), **rest: Any) -> Completion:
-        """A short text, counted."""
-        self._count(self._request(messages, MOST_OUT, None, tuple(tools), 0), 60)
+        """A call of the next of the first three tools, each once, then a short text; counted."""
+        request = self._request(messages, MOST_OUT, None, tuple(tools), 0)
+        done = sum(message["role"] == "assistant" for message in messages)
+        if done < min(CALLS, len(tools)):
+            function = tools[done]["function"]
+            arguments = dict.fromkeys(function.get("parameters", {}).get("required") or (), "some value of it")
+            call = ToolCall(f"call_{done}", function["name"], msgspec.json.encode(arguments).decode())
+            self._count(request, estimate(call.name + call.arguments))
+            return Completion(calls=(call,), finish="tool_calls")
+        self._count(request, TOLD)
         return Completion("That is done.")
 
     def _count(self, request: Request, tokens_out: int) -> None:
@@ -357,9 +367,9 @@ def connect(
 
 
 def tokens_of(request: Request) -> int:
-    """Tokens of a request, estimated: texts, tools, and what each message costs beside."""
-    tools = msgspec.json.encode(request.tools).decode() if request.tools else ""
-    return estimate(content(request.messages)) + estimate(tools) + FRAME * len(request.messages)
+    """Tokens of a request, estimated: texts, tools, the shape of the reply, and what each message costs beside."""
+    shapes = [msgspec.json.encode(each).decode() for each in (*request.tools, request.schema) if each]
+    return estimate(content(request.messages)) + sum(map(estimate, shapes)) + FRAME * len(request.messages)
 
 
 def opening(what: Prompt, schema: dict[str, Any]) -> list[Message]:

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolscout.llm.budget import estimate
-from toolscout.llm.wire import Completion, Request, ToolCall, content
+from toolscout.llm import estimate, tokens_of
+from toolscout.llm.wire import Completion, Request, ToolCall
 from toolscout.types import digest
 
 __all__ = ["Faults", "ScriptedLLM", "words_of"]
@@ -117,7 +117,7 @@ class ScriptedLLM:
         """The reply that this prompt always gets."""
         with self._lock:
             self.asked.append(request)
-        tokens = estimate(content(request.messages))
+        tokens = tokens_of(request)
         reply = self._turn(request) if request.tools else Completion(self._text(request))
         return _counted(reply, tokens)
 

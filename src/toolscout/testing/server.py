@@ -102,6 +102,7 @@ class ScriptedServer:
                 model=body["model"],
                 messages=tuple(body["messages"]),
                 max_tokens=body.get("max_tokens") or body.get("max_completion_tokens") or 1024,
+                schema=(body.get("response_format") or {}).get("json_schema", {}).get("schema"),
                 tools=tuple(body.get("tools") or ()),
                 sample=body.get("seed") or 0,
             )
