@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
+from tests_cli import run as cli
 from toolscout.errors import ConfigError
 from toolscout.lab.judge import ASPECTS, Outcome, Pair, agreement, elo, judge, matches, table
 from toolscout.llm import LLM
-from toolscout.testing import Faults, ScriptedLLM
+from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
 PAIRS = [
     Pair("1", "new", "old", "a long and telling request", "short", ""),
@@ -78,7 +82,76 @@ def test_elo_is_the_same_for_the_same_seed_and_orders_the_better_first() -> None
 def test_agreement_with_people_of_a_hand_worked_table() -> None:
     results = ["win", "win", "loss", "tie", "win"]
     outcomes = [Outcome(str(n), "a", "b", "overall", result) for n, result in enumerate(results)]  # type: ignore[arg-type]
-    people = {(str(n), "overall"): result for n, result in enumerate(["win", "loss", "loss", "tie"])}
+    people = {(str(n), "overall", "a", "b"): result for n, result in enumerate(["win", "loss", "loss", "tie"])}
     # 3 of 4 equal; by chance (2*1 + 1*2 + 1*1) / 16 = 0.3125; kappa = (0.75 - 0.3125) / 0.6875 = 0.6364
     assert agreement(outcomes, people) == {"n": 4, "agreement": 0.75, "kappa": 0.6364}  # type: ignore[arg-type]
     assert agreement(outcomes, {})["n"] == 0
+
+
+def answers(folder: Path, **systems: str) -> list[str]:
+    """Inputs of `judge answers`: three answers of each system."""
+    for name, text in systems.items():
+        lines = [json.dumps({"id": str(n), "request": "what?", "answer": text}) for n in range(3)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return [f"{name}={folder / name}.jsonl" for name in systems]
+
+
+@pytest.mark.net
+def test_people_agree_pair_by_pair_however_many_systems_there_are(tmp_path: Path) -> None:
+    systems = answers(tmp_path, long="a long and useful answer", mid="a useful answer", short="no")
+    people = tmp_path / "people.jsonl"
+    overall = {"id": "0", "aspect": "overall"}
+
+    def said(*rows: dict[str, str], inputs: list[str] = systems) -> Result:
+        people.write_text("\n".join(map(json.dumps, rows)))
+        return cli("judge", "answers", *inputs, "--aspect", "overall", "--people", str(people), "--json", *place)
+
+    with ScriptedServer() as server:
+        place = ("--llm", server.place)
+        rows = [
+            {**overall, "a": "long", "b": "mid", "result": "win"},
+            {**overall, "a": "mid", "b": "short", "result": "lose"},  # the judge says win
+            {**overall, "a": "short", "b": "long", "result": "loss"},  # the other way round
+        ]
+        done = said(*rows)
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["people"]["n"] == 3
+        assert json.loads(done.stdout)["people"]["agreement"] == pytest.approx(2 / 3, abs=1e-4)
+        two = said({**overall, "result": "lose"}, inputs=systems[:2])
+        assert two.exit_code == 0 and json.loads(two.stdout)["people"] == {"n": 1, "agreement": 0.0, "kappa": 0.0}
+        sent = len(server.bodies)
+        for bad, found in (
+            ({**overall, "result": "win"}, "a and b"),
+            ({**overall, "a": "long", "b": "other", "result": "win"}, "a and b"),
+            ({**overall, "a": "long", "b": "mid", "result": "better"}, "'better'"),
+        ):
+            refused = said(rows[0], bad)
+            assert refused.exit_code == 1 and "people.jsonl, line 2" in refused.output and found in refused.output
+        assert len(server.bodies) == sent, "a file that cannot be used is refused before anything is spent"
+
+
+@pytest.mark.net
+def test_what_was_polished_is_judged_against_what_it_was(tmp_path: Path) -> None:
+    polish = {"Polish": lambda data, chance: {"verdict": "good", "query": "", "reason": ""}}
+    out, told = str(tmp_path / "set"), tmp_path / "told.jsonl"
+    with ScriptedServer() as server:
+        place = ("--llm", server.place)
+        made = cli("synth", "toolbank", "py:statistics", "--out", out, "-n", "12", *place)
+        assert made.exit_code == 0, made.output
+        done = cli("judge", "polish", out, "--json", "--out", str(told), *place)
+        assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in (Path(out) / "queries.jsonl").read_text().splitlines()]
+    changed = {row["_id"]: row for row in rows if row["metadata"]["steps"]["raw"] != row["text"]}
+    outcomes = [json.loads(line) for line in told.read_text().splitlines()]
+    assert 0 < len(changed) < 12 and {each["id"] for each in outcomes} == set(changed)
+    for row in json.loads(done.stdout)["pairs"]:  # the scripted judge takes the longer, and polish makes longer
+        assert (row["a"], row["b"], row["win"]) == ("polished", "raw", len(changed))
+    texts = {text for body in server.bodies for text in [str(body["messages"][1]["content"])]}
+    some = next(iter(changed.values()))
+    assert any(some["text"] in text and some["metadata"]["steps"]["raw"] in text for text in texts)
+    with ScriptedServer(ScriptedLLM(answers=polish)) as server:
+        place = ("--llm", server.place)
+        made = cli("synth", "toolbank", "py:statistics", "--out", f"{out}2", "-n", "4", *place)
+        assert made.exit_code == 0, made.output
+        none = cli("judge", "polish", f"{out}2", *place)
+        assert none.exit_code == 1 and "expected queries that were polished, found none" in none.output

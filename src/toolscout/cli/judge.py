@@ -16,6 +16,7 @@ from toolscout.cli.output import json_option, print_json, progress, table
 from toolscout.errors import SourceError
 
 QUERY_ASPECTS = ("naturalness", "multifacetedness")
+TURNED = {"win": "loss", "tie": "tie", "loss": "win"}
 ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
 
 
@@ -24,7 +25,9 @@ ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("--aspect", "aspects", multiple=True, help="May be repeated; by default those of the papers.")
 @click.option("-n", "count", default=50, show_default=True, help="How many pairs of two inputs.")
-@click.option("--people", metavar="FILE", help="Lines of id, aspect, result (win, tie, loss): how far people agree.")
+@click.option(
+    "--people", metavar="FILE", help="Lines of id, aspect, a, b, result (win, tie, loss, for a): how far people agree."
+)
 @click.option("--seed", default=0, show_default=True, help="Of the pairs that are drawn and of Elo's orders.")
 @click.option("--out", metavar="FILE", help="Write each outcome as a line of JSON.")
 @spending
@@ -57,6 +60,7 @@ def judge_command(
 
     pairs = _pairs(what, inputs, count, seed, root_of(data))
     chosen = aspects or (ANSWER_ASPECTS if what == "answers" else QUERY_ASPECTS)
+    said = _people(Path(people), pairs) if people else {}
     settings = settings_of(ctx, place)
     with progress(f"judging {len(pairs):,} pairs") as say, opened(settings, **limits) as llm:
         outcomes: list[Outcome] = judge(llm, pairs, chosen, say=say)
@@ -77,7 +81,6 @@ def judge_command(
             for aspect in chosen
         }
     if people:
-        said = {(each["id"], each["aspect"]): each["result"] for each in _lines(Path(people), "id", "aspect", "result")}
         result["people"] = agreement(outcomes, said)
     if as_json:
         print_json(result)
@@ -139,8 +142,32 @@ def _pairs(what: str, inputs: Sequence[str], count: int, seed: int, root: Path |
     ]
 
 
-def _lines(file: Path, *keys: str) -> list[dict[str, Any]]:
-    """Objects with these keys, all text.
+def _people(file: Path, pairs: Sequence[Any]) -> dict[tuple[str, str, str, str], Any]:
+    """(id, aspect, a, b) → what people said of `a`. Where there is one pair of systems only, a and b may be left out.
+
+    Raises:
+        SourceError: naming file and line.
+    """
+    known = list(dict.fromkeys((each.a, each.b) for each in pairs))
+    found: dict[tuple[str, str, str, str], Any] = {}
+    for number, row in enumerate(_lines(file, "id", "aspect", "result", maybe=("a", "b")), 1):
+        a, b = known[0] if len(known) == 1 and "a" not in row and "b" not in row else (row.get("a"), row.get("b"))
+        if (a, b) not in known and (b, a) not in known:
+            told = ", ".join(f"{one} and {other}" for one, other in known)
+            raise SourceError(
+                f"{file}, line {number}: expected as a and b two systems that are compared ({told}), found {a} and {b}"
+            )
+        result = "loss" if row["result"] == "lose" else row["result"]
+        if result not in TURNED:
+            raise SourceError(f"{file}, line {number}: expected the result win, tie or loss, found {row['result']!r}")
+        if (a, b) not in known:
+            a, b, result = b, a, TURNED[result]
+        found[row["id"], row["aspect"], str(a), str(b)] = result
+    return found
+
+
+def _lines(file: Path, *keys: str, maybe: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Objects with these keys, and `maybe` with those, all text.
 
     Raises:
         SourceError: naming file and line.
@@ -153,7 +180,7 @@ def _lines(file: Path, *keys: str) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             row = msgspec.json.decode(line, type=dict[str, Any])
-            rows.append({key: str(row[key]) for key in keys})
+            rows.append({key: str(row[key]) for key in (*keys, *(key for key in maybe if key in row))})
         except (msgspec.MsgspecError, KeyError):
             raise SourceError(f"{file}, line {number}: expected an object with {', '.join(keys)}") from None
     return rows

@@ -173,18 +173,15 @@ def matches(outcomes: Sequence[Outcome]) -> list[tuple[str, str, float]]:
     return [(each.a, each.b, worth[each.result]) for each in outcomes if each.result is not None]
 
 
-def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str], Result]) -> dict[str, Any]:
+def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:
     """How far the judge and people agree: share of equal results, and Cohen's kappa (1: fully; 0: as by chance).
 
     Args:
         outcomes: of the judge.
-        people: (id, aspect) → the result that people gave `a`.
+        people: (id, aspect, a, b) → the result that people gave `a`.
     """
-    both = [
-        (each.result, people[each.id, each.aspect])
-        for each in outcomes
-        if each.result is not None and (each.id, each.aspect) in people
-    ]
+    keyed = [((each.id, each.aspect, each.a, each.b), each.result) for each in outcomes]
+    both = [(result, people[key]) for key, result in keyed if result is not None and key in people]
     if not both:
         return {"n": 0, "agreement": None, "kappa": None}
     equal = sum(one == other for one, other in both) / len(both)
