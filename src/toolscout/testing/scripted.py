@@ -156,8 +156,8 @@ class ScriptedLLM:
         title = str(schema.get("title"))
         reply = self.answers[title](data, chance) if title in self.answers else _by_schema(schema, schema, data, chance)
         if isinstance(reply, dict):
-            if "tools" in reply and "query" in reply and self.meets("unknown", first):
-                reply = {**reply, "tools": [*reply["tools"][:1], f"no.such.tool_{chance.randrange(1000)}"]}
+            if title in _NAMING and self.meets("unknown", first):
+                reply = _renamed(reply, _NAMING[title], f"no.such.tool_{chance.randrange(1000)}")
             elif "query" in reply and data.get("examples") and self.meets("duplicate", first):
                 verdict = {"verdict": "refined"} if "verdict" in reply else {}
                 reply = {**reply, **verdict, "query": _query_in(chance.choice(data["examples"]))}
@@ -349,6 +349,16 @@ _ANSWERS: Final[dict[str, Callable[[dict[str, Any], random.Random], Any]]] = {
     "Winner": _winner,
     "Grade": _grade,
 }
+
+
+#: Replies that name tools, and where.
+_NAMING: Final = {"Draft": "tools", "Selection": "verdicts", "Checks": "checks"}
+
+
+def _renamed(reply: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+    """The reply, the last of the tools that it names being another."""
+    *others, last = reply[key]
+    return {**reply, key: [*others, {**last, "id": name} if isinstance(last, dict) else name]}
 
 
 def _by_schema(schema: dict[str, Any], root: dict[str, Any], data: Any, chance: random.Random) -> Any:

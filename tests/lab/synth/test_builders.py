@@ -60,7 +60,7 @@ def test_a_builder_drops_what_went_wrong_and_nothing_else(
         report = write_dataset(tmp_path / "set", builder, done, seed=0, model="scripted", wanted=wanted)
         drops = Counter(report["drops"])
         assert drops["malformed"] + drops["selection_malformed"] == server.llm.count("bad_json") >= 2
-        assert drops["unknown_tool"] == server.llm.count("unknown")
+        assert drops["unknown_tool"] + drops["selection_unknown_tool"] == server.llm.count("unknown") >= 2
         assert drops["duplicate"] == server.llm.count("duplicate") >= 2
         assert llm.repaired >= server.llm.count("once") >= 2 and server.llm.count("busy") >= 2
         assert max(server.served.values()) == 1
@@ -72,6 +72,15 @@ def test_a_builder_drops_what_went_wrong_and_nothing_else(
     meta = next(iter(dataset.query_meta.values()))
     assert meta["origin"]["model"] == "scripted" and meta["origin"]["prompts"] and meta["steps"]
     assert report["coverage"] > 0.5 and report["words"]["least"] >= 3
+
+
+def test_tools_that_are_none_are_counted_wherever_toollens_meets_them(tools: list[Tool]) -> None:
+    backend = ScriptedLLM(faults=Faults(unknown=1.0))
+    builder = ToolLens(tools[:30], LLM(backend), StaticEncoder())
+    assert builder.drops["selection_unknown_tool"] == backend.count("unknown") == 2
+    assert len(builder.tools) + sum(builder.drops.values()) - 2 == 30, "the words have had their say"
+    done = build(builder, LLM(backend), 3)
+    assert not done.drafts and done.drops["unknown_tool"] == 12 == backend.count("unknown") - 2
 
 
 def test_what_the_packaged_examples_say_cannot_come_back(tools: list[Tool]) -> None:

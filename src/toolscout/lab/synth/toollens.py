@@ -2,8 +2,9 @@
 
 Five steps: tools that nobody asks for are left out (for authentication, testing, mapping of ids); a scene for a tool; a
 statement from the scene and the tool's parameters alone; three kinds of tools that would serve it, the originating tool
-put to the nearest kind and the others found by dense search and verified; a rewriting that holds every required
-parameter. Ours: people verified, here the model does; the kind must lie near its tool.
+matched to one of them, the nearest however near it is, and the most relevant tool for each of the others found by dense
+search and verified; a rewriting that holds every required parameter. Ours: people verified, here the model does; no
+tool stands for two kinds; a request that is left with one tool is dropped.
 """
 
 from __future__ import annotations
@@ -127,7 +128,13 @@ class ToolLens:
             typical = Selection([Verdict(tool.id, "everyday") for tool in group])
             what = prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group])
             try:
-                reply = llm.ask(what, Selection, typical=typical, most=2048)
+                reply = llm.ask(
+                    what,
+                    Selection,
+                    typical=typical,
+                    most=2048,
+                    check=lambda reply: _strange([each.id for each in reply.verdicts], [tool.id for tool in group]),
+                )
             except BadReply as error:
                 return {"": error.reason}
             return {each.id: each.verdict for each in reply.verdicts}
@@ -209,6 +216,12 @@ class ToolLens:
             ),
             Checks,
             typical=Checks([Check(id, True) for id in proposed.values()]),
+            check=lambda reply: _strange([each.id for each in reply.checks], list(proposed.values())),
         )
         helps = {each.id for each in reply.checks if each.helps}
         return [id for id in proposed.values() if id in helps]
+
+
+def _strange(named: Sequence[str], asked: Sequence[str]) -> str | None:
+    unknown = sorted(set(named) - set(asked))
+    return f"unknown_tool: {', '.join(unknown)} is not among those that were asked about" if unknown else None
