@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
+import gzip
 import json
 import random
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,39 +21,74 @@ from tiny import tiny_bert
 from toolscout.dataset import NoTool
 from toolscout.errors import ConfigError, NotFound, SourceError
 from toolscout.lab.synth.tooldet import Candidate, Review, build, prompts_of, sift
-from toolscout.llm import LLM
+from toolscout.llm import LLM, Request
 from toolscout.testing import Faults, HashEncoder, ScriptedLLM, ScriptedServer
 from wire_tokens import counted
 
 SOURCES = ("py:statistics", "py:shutil", "py:zipfile", "py:json", "py:datetime")
 FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "report.json", "README.md"]
+DET_FILES = ["review.jsonl", "queries.jsonl", "report.json"]
 CONCURRENCY = 4
 SIZES = [40, pytest.param(300, marks=pytest.mark.full)]
 
 
-def same(one: Path, other: Path) -> bool:
-    return not any(filecmp.cmpfiles(one, other, FILES, shallow=False)[1:])
+def same(one: Path, other: Path, files: list[str] = FILES) -> bool:
+    return not any(filecmp.cmpfiles(one, other, files, shallow=False)[1:])
+
+
+def keys_of(bodies: list[dict[str, Any]], place: str) -> set[str]:
+    """Under which names the answers to these requests are kept."""
+    return {
+        Request(
+            model=body["model"],
+            messages=tuple(body["messages"]),
+            max_tokens=body["max_tokens"],
+            temperature=body["temperature"],
+            schema=body["response_format"]["json_schema"]["schema"],
+            sample=body.get("seed", 0),
+        ).key(place.partition("#")[0])
+        for body in bodies
+    }
+
+
+def kept(home: Path) -> set[str]:
+    with contextlib.closing(sqlite3.connect(home / "llm.db")) as connection:
+        return {key for (key,) in connection.execute("SELECT key FROM replies")}
+
+
+def detection(folder: Path, count: int) -> tuple[str, ...]:
+    """What `synth tooldet` needs: chat prompts, and a small dataset whose queries need tools."""
+    source = random.Random(count)
+    words = ["".join(source.choices("bdfgklmnprstvaeiou", k=6)) for _ in range(400)]
+    (folder / "chat.txt").write_text("\n".join(f"explain {' '.join(source.sample(words, 6))}" for _ in range(count)))
+    (folder / "asked" / "qrels").mkdir(parents=True)
+    (folder / "asked" / "corpus.jsonl").write_text('{"_id": "rain", "title": "rain", "text": "Will it rain"}')
+    (folder / "asked" / "queries.jsonl").write_text('{"_id": "q", "text": "will it rain in the city"}')
+    (folder / "asked" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\train\t1")
+    given = ("--prompts", str(folder / "chat.txt"), "--queries", str(folder / "asked"))
+    return (*given, "--window", "-1", "1")
 
 
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("wanted", SIZES)
-@pytest.mark.parametrize("kind", ["toolbank", "toollens"])
+@pytest.mark.parametrize("kind", ["toolbank", "toollens", "tooldet"])
 def test_a_build_that_is_killed_ends_the_same_and_pays_for_nothing_twice(
-    tmp_path: Path, kind: str, wanted: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, wanted: int
 ) -> None:
     chance = random.Random(wanted)
     faults = Faults(bad_json=0.04, duplicate=0.04, unknown=0.04, once=0.04, slow=1.0, pause=0.02)
+    given = detection(tmp_path, 2 * wanted) if kind == "tooldet" else SOURCES
 
     def command(home: str, out: str, place: str) -> list[str]:
-        program = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / home), "synth", kind, *SOURCES]
+        program = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / home), "synth", kind, *given]
         return [*program, "--out", str(tmp_path / out), "-n", str(wanted), "--llm", place]
 
     with ScriptedServer(ScriptedLLM(faults=faults)) as server:
-        kills = 0
+        kills, begun, held = 0, 0, set[str]()
         for _ in range(2):
-            goal = len(server.bodies) + chance.randrange(5, wanted)
+            goal = len(server.bodies) + chance.randrange(5, wanted // 3)
             process = subprocess.Popen(command("a", "killed", server.place), stderr=subprocess.DEVNULL)
             while process.poll() is None and len(server.bodies) < goal:
                 time.sleep(0.005)
@@ -58,15 +96,18 @@ def test_a_build_that_is_killed_ends_the_same_and_pays_for_nothing_twice(
                 process.kill()
                 process.wait()
                 kills += 1
+            assert not held & keys_of(server.bodies[begun:], server.place), "what was kept is not asked for again"
+            held, begun = kept(tmp_path / "a"), len(server.bodies)
+            lost = keys_of(server.bodies, server.place) - held
+            assert len(held) > 0 and len(lost) <= CONCURRENCY, "only what was under way is lost"
         assert kills == 2
         subprocess.run(command("a", "killed", server.place), check=True, capture_output=True)
-        again = {mark: count for mark, count in server.served.items() if count > 1}
-        assert len(again) <= kills * CONCURRENCY and sum(again.values()) <= 3 * kills * CONCURRENCY
+        assert not held & keys_of(server.bodies[begun:], server.place) and kept(tmp_path / "a") > held
         server.served.clear()
         subprocess.run(command("a", "killed", server.place), check=True, capture_output=True)
         assert not server.served, "a finished build asks for nothing"
         subprocess.run(command("b", "whole", server.place), check=True, capture_output=True)
-    assert same(tmp_path / "killed", tmp_path / "whole")
+    assert same(tmp_path / "killed", tmp_path / "whole", DET_FILES if kind == "tooldet" else FILES)
 
 
 @pytest.mark.net
@@ -199,6 +240,41 @@ def test_prompts_are_read_from_lines_or_from_json_lines(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{"other": 1}\n')
     with pytest.raises(SourceError, match=r"b.jsonl, line 2"):
         prompts_of(tmp_path / "b.jsonl")
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_written_set_for_detection_says_where_it_comes_from_and_is_measured_on(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out, det = str(tmp_path / "made"), str(tmp_path / "det")
+    with ScriptedServer() as server:
+        place = ("--llm", server.place)
+        made = cli("synth", "toolbank", *SOURCES, "--out", out, "-n", "40", *place)
+        assert made.exit_code == 0, made.output
+        done = cli("synth", "tooldet", *detection(tmp_path, 120), "--out", det, "-n", "80", *place)
+        assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "det" / "report.json").read_text())
+    rows = (tmp_path / "det" / "queries.jsonl").read_text().splitlines()
+    origins = [json.loads(row)["metadata"]["origin"] for row in rows]
+    assert len(origins) == 80 and all(each == origins[0] for each in origins)
+    assert origins[0] == {key: report[key] for key in ("builder", "toolscout", "model", "prompts", "window")}
+    assert origins[0]["model"] == "scripted" and origins[0]["prompts"]["tooldet_verify"]
+    bert = str(tiny_bert(tmp_path / "bert"))
+    quick = [f"{name}={value}" for name, value in QUICK.items()]
+    measured = cli("bench", out, "-r", "masstool", "--no-tool", det, "--encoder", bert, "--out", str(tmp_path / "r"),
+                   *(part for each in quick for part in ("--set", each)), "--json")  # fmt: skip
+    assert measured.exit_code == 0, measured.output
+    [scored] = json.loads(measured.stdout)
+    assert 0 <= scored["metrics"]["detect_auroc"] <= 1
+    tests = {prompt.id for prompt in NoTool.load(det).test}
+    assert scored["slices"]["no_tool_kind"]["tooldet"]["n"] == len(tests) > 0
+    judged = gzip.decompress((tmp_path / "r" / "made" / "masstool.detect.gz").read_bytes()).decode().splitlines()
+    assert {line.split()[0] for line in judged if line.split()[1] == "0"} == tests
+
+
+BASE = {"base.epochs": 1, "base.batch": 16, "base.precision": "float32", "base.threads": 1}
+QUICK = BASE | {"epochs": 2, "batch": 16, "threads": 1}
 
 
 @pytest.mark.net

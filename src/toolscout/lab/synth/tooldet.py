@@ -155,12 +155,13 @@ class Review:
 
         Raises:
             NotFound: if there is none.
-            SourceError: for a damaged line.
+            SourceError: for a damaged line, or a report that does not say where they come from.
         """
         self.folder = folder
         if not (folder / "review.jsonl").is_file():
             raise NotFound(f"{folder}: expected a folder that  toolscout synth tooldet  wrote, found no review.jsonl")
         self.candidates = {each.id: each for each in _decoded(folder / "review.jsonl", Candidate)}
+        self.origin = _origin(folder / "report.json")
         self.decisions: dict[str, Decision] = {}
         if (folder / "decisions.jsonl").is_file():
             self.decisions = {each.id: each for each in _decoded(folder / "decisions.jsonl", Decision)}
@@ -233,10 +234,20 @@ class Review:
                 "split": "test" if test else "dev",
                 "similarity": each.similarity,
                 "reviewed": decision is not None,
+                "origin": self.origin,
             }
             rows.append({"_id": each.id, "text": each.text, "metadata": meta})
         lines(self.folder / "queries.jsonl", rows)
         return len(rows)
+
+
+def _origin(report: Path) -> dict[str, Any]:
+    """What every record says of where it comes from."""
+    try:
+        found = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
+        return {key: found[key] for key in ("builder", "toolscout", "model", "prompts", "window")}
+    except (OSError, KeyError, msgspec.MsgspecError) as error:
+        raise SourceError(f"{report}: expected the report of the build, found: {type(error).__name__}") from None
 
 
 def _decoded(file: Path, kind: type[Any]) -> Iterator[Any]:
