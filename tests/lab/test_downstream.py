@@ -329,6 +329,11 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
         place = ("--llm", server.place)
         assert cli("synth", "toolbank", "py:orchard", "--out", out, "-n", "12", *place).exit_code == 0
         base = ("downstream", out, "--split", "train", "--condition", "gold", "-n", "3", *place)
+        with monkeypatch.context() as patch:
+            patch.setattr(Python, "run", lambda *given: pytest.fail("a dry run runs nothing"))
+            planned = [cli(*base, *extra, "--dry-run").output for extra in ((), ("--run-python", "orchard"))]
+            all_, some = (int(re.findall(r"would send about (\d+) calls", text)[0]) for text in planned)
+            assert all_ - 6 == 2 * (some - 6) > 0, "three last turns, three examinations; else a turn and a simulation"
         broke = cli(*base, "--max-tokens", "3000")
         assert broke.exit_code == 1 and "what is answered is kept" in broke.output
         assert simulations(server) > 0

@@ -76,7 +76,7 @@ def downstream_command(
     from toolscout import recipes
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.downstream import Task, condition, measure, summary
-    from toolscout.lab.runners import MCP, Python, Runner
+    from toolscout.lab.runners import MCP, Python, Rehearsed, Runner
     from toolscout.lab.synth import chance
     from toolscout.sources.folder import read_tools
     from toolscout.store import Catalogue
@@ -92,6 +92,8 @@ def downstream_command(
         *(Python([module]) for module in modules),
         *(MCP([server], settings) for server in servers),
     ]
+    if limits["dry_run"]:
+        runners = [Rehearsed(runner) for runner in runners]
     stage = None
     if any(each.kind == "retrieved" for each in chosen):
         parts = recipes.Parts(Catalogue.of(tools), settings.encoder, settings, model=Path(model) if model else None)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from toolscout.errors import BadReply, ConfigError
-from toolscout.lab.runners import MOST_RESULT, Runner
+from toolscout.lab.runners import MOST_RESULT, TYPICAL, Runner
 from toolscout.lab.synth import chance
 from toolscout.llm import LLM, Message, ToolCall, card, prompt, quoted
 from toolscout.metrics import bootstrap_ci
@@ -259,7 +259,7 @@ def _done(llm: LLM, desk: _Desk, call: ToolCall, runners: Sequence[Runner]) -> S
         said = llm.ask(
             prompt("simulate", tool=card(tool), arguments=arguments),
             Simulated,
-            typical=Simulated('{"status": "ok", "items": [{"name": "one", "value": 3}]}'),
+            typical=Simulated(TYPICAL),
         )
     except BadReply as error:
         return Step(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)

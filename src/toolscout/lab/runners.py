@@ -16,9 +16,10 @@ from toolscout.errors import SourceError
 from toolscout.sources import Reading
 from toolscout.types import Tool
 
-__all__ = ["MCP", "MOST_RESULT", "Python", "Runner"]
+__all__ = ["MCP", "MOST_RESULT", "TYPICAL", "Python", "Rehearsed", "Runner"]
 
 MOST_RESULT: Final = 4_000
+TYPICAL: Final = '{"status": "ok", "items": [{"name": "one", "value": 3}]}'
 SECONDS: Final = 20.0
 
 
@@ -38,6 +39,17 @@ class Runner(Protocol):
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         """What came back, and whether it went well."""
         ...
+
+
+class Rehearsed:
+    """Takes what another runner takes and runs nothing: for estimates."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.takes, self.name = runner.takes, runner.name
+
+    def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """Something as long as a result may be."""
+        return TYPICAL, True
 
 
 class Python:

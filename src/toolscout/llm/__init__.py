@@ -306,7 +306,8 @@ class Rehearsal(LLM):
         done = sum(message["role"] == "assistant" for message in messages)
         if done < min(CALLS, len(tools)):
             function = tools[done]["function"]
-            arguments = dict.fromkeys(function.get("parameters", {}).get("required") or (), "some value of it")
+            required = (function.get("parameters") or {}).get("required")
+            arguments = {str(name): "some value of it" for name in required} if isinstance(required, list) else {}
             call = ToolCall(f"call_{done}", function["name"], msgspec.json.encode(arguments).decode())
             self._count(request, estimate(call.name + call.arguments))
             return Completion(calls=(call,), finish="tool_calls")
