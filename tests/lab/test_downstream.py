@@ -334,7 +334,9 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
             planned = [cli(*base, *extra, "--dry-run").output for extra in ((), ("--run-python", "orchard"))]
             all_, some = (int(re.findall(r"would send about (\d+) calls", text)[0]) for text in planned)
             assert all_ - 6 == 2 * (some - 6) > 0, "three last turns, three examinations; else a turn and a simulation"
-        broke = cli(*base, "--max-tokens", "3000")
+        with monkeypatch.context() as patch:
+            patch.setenv("TOOLSCOUT_LLM_CONCURRENCY", "1")
+            broke = cli(*base, "--max-tokens", "3000")
         assert broke.exit_code == 1 and "what is answered is kept" in broke.output
         assert simulations(server) > 0
         server.bodies.clear()
@@ -351,6 +353,10 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
         for extra in (("--run-python", "orchards"), ("--run-python", "orchard", "--run-mcp", "echo hello")):
             idle = cli(*base, *extra)
             assert idle.exit_code == 1 and "to run for real, found none" in idle.output, idle.output
+    with ScriptedServer(refuses=("tools",)) as server:
+        refused = cli(*base, "--condition", "none", "--llm", server.place)
+        assert refused.exit_code == 0 and "gold: the endpoint refused 3 of 3 requests" in refused.output
+        assert "none: the endpoint" not in refused.output
 
 
 @pytest.mark.net
