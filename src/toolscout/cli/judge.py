@@ -25,7 +25,11 @@ ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("--aspect", "aspects", multiple=True, help="May be repeated; by default those of the papers.")
 @click.option("-n", "count", default=50, show_default=True, help="How many pairs of two inputs.")
-@click.option("--people", metavar="FILE", help="Lines of id, aspect, result (win, tie, loss): how far people agree.")
+@click.option(
+    "--people",
+    metavar="FILE",
+    help="Lines of id, aspect, result (win, tie, loss) and, of more than two systems, a and b: how far people agree.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the pairs that are drawn and of Elo's orders.")
 @click.option("--out", metavar="FILE", help="Write each outcome as a line of JSON.")
 @spending
