@@ -82,3 +82,19 @@ def test_a_missing_extra_names_the_install_line() -> None:
     with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[train\]'"):
         require("no_such_package_here", "train")
     assert require("json", "none").loads("1") == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://user:hunter2@host/v1#m",
+        "user:hunter2@host/v1",
+        "http://user:hunt/hunter2@host#m",
+        "http://u:#hunter2@h#m",
+    ],
+)
+def test_a_password_in_the_address_of_a_language_model_is_refused_and_not_shown(place: str) -> None:
+    with pytest.raises(ConfigError, match=r"without user and password.*\(environment\).*TOOLSCOUT_LLM_KEY") as refused:
+        load_settings(environ={"TOOLSCOUT_LLM": place})
+    assert "hunter2" not in str(refused.value)
+    assert load_settings(environ={"TOOLSCOUT_LLM": "http://host/v1#claude@2"}).llm == "http://host/v1#claude@2"

@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Settings", "load_settings"]
+__all__ = ["Settings", "load_settings", "refuse_user"]
 
 FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
@@ -80,6 +80,7 @@ class Settings:
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
+        refuse_user(self.llm, self.origins.get("llm", "argument"))
         if not 0 <= self.false_rejects <= MOST_REJECTS:
             origin = self.origins.get("false_rejects", "argument")
             raise ConfigError(
@@ -131,6 +132,20 @@ def load_settings(*, file: Path | None = None, environ: Mapping[str, str] | None
             values[name] = _convert(name, value, kinds[name], origin)
             origins[name] = origin
     return Settings(**values, origins=origins)
+
+
+def refuse_user(place: str, origin: str = "argument") -> None:
+    """Accept `https://host/v1#model`, but no address that may hold a password: it would be shown and kept.
+
+    Raises:
+        ConfigError: for an `@` before the model's name; the message does not show the address.
+    """
+    address, mark, rest = place.rpartition("#")
+    if "@" in (address if mark else rest):
+        raise ConfigError(
+            f"llm: expected an address without user and password, found one with an '@' ({origin}): "
+            "put the key into TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names"
+        )
 
 
 def _variable(name: str) -> str:
