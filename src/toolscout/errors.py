@@ -12,6 +12,7 @@
     │   ├── Denied                 a credential is not valid, or its caller may not do this
     │   ├── StoreError             the store is locked, damaged or from a newer version
     │   ├── Unavailable            a service does not answer now; a way without it is taken where there is one, and said
+    │   │   └── TimedOut           what was sent to it was not answered in time, and may have to be paid for
     │   ├── BadReply               a language model's reply is not what it was asked for, after asking again
     │   └── OverBudget             what was allowed to be spent is spent
     └── PipelineError              stages that do not fit together, or a stage that broke its contract
@@ -33,6 +34,7 @@ __all__ = [
     "PipelineError",
     "SourceError",
     "StoreError",
+    "TimedOut",
     "ToolscoutError",
     "Unavailable",
     "UserError",
@@ -81,6 +83,10 @@ class StoreError(UserError):
 
 class Unavailable(UserError):
     """A service does not answer now. Where there is a way without it, it is taken, and the answer says so."""
+
+
+class TimedOut(Unavailable):
+    """What was sent to a service was not answered in time; it may have to be paid for all the same."""
 
 
 class BadReply(UserError):

@@ -5,6 +5,7 @@ import threading
 import time
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,24 +74,29 @@ def test_a_budget_in_money_needs_prices_and_stops_too() -> None:
         budget.book(100, 100)
 
 
-def test_a_budget_holds_whoever_asks_at_once() -> None:
-    budget, made = Budget(tokens=10_000), []
+@pytest.mark.parametrize("limit", [{"tokens": 1_000}, {"dollars": 1_000.0}])
+def test_a_budget_holds_whoever_asks_at_once(limit: dict[str, Any]) -> None:
+    budget, made = Budget(**limit, prices=Prices(1e6, 1e6)), []
+    everybody = threading.Barrier(8)
 
     def spend() -> None:
-        for _ in range(200):
+        for _ in range(4):
             try:
                 booked = budget.book(40, 50)
             except OverBudget:
-                return
-            budget.settle(booked, (40, 50))
-            made.append(1)
+                booked = None
+            everybody.wait(5)  # all have asked, nobody was answered
+            if booked is not None:
+                budget.settle(booked, (50, 50))
+                made.append(1)
+            everybody.wait(5)
 
     threads = [threading.Thread(target=spend) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert 0 < budget.spent.tokens <= 10_000 and len(made) == budget.spent.calls
+    assert len(made) == budget.spent.calls == 10 and budget.spent.tokens == 1_000
 
 
 def test_calls_keep_their_pace() -> None:
@@ -98,3 +104,6 @@ def test_calls_keep_their_pace() -> None:
     for _ in range(11):
         pace.wait()
     assert time.monotonic() - started >= 0.099
+    slow = Pace(1)
+    assert slow.wait(0.0) and not slow.wait(1.0)
+    assert time.monotonic() - started < 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ import msgspec
 import pytest
 
 from toolscout.config import Settings
-from toolscout.errors import BadReply, ConfigError, NotFound, OverBudget, SourceError, Unavailable
+from toolscout.errors import BadReply, ConfigError, NotFound, OverBudget, SourceError, TimedOut, Unavailable
 from toolscout.llm import LLM, Budget, Rehearsal, Replies, connect, prompt, quoted, tokens_of
 from toolscout.llm.endpoint import Endpoint, key
-from toolscout.llm.wire import decode, schema_of
+from toolscout.llm.wire import Completion, Request, decode, schema_of
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
 pytestmark = pytest.mark.net
@@ -77,6 +78,38 @@ def test_the_same_question_at_once_is_paid_for_once(tmp_path: Path) -> None:
     ):
         assert len(set(map(str, llm.map(lambda _: need(llm), range(4))))) == 1
         assert llm.spent.calls == 1
+
+
+def test_a_request_is_paid_for_once_though_the_first_try_fails_and_others_come_while_the_second_runs(
+    tmp_path: Path,
+) -> None:
+    began, ends = [threading.Event() for _ in range(3)], [threading.Event() for _ in range(3)]
+
+    class Backend(ScriptedLLM):
+        def __call__(self, request: Request, **rest: Any) -> Completion:
+            with self._lock:
+                number = len(self.asked)
+                self.asked.append(request)
+            began[number].set()
+            assert ends[number].wait(5)
+            if number == 0:
+                raise Unavailable("not now")
+            return Completion(WRITTEN)
+
+    backend = Backend()
+    with LLM(backend, cache=Replies(tmp_path), concurrency=3) as llm:
+        first = llm.submit(need, llm)
+        assert began[0].wait(5)
+        second = llm.submit(need, llm)
+        time.sleep(0.05)  # it waits for the first
+        ends[0].set()
+        assert began[1].wait(5)
+        third = llm.submit(need, llm)
+        assert not began[2].wait(0.1), "the same request is under way"
+        ends[1].set()
+        assert isinstance(first.exception(5), Unavailable)
+        assert second.result(5) == third.result(5) == Need(True, "x")
+    assert len(backend.asked) == 2 and llm.spent.calls == 1
 
 
 def test_busy_and_broken_endpoints_are_asked_again(tmp_path: Path) -> None:
@@ -174,20 +207,65 @@ def test_an_endpoint_that_is_not_there_or_says_no_is_named(tmp_path: Path, serve
         need(LLM(endpoint))
     with pytest.raises(ConfigError, match="like https://host/v1#model"):
         Endpoint("http://127.0.0.1/v1", timeout=1.0)
+    with pytest.raises(ConfigError, match="without user and password") as refused:
+        Endpoint("http://user:hunter2@127.0.0.1/v1#m", timeout=1.0)
+    assert "hunter2" not in str(refused.value)
     with pytest.raises(ConfigError, match="found none set"):
         connect(Settings(home=tmp_path))
 
 
-def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hurry", "timeout"), [(0.1, 60.0), (None, 0.1)])
+def test_an_answer_that_takes_too_long_is_given_up_and_not_asked_for_again_but_counted_in_full(
+    tmp_path: Path, hurry: float | None, timeout: float
+) -> None:
+    came = []
+
     def slow(data: dict[str, Any], chance: random.Random) -> Any:
+        came.append(time.monotonic())
         time.sleep(0.5)
 
     with (
         ScriptedServer(ScriptedLLM(answers={"Need": slow})) as server,
-        connect(settings(server.place, tmp_path)) as llm,
-        pytest.raises(Unavailable, match="no answer in time"),
+        connect(settings(server.place, tmp_path, llm_timeout=timeout), tokens=2_700) as llm,
     ):
-        need(llm, seconds=0.1)
+        with pytest.raises(TimedOut, match="no answer in time"):
+            need(llm, seconds=hurry)
+        spent = llm.spent
+        assert spent.calls == spent.unanswered == 1 and spent.tokens_out == 1024 and spent.tokens_in > 100
+        with pytest.raises(TimedOut):
+            need(llm, "another", seconds=hurry)
+        with pytest.raises(OverBudget):
+            need(llm, "yet another", seconds=hurry)
+        time.sleep(0.7)
+        assert len(came) == 2
+
+
+def test_each_try_of_a_call_keeps_the_pace_and_what_has_no_turn_in_time_is_not_sent(tmp_path: Path) -> None:
+    with (
+        ScriptedServer(ScriptedLLM(faults=Faults(busy=1.0))) as server,
+        connect(settings(server.place, tmp_path, llm_rpm=300)) as llm,
+    ):
+        started = time.monotonic()
+        need(llm)
+        assert time.monotonic() - started >= 0.2 and server.llm.count("busy") == 1
+        with pytest.raises(Unavailable, match="no turn in time"):
+            need(llm, "another", seconds=0.05)
+        assert len(server.bodies) == llm.spent.calls == 1 and llm.spent.unanswered == 0
+
+
+def test_an_endpoint_that_is_down_does_not_keep_those_in_a_hurry_waiting(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", pauses.append)
+    server.close()
+    llm = LLM(Endpoint(server.place, timeout=1.0))
+    with pytest.raises(Unavailable):
+        need(llm, seconds=30.0)
+    assert len(pauses) == 1
+    with pytest.raises(Unavailable):
+        need(llm)
+    assert len(pauses) == 6 and pauses[1:] == sorted(pauses[1:]) and sum(pauses) < 17
 
 
 def test_the_key_comes_from_the_environment_or_a_file_of_its_owner(

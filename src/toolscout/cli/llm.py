@@ -68,7 +68,8 @@ def say_cost(llm: Any, *, dry_run: bool) -> None:
     """One line on what was, or would be, spent."""
     spent = llm.spent
     money = f", {spent.dollars:.4g} dollars" if spent.dollars else ""
+    late = f"; {spent.unanswered:,} were not answered in time and count in full" if spent.unanswered else ""
     verb = "would send about" if dry_run else "sent"
     click.echo(
-        f"{verb} {spent.calls:,} calls: {spent.tokens_in:,} tokens in, {spent.tokens_out:,} out{money}", err=True
+        f"{verb} {spent.calls:,} calls: {spent.tokens_in:,} tokens in, {spent.tokens_out:,} out{money}{late}", err=True
     )

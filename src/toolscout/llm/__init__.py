@@ -10,7 +10,9 @@ Nothing here writes prompts, replies or keys to a log.
 
 from __future__ import annotations
 
+import math
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -18,8 +20,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from toolscout.config import Settings
-from toolscout.errors import BadReply, ConfigError, NotFound
-from toolscout.llm.budget import Budget, Pace, Prices, Spent, estimate
+from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
+from toolscout.llm.budget import MARGIN, Budget, Prices, Spent, estimate
 from toolscout.llm.cache import Replies
 from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.prompts import Prompt, card, prompt, quoted
@@ -75,7 +77,6 @@ class LLM:
         budget: Budget | None = None,
         offline: bool = False,
         concurrency: int = 4,
-        rpm: float = 0.0,
         repairs: int = REPAIRS,
         temperature: float = 0.0,
     ) -> None:
@@ -87,7 +88,6 @@ class LLM:
             budget: what may be spent, and what it costs; None: no limit.
             offline: answer from the cache alone (replay).
             concurrency: calls under way at once, in `map`.
-            rpm: calls a minute; 0: no limit.
             repairs: how often a reply of the wrong shape is asked for again.
             temperature: of all calls.
         """
@@ -96,9 +96,8 @@ class LLM:
         self._tallies: tuple[Budget, ...] = (Budget(prices=self.budgets[0].prices),)
         self.temperature, self.concurrency = temperature, concurrency
         self.repaired = 0
-        self._pace = Pace(rpm)
         self._lock = threading.Lock()
-        self._under_way: dict[str, threading.Lock] = {}
+        self._under_way: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._pool: list[ThreadPoolExecutor] = []
 
     @property
@@ -112,7 +111,7 @@ class LLM:
         return self._tallies[0].spent
 
     def limited(self, tokens: int | None) -> LLM:
-        """The same LLM under one more limit, say for one query; it shares cache, pace and the other budgets."""
+        """The same LLM under one more limit, say for one query; it shares backend, cache and the other budgets."""
         other = object.__new__(LLM)
         other.__dict__.update(self.__dict__)
         prices = self.budgets[0].prices
@@ -253,35 +252,34 @@ class LLM:
         if self.cache is None:
             return self._paid(request, seconds)
         key = request.key(self.backend.address)
-        with self._lock:
+        with self._lock:  # the lock of a request lasts as long as anybody waits for it or holds it
             turn = self._under_way.setdefault(key, threading.Lock())
-        try:
-            with turn:
-                found = self.cache.get(key)
-                if found is None:
-                    if self.offline:
-                        raise NotFound("expected every reply in the record, found one that is not: record it again")
-                    found = self._paid(request, seconds)
-                    self.cache.put(key, found)
-                return found
-        finally:
-            with self._lock:
-                self._under_way.pop(key, None)
+        with turn:
+            found = self.cache.get(key)
+            if found is None:
+                if self.offline:
+                    raise NotFound("expected every reply in the record, found one that is not: record it again")
+                found = self._paid(request, seconds)
+                self.cache.put(key, found)
+            return found
 
     def _paid(self, request: Request, seconds: float | None) -> Completion:
         tokens = tokens_of(request)
         booked: list[tuple[Budget, tuple[float, float]]] = []
         used: tuple[int, int] | None = None
+        answered = True
         try:
             for budget in self.budgets:
                 booked.append((budget, budget.book(tokens, request.max_tokens)))
-            self._pace.wait()
             found = self.backend(request, seconds=seconds)
             used = found.tokens_in, found.tokens_out
             return found
+        except TimedOut:
+            used, answered = (math.ceil(tokens * MARGIN), request.max_tokens), False
+            raise
         finally:
             for budget, amount in booked:
-                budget.settle(amount, used)
+                budget.settle(amount, used, answered=answered)
 
 
 class Rehearsal(LLM):
@@ -355,14 +353,13 @@ def connect(
             "like https://host/v1#model"
         )
     prices = Prices(settings.llm_price_in, settings.llm_price_out)
-    backend = Endpoint(settings.llm, timeout=settings.llm_timeout)
+    backend = Endpoint(settings.llm, timeout=settings.llm_timeout, rpm=settings.llm_rpm)
     return LLM(
         backend,
         cache=Replies(settings.home),
         budget=Budget(tokens=tokens, dollars=dollars, prices=prices),
         offline=offline,
         concurrency=settings.llm_concurrency,
-        rpm=settings.llm_rpm,
         temperature=temperature,
     )
 

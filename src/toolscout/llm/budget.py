@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import threading
 import time
@@ -51,12 +52,16 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """What was spent: calls that were answered, tokens, dollars (0 where no prices are set)."""
+    """What was spent: calls, tokens, dollars (0 where no prices are set).
+
+    `unanswered` of the calls were not answered in time; they count with the most that they can have cost.
+    """
 
     calls: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     dollars: float = 0.0
+    unanswered: int = 0
 
     @property
     def tokens(self) -> int:
@@ -124,8 +129,8 @@ class Budget:
             self._booked_dollars += dollars
         return tokens, dollars
 
-    def settle(self, booked: tuple[float, float], used: tuple[int, int] | None) -> None:
-        """Give back what was booked, and count what was used (tokens in, out); None: the call was not answered."""
+    def settle(self, booked: tuple[float, float], used: tuple[int, int] | None, *, answered: bool = True) -> None:
+        """Give back what was booked, and count what was used (tokens in, out); None: there is nothing to pay for."""
         with self._lock:
             self._booked_tokens -= booked[0]
             self._booked_dollars -= booked[1]
@@ -136,6 +141,7 @@ class Budget:
                     held.tokens_in + used[0],
                     held.tokens_out + used[1],
                     held.dollars + self.prices.of(*used),
+                    held.unanswered + (not answered),
                 )
 
 
@@ -148,10 +154,14 @@ class Pace:
         self._lock = threading.Lock()
         self._next = 0.0
 
-    def wait(self) -> None:
-        """Return when the next call may be sent."""
+    def wait(self, most: float = math.inf) -> bool:
+        """Return when the next call may be sent; at once and False if that is more than `most` seconds away."""
         with self._lock:
-            start = max(self._next, time.monotonic())
+            now = time.monotonic()
+            start = max(self._next, now)
+            if start - now > most:
+                return False
             self._next = start + self._gap
         if (rest := start - time.monotonic()) > 0:
             time.sleep(rest)
+        return True

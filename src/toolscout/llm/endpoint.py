@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import random
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolscout.errors import BadReply, ConfigError, Unavailable, require
-from toolscout.llm.budget import estimate
+from toolscout.config import refuse_user
+from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, require
+from toolscout.llm.budget import Pace, estimate
 from toolscout.llm.wire import Completion, Request, ToolCall, content
 
 __all__ = ["KEY", "KEY_FILE", "Endpoint", "key"]
@@ -18,6 +22,10 @@ __all__ = ["KEY", "KEY_FILE", "Endpoint", "key"]
 KEY: Final = "TOOLSCOUT_LLM_KEY"
 KEY_FILE: Final = "TOOLSCOUT_LLM_KEY_FILE"
 RETRIES: Final = 5
+AGAIN: Final = (408, 409, 429)
+LONGEST_PAUSE: Final = 8.0  # seconds, where the endpoint does not say how many
+LONGEST_SAID: Final = 120.0  # where it does; beyond that it is not waited for
+SHORTEST: Final = 0.01
 #: What some endpoints do not know, and what is sent instead; None: it is left out. Learned from their refusals.
 INSTEAD: Final[dict[str, str | None]] = {
     "response_format": None,
@@ -53,16 +61,18 @@ class Endpoint:
     """One model behind one address.
 
     Busy and failing endpoints (408, 409, 429, 5xx, broken connections) are asked again, later each time, as they say
-    themselves where they say it.
+    themselves where they say it; what is not answered in time is not, for it may have been billed. Each try keeps the
+    pace.
     """
 
-    def __init__(self, place: str, *, timeout: float, retries: int = RETRIES) -> None:
-        """Take `https://host/v1#model`, and the seconds that one request may take.
+    def __init__(self, place: str, *, timeout: float, retries: int = RETRIES, rpm: float = 0.0) -> None:
+        """Take `https://host/v1#model`, the seconds that one try may take, and tries a minute; 0: no limit.
 
         Raises:
-            ConfigError: if the address names no model, or the key is kept carelessly.
+            ConfigError: if the address names no model or holds a password, or the key is kept carelessly.
             MissingExtra: without the client.
         """
+        refuse_user(place)
         self.address, _, self.model = place.partition("#")
         if not self.address.startswith(("http://", "https://")) or not self.model:
             raise ConfigError(f"llm: expected an address and a model, like https://host/v1#model, found {place!r}")
@@ -71,25 +81,29 @@ class Endpoint:
             logger = logging.getLogger(name)
             if logger.level == logging.NOTSET:
                 logger.setLevel(logging.WARNING)
-        self._client = openai.OpenAI(
-            base_url=self.address, api_key=key() or "none", timeout=timeout, max_retries=retries
-        )
+        self._client = openai.OpenAI(base_url=self.address, api_key=key() or "none", timeout=timeout, max_retries=0)
+        self._timeout, self._retries, self._pace = timeout, retries, Pace(rpm)
         self._refused: set[str] = set()
 
     def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
         """Answer; a parameter that the endpoint refuses by name is left out from then on.
 
         Raises:
+            TimedOut: if what was sent is not answered in time.
             Unavailable: if there is no answer.
             BadReply: if the endpoint refuses this request, by its content or its length.
         """
         import openai
 
-        client = self._client if seconds is None else self._client.with_options(timeout=seconds / 2, max_retries=1)
+        ends = math.inf if seconds is None else time.monotonic() + seconds
+        tried = 0
         while True:
+            if not self._pace.wait(ends - time.monotonic()):
+                raise self._error("no turn in time")
             body = self._body(request)
+            left = min(self._timeout, max(SHORTEST, ends - time.monotonic()))
             try:
-                return self._completion(request, client.chat.completions.create(**body))
+                return self._completion(request, self._client.chat.completions.create(**body, timeout=left))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 named = [name for name in INSTEAD if name in body and name in str(error)]
                 if not named:
@@ -98,10 +112,15 @@ class Endpoint:
                         "refused",
                     ) from None
                 self._refused.update(named)
-            except openai.APIStatusError as error:
-                raise self._error(f"status {error.status_code}") from None
             except openai.APITimeoutError:
-                raise self._error("no answer in time") from None
+                raise TimedOut(str(self._error("no answer in time"))) from None
+            except (openai.APIStatusError, openai.APIConnectionError) as error:
+                status = getattr(error, "status_code", None)
+                pause = _pause(error, tried, hurried=seconds is not None)
+                if pause is None or tried >= self._retries or pause >= ends - time.monotonic():
+                    raise self._error(f"status {status}" if status else type(error).__name__) from None
+                tried += 1
+                time.sleep(pause)
             except (openai.APIError, ValueError) as error:
                 raise self._error(type(error).__name__) from None
 
@@ -153,3 +172,18 @@ class Endpoint:
             f"{self.address}: expected a chat completion of the model {self.model!r}, found {found}: "
             f"check the address, the model's name and {KEY}"
         )
+
+
+def _pause(error: Any, tried: int, *, hurried: bool) -> float | None:
+    """Seconds until the next try, as the endpoint says or twice as many each time; None: it is of no use.
+
+    In a hurry an endpoint that does not say when gets one more try.
+    """
+    status = getattr(error, "status_code", None)
+    if status is not None and status not in AGAIN and status < 500:
+        return None
+    try:
+        said = float(error.response.headers["retry-after"])
+    except (AttributeError, KeyError, ValueError):
+        return None if hurried and tried else min(LONGEST_PAUSE, 2.0**tried / 2) * random.uniform(0.75, 1.0)
+    return said if 0 <= said <= LONGEST_SAID else None
