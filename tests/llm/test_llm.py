@@ -185,19 +185,40 @@ def test_a_limit_for_one_query_is_within_the_limit_for_all() -> None:
     assert whole.spent == part.spent and whole.spent.calls == 1
 
 
-def test_a_record_is_replayed_without_the_endpoint(server: ScriptedServer, tmp_path: Path) -> None:
-    with connect(settings(server.place, tmp_path / "one")) as llm:
-        told = need(llm)
-        assert llm.cache is not None and llm.cache.export(tmp_path / "record.jsonl") == 1
+def test_a_record_is_replayed_without_the_endpoint_and_from_it_alone(server: ScriptedServer, tmp_path: Path) -> None:
+    record, home = tmp_path / "record.jsonl", tmp_path / "home"
+    with connect(settings(server.place, home)) as llm:
+        need(llm, "something else"), need(llm, "another")
+    with connect(settings(server.place, home)) as llm:
+        told, again = need(llm), need(llm, "another")
+        record.write_text("what was there before, for all to see")
+        record.chmod(0o644)
+        assert llm.cache is not None and llm.cache.export(record, llm.answers) == 2
+    assert record.stat().st_mode & 0o777 == 0o600 and len(record.read_bytes().splitlines()) == 2
+    assert [path.name for path in tmp_path.iterdir() if path != home] == ["record.jsonl"]
     server.close()
-    with connect(settings(server.place, tmp_path / "two"), offline=True) as other:
-        assert other.cache is not None and other.cache.load(tmp_path / "record.jsonl") == 1
-        assert need(other) == told
-        with pytest.raises(NotFound, match="record it again"):
-            need(other, "another")
-    (tmp_path / "record.jsonl").write_text("nonsense\n")
+    for where in (home, tmp_path / "other"):
+        with connect(settings(server.place, where), replay=record) as other:
+            assert need(other) == told and need(other, "another") == again
+            with pytest.raises(NotFound, match="found one that is not there: nothing was sent"):
+                need(other, "something else")
+    assert not (tmp_path / "other").exists()
+    record.write_text("nonsense\n")
     with pytest.raises(SourceError, match=r"record.jsonl, line 1"):
-        Replies(tmp_path / "three").load(tmp_path / "record.jsonl")
+        connect(settings(server.place, home), replay=record)
+    with pytest.raises(SourceError, match="expected a record of replies"):
+        connect(settings(server.place, home), replay=tmp_path / "none")
+
+
+def test_answers_are_for_their_owner_alone_while_they_are_written_too(tmp_path: Path) -> None:
+    before = os.umask(0o000)
+    try:
+        with LLM(ScriptedLLM(), cache=Replies(tmp_path)) as llm:
+            need(llm)
+            held = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert set(held) >= {"llm.db", "llm.db-wal"} and set(held.values()) == {0o600}
 
 
 def test_an_endpoint_that_is_not_there_or_says_no_is_named(tmp_path: Path, server: ScriptedServer) -> None:

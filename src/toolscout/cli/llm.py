@@ -52,16 +52,14 @@ def opened(
     if dry_run:
         yield Rehearsal(Prices(settings.llm_price_in, settings.llm_price_out))
         return
-    offline = replay is not None
-    with connect(settings, tokens=max_tokens, dollars=max_dollars, offline=offline, temperature=temperature) as llm:
-        assert llm.cache is not None
-        if replay:
-            llm.cache.load(Path(replay))
+    source = Path(replay) if replay else None
+    with connect(settings, tokens=max_tokens, dollars=max_dollars, replay=source, temperature=temperature) as llm:
         try:
             yield llm
         finally:
             if record:
-                llm.cache.export(Path(record))
+                assert llm.cache is not None
+                llm.cache.export(Path(record), llm.answers)
 
 
 def say_cost(llm: Any, *, dry_run: bool) -> None:

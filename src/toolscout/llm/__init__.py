@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
 from toolscout.llm.budget import MARGIN, Budget, Prices, Spent, estimate
-from toolscout.llm.cache import Replies
+from toolscout.llm.cache import Record, Replies
 from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.prompts import Prompt, card, prompt, quoted
 from toolscout.llm.wire import Backend, Completion, Message, Request, ToolCall, content, decode, schema_of
@@ -67,6 +68,7 @@ class LLM:
         backend: who answers.
         repairs: how often a reply of the wrong shape is asked for again.
         repaired: replies that were asked for again.
+        answers: keys of the answers that were given, paid for or from the cache: what a record of this object holds.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class LLM:
         self._tallies: tuple[Budget, ...] = (Budget(prices=self.budgets[0].prices),)
         self.temperature, self.concurrency = temperature, concurrency
         self.repaired = 0
+        self.answers: set[str] = set()
         self._lock = threading.Lock()
         self._under_way: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
         self._pool: list[ThreadPoolExecutor] = []
@@ -258,9 +261,13 @@ class LLM:
             found = self.cache.get(key)
             if found is None:
                 if self.offline:
-                    raise NotFound("expected every reply in the record, found one that is not: record it again")
+                    raise NotFound(
+                        "expected every answer in the record, found one that is not there: nothing was sent; "
+                        "record it again with the same settings"
+                    )
                 found = self._paid(request, seconds)
                 self.cache.put(key, found)
+            self.answers.add(key)
             return found
 
     def _paid(self, request: Request, seconds: float | None) -> Completion:
@@ -331,7 +338,7 @@ def connect(
     *,
     tokens: int | None = None,
     dollars: float | None = None,
-    offline: bool = False,
+    replay: Path | None = None,
     temperature: float = 0.0,
 ) -> LLM:
     """The LLM of the settings, with its cache in their home.
@@ -340,11 +347,12 @@ def connect(
         settings: `llm` and what begins with it.
         tokens: the most that this LLM may spend.
         dollars: the same in money.
-        offline: answer from the cache alone.
+        replay: answer from this record alone; the home's answers are neither used nor added to.
         temperature: of all calls.
 
     Raises:
         ConfigError: if no endpoint is set.
+        SourceError: if the record cannot be read.
         MissingExtra: without the client.
     """
     if not settings.llm:
@@ -356,9 +364,9 @@ def connect(
     backend = Endpoint(settings.llm, timeout=settings.llm_timeout, rpm=settings.llm_rpm)
     return LLM(
         backend,
-        cache=Replies(settings.home),
+        cache=Record(replay) if replay else Replies(settings.home),
         budget=Budget(tokens=tokens, dollars=dollars, prices=prices),
-        offline=offline,
+        offline=replay is not None,
         concurrency=settings.llm_concurrency,
         temperature=temperature,
     )

@@ -6,16 +6,18 @@ The file holds digests of requests, never the requests.
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from toolscout.database import Database, now
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, StoreError, UserError
 from toolscout.llm.wire import Completion
 
-__all__ = ["Replies"]
+__all__ = ["Record", "Replies"]
 
 MIGRATIONS: Final = ("CREATE TABLE replies (key TEXT PRIMARY KEY, at TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID",)
 _DECODER: Final = msgspec.json.Decoder(Completion)
@@ -30,8 +32,18 @@ class Replies(Database):
     """The file of answers, `llm.db` in the home; only its owner may read it."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(home / "llm.db", MIGRATIONS)
-        os.chmod(self.path, 0o600)
+        """Open or create it; what SQLite puts beside it gets the permissions that it has by then.
+
+        Raises:
+            StoreError: see `Database`.
+        """
+        path = home / "llm.db"
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            os.close(_private(path, os.O_RDWR))
+        except OSError as error:
+            raise StoreError(f"{path}: expected a file to write, found: {error.strerror}") from None
+        super().__init__(path, MIGRATIONS)
 
     def get(self, key: str) -> Completion | None:
         """The answer to a request, if it was answered before."""
@@ -46,13 +58,25 @@ class Replies(Database):
                 "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, now(), msgspec.json.encode(reply))
             )
 
-    def export(self, file: Path) -> int:
-        """Write a record that `load` replays: JSON lines of key and reply. Returns how many."""
-        with self.reading() as connection:
-            rows = connection.execute("SELECT key, body FROM replies ORDER BY key").fetchall()
-        lines = [msgspec.json.encode(_Line(key, _DECODER.decode(body))) for key, body in rows]
-        file.write_bytes(b"".join(line + b"\n" for line in lines))
-        return len(lines)
+    def export(self, file: Path, keys: Iterable[str]) -> int:
+        """Write a record that `Record` replays: JSON lines of key and reply, for its owner alone. Returns how many.
+
+        Args:
+            file: where to; it is there in full or not at all.
+            keys: of the answers; those that are not there are left out.
+
+        Raises:
+            UserError: if it cannot be written.
+        """
+        found = [(key, reply) for key in sorted(set(keys)) if (reply := self.get(key)) is not None]
+        partial = file.with_name(f"{file.name}.partial")
+        try:
+            with open(_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
+                stream.writelines(msgspec.json.encode(_Line(key, reply)) + b"\n" for key, reply in found)
+            partial.replace(file)
+        except OSError as error:
+            raise UserError(f"{file}: expected a place to write the record, found: {error.strerror}") from None
+        return len(found)
 
     def load(self, file: Path) -> int:
         """Take in a record; what is there already stays. Returns how many lines it has.
@@ -72,3 +96,33 @@ class Replies(Database):
                 raise SourceError(f"{file}, line {count}: expected a key and a reply, found: {error}") from None
             self.put(entry.key, entry.reply)
         return count
+
+
+class Record(Replies):
+    """The answers of a record and no others, in a folder that goes when it is closed."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the record.
+
+        Raises:
+            SourceError: see `load`.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="toolscout-")
+        super().__init__(Path(self._folder.name))
+        try:
+            self.load(file)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Forget it."""
+        super().close()
+        self._folder.cleanup()
+
+
+def _private(path: Path, flags: int) -> int:
+    """Open or create a file that only its owner may read and write, before anything is in it."""
+    opened = os.open(path, flags | os.O_CREAT, 0o600)
+    os.chmod(path, 0o600)
+    return opened

@@ -7,6 +7,7 @@ import filecmp
 import gzip
 import json
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -165,6 +166,14 @@ def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_i
         elsewhere = ("--home", str(tmp_path / "other"), "synth", "toolbank", "py:statistics")
         again = cli(*elsewhere, "--out", str(tmp_path / "x"), "-n", "6", *place, "--replay", str(record))
         assert again.exit_code == 0 and len(server.bodies) == sent, again.output
+        assert record.stat().st_mode & 0o777 == 0o600 and not (tmp_path / "other" / "llm.db").exists()
+        asked = ("--out", str(tmp_path / "w"), "-n", "6", "--seed", "3", *place)
+        assert cli("synth", "toolbank", *asked).exit_code == 0
+        sent = len(server.bodies)
+        shutil.rmtree(tmp_path / "w")
+        lacking = cli("synth", "toolbank", *asked, "--replay", str(record))
+        assert lacking.exit_code == 1 and "found one that is not there: nothing was sent" in lacking.output
+        assert len(server.bodies) == sent and lacking.output.count("toolscout: ") == 1
         limited = ("-n", "50", "--seed", "9", "--max-tokens", "9000")
         broke = cli("synth", "toolbank", "--out", str(tmp_path / "y"), *limited, *place)
         assert broke.exit_code == 1 and "what is answered is kept" in broke.output
