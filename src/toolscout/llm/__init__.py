@@ -10,7 +10,6 @@ Nothing here writes prompts, replies or keys to a log.
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
-from toolscout.llm.budget import MARGIN, Budget, Prices, Spent, estimate
+from toolscout.llm.budget import Budget, Prices, Spent, bound, estimate
 from toolscout.llm.cache import Record, Replies
 from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.prompts import Prompt, card, prompt, quoted
@@ -271,7 +270,7 @@ class LLM:
             return found
 
     def _paid(self, request: Request, seconds: float | None) -> Completion:
-        tokens = tokens_of(request)
+        tokens = tokens_of(request, bound)
         booked: list[tuple[Budget, tuple[float, float]]] = []
         used: tuple[int, int] | None = None
         answered = True
@@ -282,7 +281,7 @@ class LLM:
             used = found.tokens_in, found.tokens_out
             return found
         except TimedOut:
-            used, answered = (math.ceil(tokens * MARGIN), request.max_tokens), False
+            used, answered = (tokens, request.max_tokens), False
             raise
         finally:
             for budget, amount in booked:
@@ -372,10 +371,10 @@ def connect(
     )
 
 
-def tokens_of(request: Request) -> int:
+def tokens_of(request: Request, count: Callable[[str], int] = estimate) -> int:
     """Tokens of a request, estimated: texts, tools, the shape of the reply, and what each message costs beside."""
     shapes = [msgspec.json.encode(each).decode() for each in (*request.tools, request.schema) if each]
-    return estimate(content(request.messages)) + sum(map(estimate, shapes)) + FRAME * len(request.messages)
+    return count(content(request.messages)) + sum(map(count, shapes)) + FRAME * len(request.messages)
 
 
 def opening(what: Prompt, schema: dict[str, Any]) -> list[Message]:
