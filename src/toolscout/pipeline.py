@@ -48,11 +48,13 @@ GIVEN: Final = frozenset({"query", "k", "visible"})
 class Stage:
     """One step. Subclasses say what they read and write and implement `run`; callers call the stage.
 
-    `reads` and `writes` name fields of `Search`; `query`, `k` and `visible` are always there.
+    `reads` and `writes` name fields of `Search`; `query`, `k` and `visible` are always there. `asks` says whether a
+    language model is asked: answers then cost money and come from a cache, and a search may have to do without.
     """
 
     reads: frozenset[str] = frozenset({"query"})
     writes: frozenset[str] = frozenset()
+    asks: bool = False
 
     @property
     def name(self) -> str:
@@ -122,6 +124,7 @@ class Pipeline(Stage):
         self.stages = tuple(flat)
         self.reads = frozenset({"query"})
         self.writes = frozenset(known - GIVEN)
+        self.asks = any(stage.asks for stage in flat)
 
     @property
     def name(self) -> str:
@@ -326,6 +329,7 @@ class Fuse(Stage):
                     f"fuse: {branch.name} reads {', '.join(sorted(branch.reads - GIVEN))} and cannot begin"
                 )
         self.branches, self.by = branches, by
+        self.asks = any(branch.asks for branch in branches)
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
 from toolscout.sources.folder import read_tools
+from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
 TOOLS = {
     "weather/forecast": "Will it rain: the weather forecast of a city",
@@ -231,3 +233,56 @@ def test_what_training_saw_is_judged_by_the_fold_that_scores_the_query(
     assert all(row["recall@5"]["p"] == 1.0 for row in compared["parents"].values())
     shown = cli("compare", "x", "x", "--dataset", "small", "--out", str(root.parent / "out"), "--data", str(root))
     assert shown.exit_code == 0 and "parents in training" in shown.output
+
+
+# --- recipes that ask a language model --------------------------------------------------------------------------------
+
+
+def many(root: Path, count: int) -> None:
+    """As many queries in `small`, all of one tool."""
+    folder = root / "small"
+    rows = [{"_id": f"n{number}", "text": f"rain in the city number {number}"} for number in range(count)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = ["query-id\tcorpus-id\tscore", *(f"{row['_id']}\tweather/forecast\t1" for row in rows)]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+
+
+def asked(root: Path, place: str, *options: str) -> Any:
+    command = ("bench", "small", "-r", "mmrr", "--set", "base=bm25", "--data", str(root), "--out", str(root / "out"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLSCOUT_LLM", place)
+        return cli(*command, *options)
+
+
+@pytest.mark.net
+def test_a_slow_model_has_its_time_for_each_query_and_latency_is_not_that_of_the_cache(root: Path) -> None:
+    many(root, 32)
+    with ScriptedServer(ScriptedLLM(faults=Faults(slow=1.0, pause=0.2))) as server:
+        done = asked(root, server.place, "--set", "seconds=1.5", "--json")
+        assert done.exit_code == 0, done.output
+        [result] = json.loads(done.stdout)
+        assert (result["degraded"], result["latency_ms"], result["batch_qps"]) == (0, {}, None)
+        assert len(server.bodies) == 32
+        assert "—" in asked(root, server.place, "--set", "seconds=1.5", "--resume").output
+
+
+@pytest.mark.net
+def test_queries_that_do_without_the_model_are_counted_and_said(root: Path) -> None:
+    many(root, 24)
+    with ScriptedServer(ScriptedLLM(faults=Faults(bad_json=0.3))) as server:
+        done = asked(root, server.place, "--json")
+        bad = server.llm.count("bad_json")
+    assert done.exit_code == 0 and 0 < bad < 24
+    assert json.loads(done.stdout)[0]["degraded"] == bad
+    assert f"small: mmrr: {bad} of 24 queries had to do without the language model" in done.stderr
+    assert "degraded" not in run(job(root)).result
+
+
+@pytest.mark.net
+def test_no_result_is_written_where_the_model_helped_no_query(root: Path) -> None:
+    with ScriptedServer() as server:
+        place = server.place
+    done = asked(root, place)
+    assert done.exit_code == 1 and not (root / "out").exists()
+    assert "small: mmrr: expected a language model's help with some queries, found none" in done.output
+    assert "the model does not answer" in done.output

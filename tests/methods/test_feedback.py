@@ -19,7 +19,7 @@ from toolscout.errors import ConfigError, Unavailable
 from toolscout.lab.fit import Lesson, fit, lesson, prepared
 from toolscout.llm import LLM
 from toolscout.methods import Parts, plain
-from toolscout.methods.feedback import Critic, Rounds
+from toolscout.methods.feedback import Critic, Rounds, degraded
 from toolscout.methods.feedback_prf import Expand
 from toolscout.methods.rewriting import Describe
 from toolscout.models import Setting
@@ -112,6 +112,38 @@ def test_the_deadline_holds_though_the_model_is_slow() -> None:
     assert time.monotonic() - started < 0.9
     assert found.ids == answer(inner(), GOOD).ids
     assert notes(found) == ["round 1: left as it was: the model did not answer in time"]
+
+
+def test_the_clock_of_a_query_starts_with_its_turn_and_a_deadline_holds_while_it_waits() -> None:
+    def slow(data: dict[str, Any], chance: random.Random) -> Any:
+        time.sleep(0.15)
+        return {"goals": [data["query"]], "tools": []}
+
+    backend = ScriptedLLM(answers={"Comprehension": slow})
+    critic = Critic(LLM(backend, concurrency=1), Catalogue.of(TOOLS).tools, depth=3)
+    stage = Rounds(inner(), critic, rounds=1, seconds=0.6)
+    queries = [f"{GOOD} {number}" for number in range(5)]
+    found = stage([Search(query=query, k=3) for query in queries])
+    assert not any(map(degraded, found)), [notes(each) for each in found]
+    soon = time.monotonic() + 0.1
+    late, calm = stage([Search(query=GOOD, k=3), Search(query=MISSING, k=3, deadline=soon)])[::-1]
+    assert degraded(late) == "round 1: left as it was: the model did not answer in time" and not degraded(calm)
+    over = answer(stage, GOOD), *stage([Search(query=GOOD, k=3, deadline=time.monotonic() - 1)])
+    assert [degraded(each) for each in over] == ["", "time is up: the last answer counts"]
+    assert over[1].ids == answer(inner(), GOOD).ids
+
+
+def test_time_that_a_query_spends_in_one_round_is_gone_in_the_next() -> None:
+    def slow(data: dict[str, Any], chance: random.Random) -> Any:
+        time.sleep(0.2)
+        return {"goals": [data["query"]], "tools": []}
+
+    def more(data: dict[str, Any], chance: random.Random) -> Any:
+        return {"instruction": f"{data['query']} weather"}
+
+    answers = {"Comprehension": slow, "Assessment": lambda data, chance: ASSESSED, "Refinement": more}
+    found = answer(loop(ScriptedLLM(answers=answers), rounds=5, seconds=0.5), GOOD)
+    assert 1 <= len(found.rewrites) <= 2 and degraded(found)
 
 
 def test_the_budget_of_a_query_holds_over_all_its_rounds() -> None:

@@ -119,6 +119,13 @@ def bench_command(
         print_json(results)
     elif results:
         _show(results, source.name if source else None)
+    for result in results:
+        if result.get("degraded"):
+            click.echo(
+                f"toolscout: {result['dataset']}: {result['label']}: {result['degraded']:,} of {result['n_queries']:,} "
+                "queries had to do without the language model, or ran out of time",
+                err=True,
+            )
     for failure in failures:
         click.echo(f"toolscout: {failure}", err=True)
     return (3 if results else 1) if failures else 0
@@ -136,7 +143,7 @@ def _show(results: Sequence[Mapping[str, Any]], source: str | None = None) -> No
                 each["dataset"],
                 each["label"],
                 *(f"{100 * each['metrics'][name]:.1f}" for name in shown),
-                f"{each['latency_ms']['p50']:.2f}",
+                f"{each['latency_ms']['p50']:.2f}" if each["latency_ms"] else "—",
             )
             for each in results
         ],

@@ -19,10 +19,11 @@ import msgspec
 from toolscout import metrics, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, Fold, NoTool, Qrels, seen_labels, write_detect, write_run
-from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
 from toolscout.lab.fit import fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
 from toolscout.lab.results import write_json
+from toolscout.methods.feedback import degraded
 from toolscout.models import Model, keys, places
 from toolscout.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
@@ -175,10 +176,12 @@ def run(
     needs: dict[str, float] = {}
     models: list[Model] = []
     fit_seconds = seconds = 0.0
+    worse = 0
     folds = _folds(job.dataset, job.split, job.folds, tools)
     for part in _parts(job, tools, qrels, folds, resume or shelved, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
-        found, needed, spent = _rank(job, part.stage, part.queries)
+        found, needed, without, spent = _rank(job, part.stage, part.queries)
+        worse += without
         ranking |= found
         needs |= needed
         fit_seconds, seconds = fit_seconds + part.seconds, seconds + spent
@@ -201,8 +204,9 @@ def run(
         **measured,
         **(_fitted(models) if models else {}),
         "fit_seconds": round(fit_seconds, 3),
-        "latency_ms": _latency(job, part.stage, list(qrels)),
-        "batch_qps": round(len(qrels) / seconds, 1),
+        **({"degraded": worse} if part.stage.asks else {}),
+        "latency_ms": {} if part.stage.asks else _latency(job, part.stage, list(qrels)),
+        "batch_qps": None if part.stage.asks else round(len(qrels) / seconds, 1),
         "peak_rss_mb": round(peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
@@ -467,11 +471,18 @@ def _detected(job: Job, stage: Stage, needs: Mapping[str, float]) -> dict[str, A
 
 def _rank(
     job: Job, stage: Stage, queries: Sequence[str]
-) -> tuple[dict[str, list[tuple[str, float]]], dict[str, float], float]:
-    """Query id → its hits, and → its need where the recipe judges it; and the seconds that it took."""
+) -> tuple[dict[str, list[tuple[str, float]]], dict[str, float], int, float]:
+    """Query id → its hits, and → its need where the recipe judges it; how many had to do without the language model
+    that the recipe asks; and the seconds that it took.
+
+    Raises:
+        Unavailable: if all of the first batch had to: the result would be another recipe's.
+    """
     texts = job.dataset.queries
     ranking: dict[str, list[tuple[str, float]]] = {}
     needs: dict[str, float] = {}
+    left: list[str] = []
+    refined = False
     started = time.perf_counter()
     for start in range(0, len(queries), BATCH):
         batch = queries[start : start + BATCH]
@@ -479,7 +490,15 @@ def _rank(
             ranking[query] = [(_bare(hit.id), hit.score) for hit in found.hits]
             if found.need is not None:
                 needs[query] = found.need
-    return ranking, needs, time.perf_counter() - started
+            if stage.asks and (note := degraded(found)):
+                left.append(note)
+            refined = refined or bool(found.rewrites)
+        if left and len(left) == len(ranking) and not refined:
+            raise Unavailable(
+                f"expected a language model's help with some queries, found none with {len(left):,} of them "
+                f"(the last: {left[-1]}): check the setting llm and its key; no result is written"
+            )
+    return ranking, needs, len(left), time.perf_counter() - started
 
 
 def _latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]:

@@ -24,16 +24,18 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from toolscout import llm
-from toolscout.errors import BadReply, NotFound, OverBudget, Unavailable
+from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailable
 from toolscout.indexes.words import tokenize
 from toolscout.llm import LLM, card, prompt
 from toolscout.methods import Parts, options
 from toolscout.pipeline import Stage, order, reciprocal_rank
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
 
-__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "joined", "make", "refined_by"]
+__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "degraded", "joined", "make", "refined_by"]
 
 STOP: Final = "N/A"
+LEFT: Final = "left as it was"
+LATE: Final = "time is up: the last answer counts"
 LONGEST: Final = 2_000  # characters of a new wording
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -46,7 +48,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model: the folder of its model, if it is fitted.
         rounds: at most (T of the paper).
         depth: tools that the model is shown (K of the paper).
-        seconds: for a whole search; then the last answer that is there counts.
+        seconds: for a whole search, from when its turn comes; then the last answer that is there counts.
         tokens: that the model may spend on a query.
         join: `last`: the last wording's answer, as published; `fuse`: all answers by reciprocal rank.
     """
@@ -61,21 +63,33 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Refined(NamedTuple):
-    """What a refiner says of a search: a new wording, or None to stop; a remark for the trace; what it wants back."""
+    """What a refiner says of a search.
+
+    Attributes:
+        wording: a new one, or None to stop.
+        note: a remark for the trace.
+        state: what it wants back in the next round.
+        seconds: that it took of the search's own.
+    """
 
     wording: str | None
     note: str
     state: Any = None
+    seconds: float = 0.0
 
 
-Refiner = Callable[[Sequence[Search], Sequence[Any], float], Sequence[Refined]]
-"""(searches with their hits, the states of the round before or None, seconds that are left) → one `Refined` each."""
+Refiner = Callable[[Sequence[Search], Sequence[Any], Sequence[float]], Sequence[Refined]]
+"""(searches with hits, the states of the round before or None, seconds that each has left) → one `Refined` each."""
+NO_TIME: Final = Refined(None, f"{LEFT}: the model did not answer in time")
 Left = Callable[[], float | None]
 Ask = Callable[[LLM, Search, Left], Refined]
 
 
 class Rounds(Stage):
-    """query → hits, by several wordings. Stops for each search by itself."""
+    """query → hits, by several wordings. Stops for each search by itself.
+
+    Each search of a batch has its own `seconds`, of which the wait for its turn is none; its `deadline` holds too.
+    """
 
     writes = frozenset({"hits", "rewrites"})
 
@@ -92,6 +106,7 @@ class Rounds(Stage):
         """Wrap `inner`, which must write hits; see `Options` for the rest."""
         self.inner, self.refiner, self.label = inner, refiner, label
         self.rounds, self.seconds, self.join = rounds, seconds, join
+        self.asks = inner.asks or isinstance(getattr(refiner, "model", None), LLM)
 
     @property
     def name(self) -> str:
@@ -105,21 +120,33 @@ class Rounds(Stage):
 
     def answers(self, searches: Sequence[Search]) -> tuple[list[Search], list[list[tuple[Hit, ...]]]]:
         """The searches as they end, and for each the hits of every wording: of the query, then of each rewrite."""
-        ends = time.monotonic() + self.seconds
-        found = self.inner(searches)
+        left = [self.seconds] * len(searches)
+
+        def found_in(some: Sequence[Search], places: Sequence[int]) -> list[Search]:
+            started = time.monotonic()
+            done = self.inner(some)
+            for place in places:
+                left[place] -= (time.monotonic() - started) / len(places)
+            return done
+
+        going = list(range(len(searches)))
+        found = found_in(searches, going)
         answers = [[search.hits] for search in found]
         states: list[Any] = [None] * len(found)
-        going = list(range(len(found)))
         for number in range(1, self.rounds + 1):
-            left = ends - time.monotonic()
+            seconds = {place: min(left[place], _until(found[place])) for place in going}
+            for place in going:
+                if seconds[place] <= 0:
+                    found[place] = _noted(found[place], self.label, 0.0, LATE)
+            going = [place for place in going if seconds[place] > 0]
             if not going:
                 break
-            if left <= 0:
-                for place in going:
-                    found[place] = _noted(found[place], self.label, 0.0, "time is up: the last answer counts")
-                break
             started = time.perf_counter()
-            said = self.refiner([found[place] for place in going], [states[place] for place in going], left)
+            said = self.refiner(
+                [found[place] for place in going],
+                [states[place] for place in going],
+                [seconds[place] for place in going],
+            )
             share = (time.perf_counter() - started) / len(going)
             again = []
             for place, refined in zip(going, said, strict=True):
@@ -129,7 +156,8 @@ class Rounds(Stage):
                     search = msgspec.structs.replace(search, rewrites=(*search.rewrites, refined.wording))
                     again.append(place)
                 found[place], states[place] = search, refined.state
-            for place, search in zip(again, self.inner([found[place] for place in again]), strict=True):
+                left[place] -= refined.seconds
+            for place, search in zip(again, found_in([found[place] for place in again], again), strict=True):
                 found[place] = search
                 answers[place].append(search.hits)
             going = again
@@ -144,6 +172,16 @@ class Rounds(Stage):
         [found] = self.run([search])
         inner = self.inner.explain(found, tool_id)
         return inner and msgspec.structs.replace(inner, stage=self.name)
+
+
+def _until(search: Search) -> float:
+    """Seconds until the search's own deadline."""
+    return math.inf if search.deadline is None else search.deadline - time.monotonic()
+
+
+def degraded(search: Search) -> str:
+    """How a refiner that failed, or time that was up, ended the rounds of a search; empty: neither did."""
+    return next((step.note for step in search.trace if f": {LEFT}" in step.note or step.note == LATE), "")
 
 
 def _noted(search: Search, stage: str, seconds: float, note: str) -> Search:
@@ -226,7 +264,9 @@ class Critic:
         """
         self.model, self.tools, self.depth, self.tokens, self.strict = model, tools, depth, tokens, strict
 
-    def __call__(self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: float) -> list[Refined]:
+    def __call__(
+        self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: Sequence[float]
+    ) -> list[Refined]:
         """Each search by itself, several at once; what is not done in time is left as it is."""
         return refined_by(self.model, self._refined, searches, states, seconds, self.tokens, strict=self.strict)
 
@@ -274,7 +314,7 @@ def refined_by(
     ask: Ask,
     searches: Sequence[Search],
     states: Sequence[LLM | None],
-    seconds: float,
+    seconds: Sequence[float],
     tokens: int | None,
     *,
     strict: bool = False,
@@ -286,42 +326,50 @@ def refined_by(
         ask: (the model within the query's budget, a search, what tells the seconds left or None) → the new wording.
         searches: with their hits.
         states: the models of the round before, whose budgets are partly spent; None in the first round.
-        seconds: for all of them; infinite: there is no deadline.
+        seconds: for each, from when its turn comes; infinite: there is no limit.
         tokens: for each query, over all rounds.
         strict: whether a model that does not answer is an error.
 
     Raises:
         OverBudget, Unavailable, NotFound: if `strict`; what is answered is kept.
     """
-    ends = time.monotonic() + seconds
 
-    def left() -> float | None:
-        return None if ends == math.inf else max(0.01, ends - time.monotonic())
+    def one(model: LLM, search: Search, seconds: float) -> Refined:
+        started = time.monotonic()
+        ends = started + min(seconds, _until(search))
 
-    def one(model: LLM, search: Search) -> Refined:
+        def left() -> float | None:
+            return None if ends == math.inf else max(0.01, ends - time.monotonic())
+
         try:
-            return ask(model, search, left)._replace(state=model)
+            said = ask(model, search, left)._replace(state=model) if ends > started else NO_TIME
         except BadReply as error:
-            return Refined(None, f"left as it was: the model's reply was {error.reason}")
+            said = Refined(None, f"{LEFT}: the model's reply was {error.reason}")
         except (OverBudget, Unavailable, NotFound) as error:
             if strict:
                 raise
-            spent = isinstance(error, OverBudget)
-            return Refined(None, f"left as it was: the {'budget is spent' if spent else 'model does not answer'}")
+            spent, late = isinstance(error, OverBudget), isinstance(error, TimedOut)
+            why = f"{LEFT}: the {'budget is spent' if spent else 'model does not answer'}"
+            said = NO_TIME if late else Refined(None, why)
+        return said._replace(seconds=time.monotonic() - started)
 
+    turns = math.ceil(len(searches) / model.concurrency)
+    ends = time.monotonic() + turns * max(seconds, default=0.0)
     waiting = [
-        model.submit(one, model.limited(tokens) if state is None else state, search)
-        for search, state in zip(searches, states, strict=True)
+        model.submit(one, model.limited(tokens) if state is None else state, search, own)
+        for search, state, own in zip(searches, states, seconds, strict=True)
     ]
-    return [_in_time(future, ends) for future in waiting]
+    return [_in_time(future, ends, search) for future, search in zip(waiting, searches, strict=True)]
 
 
-def _in_time(future: Future[Refined], ends: float) -> Refined:
+def _in_time(future: Future[Refined], ends: float, search: Search) -> Refined:
+    """What is said of a search, if it is said before its deadline and the end of all turns."""
+    seconds = min(ends - time.monotonic(), _until(search))
     try:
-        return future.result(None if ends == math.inf else max(0.0, ends - time.monotonic()))
+        return future.result(None if seconds == math.inf else max(0.0, seconds))
     except TooLate:
         future.cancel()
-        return Refined(None, "left as it was: the model did not answer in time")
+        return NO_TIME
 
 
 def _unknown(reply: Assessment, known: set[str]) -> str | None:
@@ -334,9 +382,9 @@ def _believed(instruction: str, search: Search, wording: str) -> Refined:
     if instruction.strip("\"'. ").upper() == STOP:
         return Refined(None, "every goal is solved")
     if not instruction or len(instruction) > LONGEST:
-        return Refined(None, "left as it was: the new wording is empty or too long")
+        return Refined(None, f"{LEFT}: the new wording is empty or too long")
     if not set(tokenize(instruction)) & set(tokenize(search.query)):
-        return Refined(None, "left as it was: the new wording has nothing of the request")
+        return Refined(None, f"{LEFT}: the new wording has nothing of the request")
     if instruction in (wording, search.query, *search.rewrites):
         return Refined(None, "the wording does not change any more")
     return Refined(instruction, "refined")

@@ -69,7 +69,7 @@ class Expand:
         self.terms = {tool.id: _terms(tool) for tool in catalogue.tools()}
         self.rarity = Counter(term for terms in self.terms.values() for term in terms)
 
-    def __call__(self, searches: Sequence[Search], states: Sequence[Any], seconds: float) -> list[Refined]:
+    def __call__(self, searches: Sequence[Search], states: Sequence[Any], seconds: Sequence[float]) -> list[Refined]:
         """Query and words, unless the first tools have no word of their own."""
         return [self._one(search) for search in searches]
 

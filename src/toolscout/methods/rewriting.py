@@ -49,7 +49,7 @@ class Describe:
         """Take the model, and tokens for each query."""
         self.model, self.tokens = model, tokens
 
-    def __call__(self, searches: Any, states: Any, seconds: float) -> list[Refined]:
+    def __call__(self, searches: Any, states: Any, seconds: Any) -> list[Refined]:
         """The text of an imagined tool; a model that fails leaves the query as it was."""
         return refined_by(self.model, self._described, searches, states, seconds, self.tokens)
 
