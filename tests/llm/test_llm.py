@@ -213,6 +213,8 @@ def test_a_record_is_replayed_without_the_endpoint_and_from_it_alone(server: Scr
 def test_answers_are_for_their_owner_alone_while_they_are_written_too(tmp_path: Path) -> None:
     before = os.umask(0o000)
     try:
+        for name in ("llm.db", "llm.db-wal"):
+            (tmp_path / name).touch()
         with LLM(ScriptedLLM(), cache=Replies(tmp_path)) as llm:
             need(llm)
             held = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}

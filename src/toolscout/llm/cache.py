@@ -41,6 +41,8 @@ class Replies(Database):
         try:
             home.mkdir(parents=True, exist_ok=True)
             os.close(_private(path, os.O_RDWR))
+            for beside in home.glob("llm.db-*"):  # left by a crash
+                beside.chmod(0o600)
         except OSError as error:
             raise StoreError(f"{path}: expected a file to write, found: {error.strerror}") from None
         super().__init__(path, MIGRATIONS)
