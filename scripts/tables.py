@@ -69,7 +69,8 @@ def trained(labels: Sequence[str]) -> list[str]:
 
 def figures(held: dict[str, Any]) -> str:
     metrics = " | ".join(f"{100 * held['metrics'][name]:.1f}" for name in MORE)
-    return f"{metrics} | {held['fit_seconds']:,.0f} | {held['latency_ms']['p50']:.1f}"
+    p50 = held["latency_ms"].get("p50")  # none where a language model was asked
+    return f"{metrics} | {held['fit_seconds']:,.0f} | {'' if p50 is None else f'{p50:.1f}'}"
 
 
 def sets(labels: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from toolscout.config import Settings, load_settings
+from toolscout.encoders.remote import RemoteEncoder
 from toolscout.errors import ConfigError, MissingExtra, require
 
 
@@ -98,3 +99,15 @@ def test_a_password_in_the_address_of_a_language_model_is_refused_and_not_shown(
         load_settings(environ={"TOOLSCOUT_LLM": place})
     assert "hunter2" not in str(refused.value)
     assert load_settings(environ={"TOOLSCOUT_LLM": "http://host/v1#claude@2"}).llm == "http://host/v1#claude@2"
+
+
+def test_so_is_one_in_the_address_of_an_encoder() -> None:
+    with pytest.raises(
+        ConfigError, match="encoder: expected an address without user.*TOOLSCOUT_EMBEDDINGS_KEY"
+    ) as refused:
+        load_settings(encoder="https://user:hunter2@host/v1/embeddings#m")
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(ConfigError) as refused:
+        RemoteEncoder("https://user:hunter2@host/v1/embeddings#m", timeout=1.0)
+    assert "hunter2" not in str(refused.value)
+    assert load_settings(encoder="models/a@2").encoder == "models/a@2"

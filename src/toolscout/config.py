@@ -24,6 +24,10 @@ __all__ = ["Settings", "load_settings", "refuse_user"]
 FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
 MOST_REJECTS: Final = 0.2
+KEYS: Final = {
+    "llm": "TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names",
+    "encoder": "TOOLSCOUT_EMBEDDINGS_KEY",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Settings:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
         refuse_user(self.llm, self.origins.get("llm", "argument"))
+        if self.encoder.startswith(("http://", "https://")):
+            refuse_user(self.encoder, self.origins.get("encoder", "argument"), name="encoder")
         if not 0 <= self.false_rejects <= MOST_REJECTS:
             origin = self.origins.get("false_rejects", "argument")
             raise ConfigError(
@@ -134,7 +140,7 @@ def load_settings(*, file: Path | None = None, environ: Mapping[str, str] | None
     return Settings(**values, origins=origins)
 
 
-def refuse_user(place: str, origin: str = "argument") -> None:
+def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> None:
     """Accept `https://host/v1#model`, but no address that may hold a password: it would be shown and kept.
 
     Raises:
@@ -143,8 +149,8 @@ def refuse_user(place: str, origin: str = "argument") -> None:
     address, mark, rest = place.rpartition("#")
     if "@" in (address if mark else rest):
         raise ConfigError(
-            f"llm: expected an address without user and password, found one with an '@' ({origin}): "
-            "put the key into TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names"
+            f"{name}: expected an address without user and password, found one with an '@' ({origin}): put the key "
+            f"into {KEYS[name]}"
         )
 
 

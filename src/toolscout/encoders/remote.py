@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from toolscout.config import refuse_user
 from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.types import digest
@@ -54,11 +55,12 @@ class RemoteEncoder:
             timeout: seconds for one request.
 
         Raises:
-            ConfigError: if the address names no model.
+            ConfigError: if the address names no model, or may hold a password.
             Unavailable: if the endpoint does not answer as expected.
         """
         import httpx
 
+        refuse_user(address, name="encoder")
         self.name = address
         self._url, _, self._model = address.partition("#")
         if not self._model:
