@@ -67,16 +67,23 @@ def test_a_bad_line_is_named_and_the_others_are_taken(journal: Journal) -> None:
         b'{"event": "call", "at": "x", "tool": "t", "ok": true, "search_id": 7}',
         b'{"schema": 99, "event": "call", "at": "x"}',
         b"\xff\xfe",
+        b'{"event": "search", "at": "x", "search_id": "s", "query": "q", "shown": [{"id": "a"}]}',
+        b'{"event": "feedback", "at": "x", "search_id": "s", "good": [1]}',
+        b'{"event": "feedback", "at": "x", "search_id": "s", "bad": "a/b"}',
         b"",
         good,
     ]
     new, problems = journal.import_lines(lines)
     assert new == 1
-    assert [entry for entry, _ in problems] == [f"line {number}" for number in range(1, 9)]
+    assert [entry for entry, _ in problems] == [f"line {number}" for number in range(1, 12)]
     messages = [message for _, message in problems]
     assert "expected \"event\" of search, call, feedback, found 'dance'" in messages[2]
     assert 'expected "ok" (bool) in a call event' in messages[3]
     assert 'expected "at"' in messages[4]
+    assert messages[8:] == [
+        f'expected "{key}" to be a list of texts, found {odd}'
+        for key, odd in (("shown", "[{'id': 'a'}]"), ("good", "[1]"), ("bad", "'a/b'"))
+    ]
 
 
 def test_imported_text_is_kept_as_given_and_own_text_is_redacted(journal: Journal) -> None:

@@ -29,6 +29,7 @@ HALF: Final = 0.5  # of one caller among few, at most
 FLOOR: Final = 50  # of one caller, whatever the others did
 MOST_LIVE: Final = 2_000  # examples beyond what a model was fitted on,
 MOST_EVENTS: Final = 30_000  # from the newest so many events, however long ago that was
+MOST_TOUCHED: Final = 500  # searches that were added to since the last look; with more, all is read anew
 EACH_LIVE: Final = (20, 100)  # of these, of one caller: a twentieth of what the model knows, within these bounds
 HASHED: Final = "blake2b:"  # what stands in the place of a query that may not be kept
 
@@ -90,7 +91,8 @@ def weight(rank: int | None) -> float:
 def example(trail: Trail) -> Example | None:
     """The example of one search; None: nothing was used with success."""
     search = next(event for event in trail.events if event["event"] == "search")
-    shown = {tool: rank for rank, tool in reversed([*enumerate(search["shown"], 1)])}
+    ranked = reversed([*enumerate(search["shown"], 1)]) if isinstance(search["shown"], list) else ()
+    shown = {tool: rank for rank, tool in ranked if isinstance(tool, str)}
     good: dict[str, float] = {}
     for event in trail.events:
         if event["caller"] != search["caller"]:
@@ -107,6 +109,7 @@ def example(trail: Trail) -> Example | None:
 
 
 def _names(value: Any) -> list[str]:
+    """The ids in a field of an event, whatever else stands there: older versions took events in as they came."""
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
@@ -182,7 +185,7 @@ class Live:
 
     The newest two thousand examples count, as far as the newest thirty thousand events hold them. Of one caller only a
     twentieth as many as the model knows are taken (20 to 100), so that nobody can turn its answers round before the
-    next test. Safe to use from several threads.
+    next test. What counts depends on the journal alone, not on when it was read. Safe to use from several threads.
     """
 
     def __init__(self, journal: Journal, after: int, known: int, *, trusted: Container[str] = ()) -> None:
@@ -194,40 +197,65 @@ class Live:
         self._lock = threading.Lock()
         self._seen = -1
         self._version = 0
-        self._held: dict[tuple[str, str], Example] = {}
+        self._known: dict[int, tuple[str, int]] = {}  # all examples of those events: row → caller, hash of the key
+        self._held: dict[int, Example] = {}  # those that count; both the oldest first
 
     def __call__(self) -> tuple[int, tuple[Example, ...]]:
         """A number that changes whenever the examples do, and the examples, the oldest first."""
         last = self._journal.last()
         with self._lock:
-            if last != self._seen:
+            if last > self._seen:
                 self._read(last)
             return self._version, tuple(self._held.values())
 
     def _read(self, last: int) -> None:
-        started, trails = self._seen >= 0, [] if self._seen < 0 else self._journal.trails_since(self._seen)
-        if not started or len(trails) >= 500:
-            after = max(self._after, last - MOST_EVENTS)
-            self._held, changed = self._first(_readable(self._journal.trails(after=after, until=last))), True
+        before, after = [*self._held.values()], max(self._after, last - MOST_EVENTS)
+        touched = [] if self._seen < 0 else self._journal.trails_since(self._seen, until=last)
+        if self._seen < 0 or len(touched) >= MOST_TOUCHED:
+            self._known = {
+                row: known for row, known, _ in _light(self._journal.trails(after=after, until=last)) if known
+            }
+            self._choose(last, {})
         else:
-            found = list(_readable(trail for trail in trails if trail.row > self._after))
-            changed = bool(found)
-            for each in found:
-                self._held.pop(each.key, None)
-                self._held[each.key] = each
-            self._held = self._first(reversed(self._held.values()))
+            while self._known and (oldest := next(iter(self._known))) <= after:
+                del self._known[oldest]
+                self._held.pop(oldest, None)
+            if touched:
+                found = {}
+                for row, known, each in _light(trail for trail in touched if trail.row > after):
+                    self._known.pop(row, None)
+                    self._held.pop(row, None)
+                    if known is not None and each is not None:
+                        self._known[row], found[row] = known, each
+                self._choose(last, found)
         self._seen = last
-        self._version += changed
+        self._version += before != [*self._held.values()]
 
-    def _first(self, newest: Iterable[Example]) -> dict[tuple[str, str], Example]:
-        """Of examples, the newest first, those that count, the oldest first."""
-        taken: dict[tuple[str, str], Example] = {}
+    def _choose(self, last: int, found: Mapping[int, Example]) -> None:
+        """Hold those that count: of each caller the newest, of equal ones the newest, and not too many."""
+        order = sorted(self._known)
+        self._known = {row: self._known[row] for row in order}
+        taken: dict[int, int] = {}  # hash of the key → row
         callers: Counter[str] = Counter()
-        for each in newest:
-            if each.key in taken or (callers[each.caller] >= self._each and each.caller not in self._trusted):
-                continue
-            taken[each.key] = each
-            callers[each.caller] += 1
+        for row in reversed(order):
+            caller, key = self._known[row]
             if len(taken) >= MOST_LIVE:
                 break
-        return dict(reversed(taken.items()))
+            if key not in taken and (callers[caller] < self._each or caller in self._trusted):
+                taken[key] = row
+                callers[caller] += 1
+        rows = sorted(taken.values())
+        held = {**found, **self._held}
+        missing = self._journal.trails_at([row for row in rows if row not in held], until=last)
+        held |= {row: each for row, _, each in _light(missing) if each is not None}
+        self._held = {row: held[row] for row in rows}
+
+
+def _light(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:
+    """Row, caller and hash of the key of each search that is an example, and the example; else None twice."""
+    for trail in trails:
+        found = example(trail)
+        if found is None or not _is_readable(found.query):
+            yield trail.row, None, None
+        else:
+            yield trail.row, (found.caller, hash(found.key)), found

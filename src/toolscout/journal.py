@@ -29,6 +29,7 @@ EVENTS: Final[dict[str, dict[str, type]]] = {
     "call": {"tool": str, "ok": bool},
     "feedback": {"search_id": str},
 }
+IDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
 MIGRATIONS: Final = (
     """
     CREATE TABLE events (
@@ -130,6 +131,16 @@ class Journal(Database):
                 return
             left = None if left is None else left - size
 
+    def search(self, search_id: str) -> dict[str, Any] | None:
+        """The search of that id, without what followed it; None: there is none."""
+        with self.reading() as connection:
+            row = connection.execute(
+                "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? AND event = 'search' "
+                "ORDER BY id LIMIT 1",
+                (search_id,),
+            ).fetchone()
+        return None if row is None else _line(*row)
+
     def find(self, search_id: str) -> list[dict[str, Any]]:
         """All events of one search."""
         with self.reading() as connection:
@@ -213,15 +224,29 @@ class Journal(Database):
                 return
             before = rows[-1][0]
 
-    def trails_since(self, row: int) -> list[Trail]:
-        """The newest 500 searches that a call or feedback with a row id above `row` followed, the oldest first."""
+    def trails_since(self, row: int, *, until: int) -> list[Trail]:
+        """The newest 500 searches of which an event came after row id `row`, up to `until`, as in `trails`; the oldest
+        first.
+        """
         with self.reading() as connection:
             rows = connection.execute(
-                "SELECT id, search_id FROM events WHERE event = 'search' AND search_id IN "
-                "(SELECT search_id FROM events WHERE id > ? AND event <> 'search') ORDER BY id DESC LIMIT 500",
-                (row,),
+                "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id <= ? AND search_id IN "
+                "(SELECT search_id FROM events WHERE id > ? AND id <= ?) "
+                "AND EXISTS (SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' "
+                "AND id <= ?) ORDER BY id DESC LIMIT 500",
+                (until, row, until, until),
             ).fetchall()
-            return self._trails(connection, rows[::-1], self.last())
+            return self._trails(connection, rows[::-1], until)
+
+    def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
+        """The searches of these row ids, each with what followed it up to `until`."""
+        for start in range(0, len(rows), 500):
+            piece = rows[start : start + 500]
+            with self.reading() as connection:
+                marks = ",".join("?" * len(piece))
+                found = connection.execute(f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece)
+                trails = self._trails(connection, found.fetchall(), until)
+            yield from trails
 
     def _trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
         marks = ",".join("?" * len(rows))
@@ -298,6 +323,10 @@ def _encode(fields: Mapping[str, Any]) -> str:
     return msgspec.json.encode(clean(dict(fields))).decode()
 
 
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 def _event(line: bytes, copy: int) -> tuple[Any, ...]:
     """One row from one line, the `copy`-th of equal lines in its file.
 
@@ -321,6 +350,9 @@ def _event(line: bytes, copy: int) -> tuple[Any, ...]:
     for key, kind in EVENTS[event].items():
         if not isinstance(value.get(key), kind):
             raise SourceError(f'expected "{key}" ({kind.__name__}) in a {event} event, found {value.get(key)!r:.40}')
+    for key in IDS.get(event, ()):
+        if value.get(key) is not None and not _is_texts(value[key]):
+            raise SourceError(f'expected "{key}" to be a list of texts, found {value[key]!r:.40}')
     search_id = value.get("search_id")
     if search_id is not None and not isinstance(search_id, str):
         raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')

@@ -403,7 +403,8 @@ class Scout(Inventory):
         caller: str | None = None,
     ) -> None:
         """Note in the journal that a tool was called, and whether it succeeded; with the rank at which it was shown."""
-        shown: list[str] = next((event["shown"] for event in self._events(search_id) if event["event"] == "search"), [])
+        search = self.journal.search(search_id) if search_id else None
+        shown = search["shown"] if search and isinstance(search["shown"], list) else []
         rank = shown.index(tool) + 1 if tool in shown else None
         self.journal.append(
             "call",
@@ -423,7 +424,7 @@ class Scout(Inventory):
         Raises:
             NotFound: if the journal knows no such search.
         """
-        if not self._events(search_id):
+        if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
         self.journal.append(
             "feedback",
@@ -432,9 +433,6 @@ class Scout(Inventory):
             good=list(good),
             bad=list(bad),
         )
-
-    def _events(self, search_id: str | None) -> list[dict[str, Any]]:
-        return self.journal.find(search_id) if search_id else []
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:

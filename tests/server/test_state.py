@@ -56,6 +56,24 @@ def test_what_could_not_be_opened_is_tried_again_when_somebody_asks(start: Any, 
     assert min(after - before for before, after in itertools.pairwise(tries)) >= 0.2
 
 
+def test_a_fault_while_it_opens_is_survived_and_logged_without_its_words(
+    start: Any, toy: Scout, monkeypatch: Any, caplog: Any
+) -> None:
+    words = "unhashable: words of a tool"
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise TypeError(words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(toy, "pipeline", broken)
+        client = start()
+        while "not ready: TypeError at" not in caplog.text:
+            time.sleep(0.01)
+    assert client.get("/ready").status_code == 503 and words not in caplog.text
+    assert client.post("/v1/search", json={"query": "rain"}).status_code == 200
+    assert client.get("/ready").status_code == 200
+
+
 def test_counters_say_what_was_answered_and_name_nobody(client: Any) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

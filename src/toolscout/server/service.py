@@ -10,6 +10,7 @@ import gc
 import logging
 import math
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,6 +95,11 @@ class Service:
         except ToolscoutError as error:
             self.unready = str(error)
             _log.warning("not ready: %s", error)
+            return
+        except Exception as error:  # as in a request: its type and place, for its words may be of a tool or a query
+            self.unready = "a fault: the log says where"
+            places = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("not ready: %s at\n%s", type(error).__name__, places)
             return
         gc.collect()
         gc.freeze()  # what lies in memory now stays: looking through it again and again would only cost pauses

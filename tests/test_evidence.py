@@ -1,0 +1,184 @@
+"""What the journal says: odd events harm nobody, and what counts at once is what counts after a restart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import traffic
+from toolscout import evidence
+from toolscout.evidence import Live, collect
+from toolscout.journal import Journal
+from toolscout.learn import learn
+from toolscout.scout import Scout
+
+CALLERS = [f"c{number}" for number in range(10)]
+TOOL = "office/music/play"
+ODD: list[Any] = [None, 0, -1.5, True, "", "x", [], [None], [["a"]], [{"id": "a"}], [1, TOOL], {}, {"id": "a"}]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    held = Journal(tmp_path)
+    yield held
+    held.close()
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose champion looks at what was used since it was fitted: do not change it, copy it."""
+    home = tmp_path_factory.mktemp("learned") / "home"
+    with Scout(home, journal=False) as scout:
+        traffic.catalogue(scout)
+        traffic.replay(scout, traffic.requests(200, 1), CALLERS)
+        assert learn(scout, recipes=["neighbours"]).outcome == "promoted"
+    return home
+
+
+@pytest.fixture
+def neighbours(learned: Path, tmp_path: Path) -> Iterator[Scout]:
+    shutil.copytree(learned, tmp_path / "home")
+    with Scout(tmp_path / "home", journal=False) as scout:
+        yield scout
+
+
+def oddities() -> list[dict[str, Any]]:
+    """Events of every kind, each with one field of another shape than it should have, each followed by a good call."""
+    sound: dict[str, dict[str, Any]] = {
+        "search": {"query": "umbrella", "shown": [TOOL], "recipe": "hybrid", "model": None, "generation": 1},
+        "call": {"tool": TOOL, "ok": True, "ms": 1.0, "rank": 1},
+        "feedback": {"good": [TOOL], "bad": []},
+    }
+    found: list[dict[str, Any]] = []
+    for event, fields in sound.items():
+        for key in (*fields, "search_id", "at", "caller", "uid", "more"):
+            for odd in ODD:
+                search = f"odd-{len(found)}"
+                common = {"schema": 1, "at": "2026-01-01T00:00:00.000Z", "caller": "c1", "search_id": search}
+                if event != "search":
+                    found.append({**common, "event": "search", **sound["search"]})
+                found.append({**common, "event": event, **fields, key: odd})
+                found.append({**common, "event": "call", **sound["call"]})
+    return found
+
+
+# --- odd events -------------------------------------------------------------------------------------------------------
+
+
+def test_oddly_shaped_events_of_every_kind_do_not_keep_anybody_from_searching_or_learning(neighbours: Scout) -> None:
+    before = neighbours.search("guitar and karaoke", 1).ids
+    neighbours.journal.import_lines(json.dumps(each).encode() for each in oddities())
+    assert neighbours.search("guitar and karaoke", 1).ids == before == (TOOL,)
+    with Scout(neighbours.settings.home, journal=False) as again:
+        assert again.search("guitar and karaoke", 1).ids == before
+    assert learn(neighbours).outcome in {"promoted", "refused"}
+
+
+def test_what_an_older_version_let_into_the_journal_is_passed_over(neighbours: Scout) -> None:
+    for number, odd in enumerate(ODD):
+        for search, shown in ((f"a{number}", odd), (f"b{number}", [TOOL])):
+            neighbours.journal.append("search", caller="c1", search_id=search, query=f"umbrella {search}", shown=shown)
+            neighbours.journal.append("feedback", caller="c1", search_id=search, good=odd, bad=odd)
+            neighbours.called(TOOL, ok=True, search_id=search, caller="c1")
+    assert neighbours.search("guitar and karaoke", 1).ids == (TOOL,)
+    assert learn(neighbours).outcome == "refused"
+
+
+# --- at once, and after a restart -------------------------------------------------------------------------------------
+
+
+def used(journal: Journal, search: str, query: str = "play", caller: str = "ann", tool: str = TOOL) -> None:
+    journal.append("search", caller=caller, search_id=search, query=query, shown=[TOOL])
+    journal.append("call", caller=caller, search_id=search, tool=tool, ok=True)
+
+
+def test_a_call_that_is_taken_back_counts_no_more_at_once(journal: Journal) -> None:
+    live = Live(journal, 0, 1_000)
+    used(journal, "s")
+    version, found = live()
+    assert [each.tools for each in found] == [{TOOL: 1.0}]
+    journal.append("feedback", caller="ann", search_id="s", bad=[TOOL])
+    assert live()[1] == () and live()[0] != version
+
+
+def test_of_equal_requests_the_newest_counts_whichever_call_comes_last(journal: Journal) -> None:
+    live = Live(journal, 0, 1_000)
+    journal.append("search", caller="ann", search_id="old", query="play", shown=[])
+    used(journal, "new", tool="b")
+    assert [each.tools for each in live()[1]] == [{"b": 1.0}]
+    journal.append("call", caller="ann", search_id="old", tool="a", ok=True)
+    assert [each.tools for each in live()[1]] == [{"b": 1.0}] == [each.tools for each in Live(journal, 0, 1_000)()[1]]
+    journal.append("feedback", caller="ann", search_id="new", bad=["b"])
+    assert [each.tools for each in live()[1]] == [{"a": 1.0}]
+
+
+def test_what_was_left_out_of_one_callers_share_comes_in_when_another_example_goes(journal: Journal) -> None:
+    live = Live(journal, 0, 0)
+    for number in range(25):
+        used(journal, f"s{number}", query=f"play {number}")
+    assert [each.query for each in live()[1]] == [f"play {number}" for number in range(5, 25)]
+    journal.append("feedback", caller="ann", search_id="s24", bad=[TOOL])
+    assert [each.query for each in live()[1]] == [f"play {number}" for number in range(4, 24)]
+
+
+SEARCHES = st.integers(0, 5).map(str)
+EVENTS = st.one_of(
+    st.tuples(st.just("search"), SEARCHES, st.sampled_from(["play", "Play ", "stop", "blake2b:0f", ""])),
+    st.tuples(st.just("call"), SEARCHES, st.tuples(st.sampled_from("ab"), st.booleans())),
+    st.tuples(
+        st.just("feedback"), SEARCHES, st.tuples(*(2 * [st.lists(st.sampled_from("ab"), max_size=2, unique=True)]))
+    ),
+)
+
+
+def written(journal: Journal, event: str, caller: str, search: str, value: Any) -> None:
+    if event == "search":
+        fields: dict[str, Any] = {"query": value, "shown": ["b", "a"]}
+    elif event == "call":
+        fields = {"tool": value[0], "ok": value[1]}
+    else:
+        fields = {"good": value[0], "bad": value[1]}
+    journal.append(event, caller=caller, search_id=search, **fields)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that a few events reach."""
+    monkeypatch.setattr(evidence, "EACH_LIVE", (2, 2))
+    monkeypatch.setattr(evidence, "MOST_LIVE", 3)
+    monkeypatch.setattr(evidence, "MOST_EVENTS", 15)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.lists(st.tuples(EVENTS, st.sampled_from(["ann", "bob"])), min_size=1, max_size=4), max_size=12),
+    trusted=st.sampled_from([(), ("ann",)]),
+)
+def test_what_counts_at_once_is_what_counts_after_a_restart(
+    narrow: None, steps: list[list[tuple[tuple[str, str, Any], str]]], trusted: tuple[str, ...]
+) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        journal = Journal(Path(home))
+        live, former = Live(journal, 2, 0, trusted=trusted), None
+        for step in steps:
+            for (event, search, value), caller in step:
+                written(journal, event, caller, search, value)
+            version, found = live()
+            assert found == Live(journal, 2, 0, trusted=trusted)()[1]
+            assert former is None or (former[0] == version) == (former[1] == found)
+            former = version, found
+        journal.close()
+
+
+def test_what_counts_at_once_is_what_the_next_run_learns_from(journal: Journal) -> None:
+    for number in range(5):
+        used(journal, f"s{number}", query=f"play {number}", tool="ab"[number % 2])
+    assert Live(journal, 0, 1_000)()[1] == collect(journal, until=journal.last()).examples
