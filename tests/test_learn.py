@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -393,6 +394,72 @@ def test_former_champions_stay_and_other_candidates_go(taught: Scout) -> None:
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
     report = learn(taught)
     assert {path.name for path, _ in models.list_models(champion.shelf(home))} == {first, report.candidate}
+
+
+def test_a_model_that_a_setting_names_stays(taught: Scout) -> None:
+    home = taught.settings.home
+    pinned = champion.current(home)
+    assert pinned is not None and champion.rollback(home) is None
+    with Scout(home, journal=False, model=pinned) as scout:
+        traffic.replay(scout, traffic.requests(200, 3), CALLERS)
+        assert learn(scout, recipes=["tool2vec"]).candidate is not None
+        assert scout.search("drizzle parasol please", 1).ids == ("office/weather/forecast",)
+
+
+def test_a_rollback_passes_over_those_whose_models_are_gone(taught: Scout) -> None:
+    home = taught.settings.home
+    first = champion.history(home)[-1].model
+    for number in range(7):
+        shutil.copytree(champion.place(home, first), champion.shelf(home) / f"later-{number}")
+        champion.promote(home, f"later-{number}", "by hand")
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    candidate = learn(taught).candidate
+    there = {path.name for path, _ in models.list_models(champion.shelf(home))}
+    assert there == {candidate, *(f"later-{number}" for number in range(2, 7))}
+    left = [champion.rollback(home) for _ in range(5)]
+    assert [each and each.model for each in left] == ["later-5", "later-4", "later-3", "later-2", None]
+    assert champion.history(home) == []
+
+
+def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> None:
+    home = taught.settings.home
+    champion.rollback(home)
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    [(other, _)] = models.list_models(champion.shelf(home))
+
+    def meanwhile(text: str) -> None:
+        if "against" in text:
+            champion.promote(home, other.name, "by hand")
+
+    report = learn(taught, recipes=["neighbours"], say=meanwhile)
+    assert report.outcome == "refused" and "somebody changed the champion meanwhile; run it again" in report.reason
+    assert [each.why for each in champion.history(home)] == ["by hand"]
+    assert learn(taught, recipes=["neighbours"]).champion == other.name
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from toolscout import champion
+with champion.changing(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_whoever_promotes_waits_for_others_but_not_for_the_dead(taught: Scout) -> None:
+    home = taught.settings.home
+    before = champion.history(home)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder, ThreadPoolExecutor() as pool:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        waiting = [pool.submit(champion.promote, home, before[-1].model, str(number)) for number in range(3)]
+        assert wait(waiting, timeout=0.3).done == set() and champion.history(home) == before
+        holder.kill()
+    assert {each.result().why for each in waiting} == {"0", "1", "2"}
+    assert sorted(each.why for each in champion.history(home)[1:]) == ["0", "1", "2"]
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 ::
 
     <home>/models/champion.json     who was promoted, when and why, the present one last; absent: nobody was yet
+                  lock.db           held while that changes, among all processes
                   <name>/           the fitted models (`toolscout.models`)
 
 Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
@@ -11,20 +12,22 @@ Before the first promotion, and after everything was rolled back, searches use t
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from toolscout import models
-from toolscout.database import now
+from toolscout.database import BUSY_SECONDS, alone, now
 from toolscout.errors import NotFound, StoreError
 
-__all__ = ["Promotion", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
+__all__ = ["Promotion", "Stamp", "changing", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
 
 FILE: Final = "champion.json"
 FORMAT: Final = "toolscout-champion/1"
 REMEMBERED: Final = 20
+Stamp = tuple[int, int, int]
 
 
 class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +61,7 @@ def place(home: Path, name: str) -> Path:
     raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {there}")
 
 
-def stamp(home: Path) -> tuple[int, int, int] | None:
+def stamp(home: Path) -> Stamp | None:
     """Changes when another model is promoted, and costs next to nothing; None: nobody was yet."""
     try:
         found = (shelf(home) / FILE).stat()
@@ -91,31 +94,56 @@ def current(home: Path) -> Path | None:
     return shelf(home) / held[-1].model if held else None
 
 
-def promote(home: Path, name: str, why: str) -> Promotion:
+def changing(home: Path) -> AbstractContextManager[None]:
+    """Hold the pointer, and the models that it may point at, among all processes.
+
+    Raises:
+        StoreError: if somebody holds it for too long.
+    """
+    refusal = f"{shelf(home)}: expected nobody else to change the champion, found somebody at it: try again"
+    return alone(shelf(home) / "lock.db", refusal, wait=BUSY_SECONDS)
+
+
+def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | None = "any") -> Promotion:
     """Make a model of the shelf the champion.
+
+    Args:
+        home: where.
+        name: of the model.
+        why: a sentence for the memory.
+        over: the `stamp` when the champion was looked at; by default whoever serves is followed.
 
     Raises:
         NotFound: if there is none of that name.
-        StoreError: if it is damaged.
+        StoreError: if it is damaged, or the stamp is another one now.
     """
-    models.verify(place(home, name))
-    entry = Promotion(name, now(), why)
-    held = history(home)
-    _write(home, [*held[-REMEMBERED + 1 :], entry])
+    place(home, name)
+    with changing(home):
+        if over not in ("any", stamp(home)):
+            raise StoreError("expected the champion of before, found that somebody changed it meanwhile: look again")
+        models.verify(place(home, name))
+        entry = Promotion(name, now(), why)
+        _write(home, [*history(home)[-REMEMBERED + 1 :], entry])
     return entry
 
 
 def rollback(home: Path) -> Promotion | None:
-    """Take the last promotion back. Returns the champion there is now; None: the setting `recipe` serves again.
+    """Take the last promotion back; former champions whose model is gone are passed over.
+
+    Returns:
+        The champion there is now; None: the setting `recipe` serves again.
 
     Raises:
         NotFound: if nobody was promoted.
     """
-    held = history(home)
-    if not held:
+    if not history(home):
         raise NotFound("expected a promotion to take back, found none: the setting recipe serves already")
-    _write(home, held[:-1])
-    return held[-2] if held[1:] else None
+    with changing(home):
+        left = history(home)[:-1]
+        while left and not (shelf(home) / left[-1].model / models.MANIFEST).is_file():
+            left.pop()
+        _write(home, left)
+    return left[-1] if left else None
 
 
 def _write(home: Path, held: list[Promotion]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from toolscout.errors import StoreError
 
-__all__ = ["BUSY_SECONDS", "Database", "now"]
+__all__ = ["BUSY_SECONDS", "Database", "alone", "now"]
 
 BUSY_SECONDS: Final = 60.0
 
@@ -21,6 +21,29 @@ BUSY_SECONDS: Final = 60.0
 def now() -> str:
     """The present instant, UTC, ISO 8601 with milliseconds."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextlib.contextmanager
+def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold a lock among threads and processes; it is let go even by a kill.
+
+    Args:
+        file: an SQLite file that holds nothing; made if need be.
+        refusal: what to say if somebody else holds it.
+        wait: for how many seconds to wait for them.
+
+    Raises:
+        StoreError: if they hold it still, or the file cannot be written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(sqlite3.connect(file, timeout=wait, isolation_level=None)) as lock:
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise StoreError(refusal) from None
+            raise StoreError(f"{file}: expected a file to write, found: {error}") from None
+        yield
 
 
 class Database:

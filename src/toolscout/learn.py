@@ -13,14 +13,12 @@ fitted already, and goes on. It runs beside whatever serves: those take the new 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
 import shutil
-import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +27,7 @@ import numpy as np
 
 from toolscout import champion, models, recipes
 from toolscout.config import Settings
+from toolscout.database import alone, now
 from toolscout.errors import ConfigError, StoreError, UserError
 from toolscout.evidence import Evidence, Example, collect
 from toolscout.lab.fit import fit, prepared
@@ -56,7 +55,7 @@ BATCH: Final = 256
 DEPTH: Final = 20
 CLOSE: Final = 1e-4  # scores that differ by less may be of one request, asked twice
 UNSURE: Final = 0.1  # share of the requests that a model may be unsure of
-KEPT: Final = 5  # former champions whose models stay
+KEPT: Final = 5  # models that stay: of the champion, and of those before it
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +105,7 @@ class _Run:
     """One run, as it fills."""
 
     scout: Scout
+    over: champion.Stamp | None
     before: Way
     say: Callable[[str], None]
     evidence: Evidence
@@ -151,7 +151,7 @@ def learn(
     """
     started, home = time.monotonic(), scout.settings.home
     asked = _asked(recipes)
-    with _alone(home):
+    with alone(home / "learn" / "lock.db", f"{home}: expected no other run of learn, found one under way: wait for it"):
         state = _state(home, scout, say)
         run = _begin(scout, state["until"], say)
         try:
@@ -164,7 +164,12 @@ def learn(
         if better and not dry_run:
             assert run.chosen is not None and run.chosen.model is not None
             models.note(champion.place(home, run.chosen.model), sure=run.sure)
-            champion.promote(home, run.chosen.model, reason)
+            try:
+                champion.promote(home, run.chosen.model, reason, over=run.over)
+            except StoreError:
+                if champion.stamp(home) == run.over:
+                    raise
+                reason, better = f"{run.chosen.model}: somebody changed the champion meanwhile; run it again", False
         verb = "promote" if better else "refuse"
         report = Report(
             outcome=f"would-{verb}" if dry_run else f"{verb.removesuffix('e')}ed",
@@ -196,11 +201,11 @@ def last(home: Path) -> Report | None:
 
 
 def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
-    catalogue = scout.store.catalogue()
+    over, before, catalogue = champion.stamp(scout.settings.home), _champion(scout, say), scout.store.catalogue()
     say("reading the journal")
     evidence = collect(scout.journal, until=until, trusted=scout.settings.learn_trust)
     traffic = cut(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
-    return _Run(scout, _champion(scout, say), say, evidence, traffic, catalogue)
+    return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
 
 def _champion(scout: Scout, say: Callable[[str], None]) -> Way:
@@ -445,39 +450,23 @@ def _splits(traffic: Traffic) -> dict[str, int]:
 
 
 def _tidy(run: _Run) -> None:
-    """Forget the candidates that were not chosen, and those of earlier runs; former champions stay for a while."""
-    home = run.settings.home
-    kept = {run.chosen.model if run.chosen else None, *(each.model for each in champion.history(home)[-KEPT:])}
-    for folder, found in models.list_models(champion.shelf(home)):
-        learned = not isinstance(found, str) and "journal" in found.values
-        if learned and folder.name not in kept and run.chosen is not None:
-            shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Hold the lock of the learning loop; it is let go even by a kill.
-
-    Raises:
-        StoreError: if another run holds it.
+    """Forget the candidates that were not chosen, and those of earlier runs; the latest champions stay, and whatever
+    the setting `model` names.
     """
-    (home / "learn").mkdir(parents=True, exist_ok=True)
-    lock = sqlite3.connect(home / "learn" / "lock.db", timeout=0, isolation_level=None)
-    try:
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        lock.close()
-        raise StoreError(f"{home}: expected no other run of learn, found one under way: wait for it") from None
-    try:
-        yield
-    finally:
-        lock.close()
+    if run.chosen is None:
+        return
+    home, pinned = run.settings.home, run.settings.model and run.settings.model.expanduser().resolve()
+    with champion.changing(home):
+        former = dict.fromkeys(each.model for each in reversed(champion.history(home)))
+        kept = {run.chosen.model, *[*former][:KEPT]}
+        for folder, found in models.list_models(champion.shelf(home)):
+            learned = not isinstance(found, str) and "journal" in found.values
+            if learned and folder.name not in kept and folder.resolve() != pinned:
+                shutil.rmtree(folder)
 
 
 def _state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
     """How far this run looks: as far as an unfinished one did, or to the end of the journal."""
-    from toolscout.database import now
-
     file = home / "learn" / "run.json"
     try:
         held: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict)
