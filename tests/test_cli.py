@@ -128,7 +128,10 @@ def test_the_journal_goes_out_and_comes_in(file: Path, tmp_path: Path) -> None:
     assert run("journal", "import", str(tmp_path / "absent")).exit_code == 1
     assert run("journal", "export", str(tmp_path / "no" / "folder")).exit_code == 1
     assert "1 search" in run("journal", "stats").output
-    assert json.loads(run("journal", "import", "-", "--json", input="").stdout) == {"new": 0, "problems": []}
+    told = run("journal", "import", "-", "--json", input="nonsense\n" * 102)
+    found = json.loads(told.stdout)
+    assert (found["new"], found["bad_lines"], len(found["problems"])) == (0, 102, 100) and told.exit_code == 3
+    assert "and 2 more bad lines" in told.stderr
 
 
 def test_the_home_option_works_before_and_after_the_command(file: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -44,16 +46,16 @@ def test_an_export_can_be_imported_elsewhere_and_twice_is_once(journal: Journal,
         journal.append("call", search_id="1", tool="a/b", ok=False, extra={"kept": 1})
     lines = list(journal.export())
     other = Journal(tmp_path / "other")
-    assert other.import_lines(lines) == (4, [])
-    assert other.import_lines(lines) == (0, [])
+    assert other.import_lines(lines) == (4, [], 0)
+    assert other.import_lines(lines) == (0, [], 0)
     assert list(other.read()) == list(journal.read())
 
 
 def test_equal_lines_without_an_identity_are_all_kept_and_not_taken_twice(journal: Journal) -> None:
     line = json.dumps({"schema": 1, "at": "2026-01-01T00:00:00Z", "event": "call", "tool": "a/b", "ok": True}).encode()
-    assert journal.import_lines([line, line]) == (2, [])
-    assert journal.import_lines([line, line]) == (0, [])
-    assert journal.import_lines([line, line, line]) == (1, [])
+    assert journal.import_lines([line, line]) == (2, [], 0)
+    assert journal.import_lines([line, line]) == (0, [], 0)
+    assert journal.import_lines([line, line, line]) == (1, [], 0)
 
 
 def test_a_bad_line_is_named_and_the_others_are_taken(journal: Journal) -> None:
@@ -73,8 +75,8 @@ def test_a_bad_line_is_named_and_the_others_are_taken(journal: Journal) -> None:
         b"",
         good,
     ]
-    new, problems = journal.import_lines(lines)
-    assert new == 1
+    new, problems, bad = journal.import_lines(lines)
+    assert (new, bad) == (1, 11)
     assert [entry for entry, _ in problems] == [f"line {number}" for number in range(1, 12)]
     messages = [message for _, message in problems]
     assert "expected \"event\" of search, call, feedback, found 'dance'" in messages[2]
@@ -84,6 +86,34 @@ def test_a_bad_line_is_named_and_the_others_are_taken(journal: Journal) -> None:
         f'expected "{key}" to be a list of texts, found {odd}'
         for key, odd in (("shown", "[{'id': 'a'}]"), ("good", "[1]"), ("bad", "'a/b'"))
     ]
+
+
+def test_an_import_of_whatever_length_takes_little_memory_and_names_the_first_bad_lines(journal: Journal) -> None:
+    call = b'{"event": "call", "at": "2026-01-01", "caller": "c", "tool": "t%d", "ok": true}'
+    tracemalloc.start()
+    try:
+        new, problems, bad = journal.import_lines(call % number if number % 2 else b"[]" for number in range(20_000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (new, bad, len(problems)) == (10_000, 10_000, 100) and peak < 2_000_000
+    assert problems[-1][0] == "line 199"
+    assert [event["tool"] for event in journal.read(event="call")] == [f"t{number}" for number in range(1, 20_000, 2)]
+
+
+def test_an_import_that_breaks_off_leaves_nothing_behind(journal: Journal) -> None:
+    line = b'{"event": "call", "at": "2026-01-01", "caller": "c", "tool": "%d", "ok": true}'
+
+    def lines() -> Iterator[bytes]:
+        yield from (line % number for number in range(3_000))
+        with Journal(journal.path.parent).writing():  # meanwhile others write as they like
+            pass
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        journal.import_lines(lines())
+    assert list(journal.read()) == []
+    assert journal.import_lines(line % number for number in range(3)) == (3, [], 0)
 
 
 def test_imported_text_is_kept_as_given_and_own_text_is_redacted(journal: Journal) -> None:

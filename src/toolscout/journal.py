@@ -6,12 +6,13 @@ when the call returns: it then survives a crash of the process.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import re
 import sqlite3
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from toolscout.database import Database, now
 from toolscout.errors import SourceError
 from toolscout.types import clean, digest
 
-__all__ = ["EVENTS", "SCHEMA", "Journal", "Trail", "new_id", "redact"]
+__all__ = ["EVENTS", "MOST_EVENTS", "SCHEMA", "Imported", "Journal", "Trail", "new_id", "redact"]
 
 SCHEMA: Final = 1
 EVENTS: Final[dict[str, dict[str, type]]] = {
@@ -29,6 +30,9 @@ EVENTS: Final[dict[str, dict[str, type]]] = {
     "call": {"tool": str, "ok": bool},
     "feedback": {"search_id": str},
 }
+MOST_EVENTS: Final = 200  # of one search, that callers may bring
+NAMED: Final = 100  # bad lines of an import, the first
+AT_ONCE: Final = 500  # lines of an import that are held in memory
 IDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
 MIGRATIONS: Final = (
     """
@@ -38,7 +42,7 @@ MIGRATIONS: Final = (
     CREATE INDEX events_by_search ON events (search_id);
     """,
 )
-_INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body)"
 _SECRETS: Final = re.compile(
     r"""
     (?P<key>\b(?:api[_-]?key|access[_-]?token|auth[_-]?token|secret|token|passw(?:or)?d|pwd|authorization)\b
@@ -59,6 +63,14 @@ class Trail(NamedTuple):
 
     row: int
     events: list[dict[str, Any]]
+
+
+class Imported(NamedTuple):
+    """What an import found: how many events were new, (line, message) of the first bad lines, how many are bad."""
+
+    new: int
+    problems: list[tuple[str, str]]
+    bad: int
 
 
 def new_id() -> str:
@@ -100,7 +112,7 @@ class Journal(Database):
             for event, caller, fields in events
         ]
         with self.writing() as connection:
-            connection.executemany(_INSERT, rows)
+            connection.executemany(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         kept = dict(fields)
@@ -140,6 +152,12 @@ class Journal(Database):
                 (search_id,),
             ).fetchone()
         return None if row is None else _line(*row)
+
+    def is_full(self, search_id: str) -> bool:
+        """Whether a search has as many events as callers may bring; what imports bring counts, but is not refused."""
+        with self.reading() as connection:
+            found = connection.execute("SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MOST_EVENTS))
+            return len(found.fetchall()) >= MOST_EVENTS
 
     def find(self, search_id: str) -> list[dict[str, Any]]:
         """All events of one search."""
@@ -284,28 +302,49 @@ class Journal(Database):
         for line in self.read():
             yield msgspec.json.encode(line) + b"\n"
 
-    def import_lines(self, lines: Iterable[bytes]) -> tuple[int, list[tuple[str, str]]]:
+    def import_lines(self, lines: Iterable[bytes]) -> Imported:
         """Read lines of an export; texts are kept as given, lines already there are not written twice.
 
-        Returns:
-            How many events were new, and (line, message) of each line that is no event.
+        All events come in together, or none if the lines break off. Till then they wait in a temporary file, so that
+        memory stays small and others write meanwhile.
         """
-        rows: list[tuple[Any, ...]] = []
         problems: list[tuple[str, str]] = []
-        seen: Counter[bytes] = Counter()
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            seen[line] += 1
-            try:
-                rows.append(_event(line, seen[line]))
-            except SourceError as error:
-                problems.append((f"line {number}", str(error)))
-        with self.writing() as connection:
-            (before,) = connection.execute("SELECT count(*) FROM events").fetchone()
-            connection.executemany(_INSERT, rows)
-            (after,) = connection.execute("SELECT count(*) FROM events").fetchone()
-        return after - before, problems
+        bad = 0
+        with self._waiting() as connection:
+
+            def copy(line: bytes) -> int:
+                key = hashlib.blake2b(line, digest_size=16).digest()
+                connection.execute("INSERT INTO copies VALUES (?, 1) ON CONFLICT DO UPDATE SET n = n + 1", (key,))
+                return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
+
+            numbered = enumerate(lines, 1)
+            with self.reading():  # of the temporary tables alone
+                while piece := list(itertools.islice(numbered, AT_ONCE)):
+                    rows = []
+                    for number, line in piece:
+                        try:
+                            rows += [_event(line, copy)] if line.strip() else []
+                        except SourceError as error:
+                            bad += 1
+                            problems += [(f"line {number}", str(error))] if bad <= NAMED else []
+                    connection.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?)", rows)
+            with self.writing():
+                new = connection.execute(f"{_INSERT} SELECT * FROM waiting ORDER BY rowid").rowcount
+        return Imported(new, problems, bad)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[sqlite3.Connection]:
+        """Temporary tables for the rows of an import, and for how often each line came."""
+        connection = self.connection
+        with self.errors():
+            connection.execute("CREATE TEMP TABLE waiting (uid, at, event, caller, search_id, body)")
+            connection.execute("CREATE TEMP TABLE copies (line PRIMARY KEY, n) WITHOUT ROWID")
+        try:
+            yield connection
+        finally:
+            with self.errors():
+                connection.execute("DROP TABLE temp.waiting")
+                connection.execute("DROP TABLE temp.copies")
 
 
 def _line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, Any]:
@@ -327,8 +366,8 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def _event(line: bytes, copy: int) -> tuple[Any, ...]:
-    """One row from one line, the `copy`-th of equal lines in its file.
+def _event(line: bytes, copy: Callable[[bytes], int]) -> tuple[Any, ...]:
+    """One row from one line; `copy` says the how manieth of equal lines in its file it is.
 
     Raises:
         SourceError: saying what was expected and found.
@@ -357,5 +396,5 @@ def _event(line: bytes, copy: int) -> tuple[Any, ...]:
     if search_id is not None and not isinstance(search_id, str):
         raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')
     if not isinstance(uid, str) or not uid:
-        uid = digest("event/1", [at, event, caller, copy, clean(value)])
+        uid = digest("event/1", [at, event, caller, copy(line), clean(value)])
     return uid, at, event, caller if isinstance(caller, str) else "unknown", search_id, _encode(value)

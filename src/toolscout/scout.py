@@ -16,10 +16,10 @@ import msgspec
 from toolscout import champion, encoders, models, recipes
 from toolscout.decision import judge
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound, StoreError, Unavailable, UserError
+from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
 from toolscout.evidence import Live
 from toolscout.inventory import Inventory
-from toolscout.journal import Journal, new_id
+from toolscout.journal import MOST_EVENTS, Journal, new_id
 from toolscout.models import Manifest
 from toolscout.names import Names
 from toolscout.pipeline import Cut, Decide, Pipeline, Stage
@@ -402,8 +402,15 @@ class Scout(Inventory):
         ms: float | None = None,
         caller: str | None = None,
     ) -> None:
-        """Note in the journal that a tool was called, and whether it succeeded; with the rank at which it was shown."""
-        search = self.journal.search(search_id) if search_id else None
+        """Note in the journal that a tool was called, and whether it succeeded; with the rank at which it was shown.
+
+        Raises:
+            OverBudget: if the search has as many events as one may have.
+        """
+        search = None
+        if search_id is not None:
+            self._check_room(search_id)
+            search = self.journal.search(search_id)
         shown = search["shown"] if search and isinstance(search["shown"], list) else []
         rank = shown.index(tool) + 1 if tool in shown else None
         self.journal.append(
@@ -423,9 +430,11 @@ class Scout(Inventory):
 
         Raises:
             NotFound: if the journal knows no such search.
+            OverBudget: if it has as many events as one may have.
         """
         if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
+        self._check_room(search_id)
         self.journal.append(
             "feedback",
             caller=caller or self.settings.caller,
@@ -433,6 +442,12 @@ class Scout(Inventory):
             good=list(good),
             bad=list(bad),
         )
+
+    def _check_room(self, search_id: str) -> None:
+        if self.journal.is_full(search_id):
+            raise OverBudget(
+                f"expected at most {MOST_EVENTS} events of one search, found as many of {search_id!r:.80}: search again"
+            )
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:

@@ -107,6 +107,16 @@ def test_a_call_reaches_the_journal_with_the_search_that_showed_it(toy: Scout) -
     assert asked["caller"] == called["caller"] == "agent"
 
 
+def test_a_call_after_a_search_that_has_all_the_events_it_may_have_is_journaled_by_itself(toy: Scout) -> None:
+    box = Toolbox(toy, caller="agent")
+    name, tool = box.search("weather forecast")[0]
+    for _ in range(200):
+        box.called(name, ok=True)
+    calls = list(toy.journal.read(event="call"))
+    assert [each["tool"] for each in calls] == [tool.id] * 200
+    assert [each["search_id"] is None for each in calls] == [False] * 199 + [True]
+
+
 def test_anthropic_defers_all_but_what_is_loaded_and_answers_with_references(toy: Scout) -> None:
     box = Toolbox(toy)
     listed = messages_api.tools(box, loaded=[box.tools()[0][0]])

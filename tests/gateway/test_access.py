@@ -121,6 +121,10 @@ def test_a_call_counts_for_a_search_of_the_same_caller_only(start: Start) -> Non
         await agent.call("a/echo", own["search_id"], text="x")
         calls = [(event["caller"], event["search_id"], event["rank"]) for event in agent.events("call")]
         assert calls == [("bob", None, None)] * 2 + [("bob", own["search_id"], 1)]
+        given = {"search_id": own["search_id"], "good": []}
+        agent.gateway.scout.journal.append_all([("feedback", "bob", given)] * 198)  # as many as one search may have
+        assert not (await agent.call("a/echo", own["search_id"], text="y")).is_error
+        assert [event["search_id"] for event in agent.events("call")][3:] == [None]
 
     run(start, body, {"a": busy()})
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from server.conftest import as_caller
+from toolscout import journal
+from toolscout.errors import OverBudget
 from toolscout.scout import Scout
 
 LINES = {"content-type": "application/x-ndjson"}
@@ -35,6 +37,35 @@ def test_feedback_is_journaled(client: Any, toy: Scout) -> None:
     assert client.post("/v1/feedback", json=body).json() == {"recorded": True}
     [event] = toy.journal.read(event="feedback")
     assert (event["good"], event["bad"]) == (["mail/send_email"], ["mail/search"])
+
+
+def test_one_search_can_have_so_many_events_and_no_more(client: Any, toy: Scout) -> None:
+    search_id = searched(client)["search_id"]
+    call = {"tool": "mail/search", "ok": True, "search_id": search_id}
+    given = {"search_id": search_id, "good": ["mail/search"]}
+    toy.journal.append_all([("feedback", "local", given)] * 197)
+    assert client.post("/v1/feedback", json=given).status_code == 200
+    assert client.post("/v1/calls", json=call).status_code == 200
+    for path, body in (("/v1/calls", call), ("/v1/feedback", given)):
+        answer = client.post(path, json=body)
+        assert answer.status_code == 422 and "expected at most 200 events of one search" in answer.json()["error"]
+    with pytest.raises(OverBudget, match="search again"):
+        toy.called("mail/search", ok=True, search_id=search_id)
+    with pytest.raises(OverBudget, match="search again"):
+        toy.feedback(search_id, good=["mail/search"])
+    assert len(toy.journal.find(search_id)) == 200
+    assert client.post("/v1/calls", json={"tool": "mail/search", "ok": True}).status_code == 200
+
+
+def test_what_followed_a_search_already_is_not_read_again(client: Any, toy: Scout, monkeypatch: Any) -> None:
+    search_id = searched(client)["search_id"]
+    given = {"search_id": search_id, "good": ["mail/search"]}
+    toy.journal.append_all([("feedback", "local", given)] * 150)
+    read: list[str] = []
+    monkeypatch.setattr(journal, "_line", lambda *row, line=journal._line: read.append(row[2]) or line(*row))
+    assert client.post("/v1/feedback", json=given).status_code == 200
+    assert client.post("/v1/calls", json={"tool": "mail/search", "ok": True, "search_id": search_id}).status_code == 200
+    assert set(read) == {"search"} and len(read) <= 4
 
 
 def test_the_journal_is_read_by_pages_newest_first(client: Any) -> None:

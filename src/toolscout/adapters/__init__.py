@@ -82,6 +82,8 @@ class Toolbox:
     def called(self, name: str, *, ok: bool, ms: float | None = None) -> None:
         """Tell the journal what came of a call, so that `toolscout learn` can use it."""
         search_id = self._shown.get(name) or None
+        if search_id and self.scout.journal.is_full(search_id):  # the call is told nevertheless
+            search_id = None
         self.scout.called(self.tool(name).id, ok=ok, search_id=search_id, ms=ms, caller=self.caller)
 
     def _may(self, tool: Tool) -> bool:

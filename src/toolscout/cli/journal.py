@@ -60,16 +60,19 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
     """Read events from FILE (- is standard input); a bad line is named and skipped, known lines are not taken twice."""
     try:
         if file == "-":
-            new, problems = scout.journal.import_lines(sys.stdin.buffer)
+            found = scout.journal.import_lines(sys.stdin.buffer)
         else:
             with Path(file).open("rb") as stream:
-                new, problems = scout.journal.import_lines(stream)
+                found = scout.journal.import_lines(stream)
     except OSError as error:
         raise SourceError(f"{file}: expected a file of JSON lines, found: {error.strerror}") from None
     if as_json:
-        print_json({"new": new, "problems": [{"entry": entry, "message": text} for entry, text in problems]})
+        problems = [{"entry": entry, "message": text} for entry, text in found.problems]
+        print_json({"new": found.new, "problems": problems, "bad_lines": found.bad})
     else:
-        click.echo(f"{new:,} new events")
-    for entry, text in problems:
+        click.echo(f"{found.new:,} new events")
+    for entry, text in found.problems:
         click.echo(f"  {file}: {entry}: {text}", err=True)
-    return 3 if problems else 0
+    if (more := found.bad - len(found.problems)) > 0:
+        click.echo(f"  {file}: and {more:,} more bad lines", err=True)
+    return 3 if found.bad else 0

@@ -411,7 +411,8 @@ class Gateway:
             return
 
         def note() -> None:
-            own = search and any(event["caller"] == caller.name for event in self.scout.journal.find(search))
+            asked = self.scout.journal.search(search) if search else None
+            own = asked and asked["caller"] == caller.name and not self.scout.journal.is_full(asked["search_id"])
             tool = show.clip(id if id in self._present()[1] else redact(id), 500)
             self.scout.called(tool, ok=ok, ms=round(ms, 3), caller=caller.name, search_id=search if own else None)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from toolscout.errors import NotFound
+from toolscout.journal import MOST_EVENTS, Imported
 from toolscout.policy import Caller
 from toolscout.server.catalogue import present
-from toolscout.server.service import Ask, Service
+from toolscout.server.service import Ask, Refused, Service
 from toolscout.server.shapes import (
     CallRequest,
     Done,
@@ -31,18 +32,20 @@ __all__ = ["called", "export_lines", "feedback", "import_lines", "read", "stats"
 
 IN_MEMORY: Final = 4 << 20  # bytes of an import; what is longer waits on disk
 AT_ONCE: Final = 500  # lines of an export in one piece
-NAMED: Final = 100  # bad lines
 
 
 def _own(service: Service, caller: Caller, search_id: str) -> None:
-    """Check that the caller made that search.
+    """Check that the caller made that search, and may say more of it.
 
     Raises:
         NotFound: if not; nobody hears of searches of others.
+        Refused: 422, if it has as many events as one may have.
     """
-    events = service.scout.journal.find(search_id)
-    if not any(each["event"] == "search" and each["caller"] == caller.name for each in events):
+    search = service.scout.journal.search(search_id)
+    if search is None or search["caller"] != caller.name:
         raise NotFound(f"expected the id of a search of yours in the journal, found {search_id!r:.80}")
+    if service.scout.journal.is_full(search_id):
+        raise Refused(422, f"expected at most {MOST_EVENTS} events of one search, found as many: search again")
 
 
 async def called(ask: Ask[CallRequest]) -> Done:
@@ -131,10 +134,9 @@ async def import_lines(ask: Ask[Nothing]) -> ImportAnswer:
         async for piece in ask.body:
             held.write(piece)
         held.seek(0)
-        new, problems = await ask.service.thread(_import, ask.service, held)
-    shown = [LineProblem(entry, message) for entry, message in problems[:NAMED]]
-    return ImportAnswer(new, shown, len(problems))
+        new, problems, bad = await ask.service.thread(_import, ask.service, held)
+    return ImportAnswer(new, [LineProblem(entry, message) for entry, message in problems], bad)
 
 
-def _import(service: Service, held: IO[bytes]) -> tuple[int, Sequence[tuple[str, str]]]:
+def _import(service: Service, held: IO[bytes]) -> Imported:
     return service.scout.journal.import_lines(held)
