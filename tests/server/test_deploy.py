@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
+from toolscout.journal import Journal
 from toolscout.server import Limits
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -54,3 +59,37 @@ def test_the_container_installs_extras_that_exist(extra: str) -> None:
 def test_the_proxy_lets_an_import_of_the_journal_through() -> None:
     size = (DEPLOY / "nginx.conf").read_text().partition("client_max_body_size ")[2].partition("m;")[0]
     assert int(size) << 20 >= Limits().upload
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("sqlite3") is None, reason="needs Linux and sqlite3")
+def test_the_steps_of_the_page_bring_the_journal_back_after_a_crash(tmp_path: Path) -> None:
+    page = (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    backup, restore = re.findall(r"^```\n(.*?)^```", page.partition("## Backup")[2].partition("\n## ")[0], re.S | re.M)
+    home, etc, safe, crashed = (tmp_path / name for name in ("home", "etc", "backup", "crashed"))
+    for folder in (home / "models" / "m", etc, safe):
+        folder.mkdir(parents=True)
+    (home / "models" / "m" / "manifest.json").write_text("{}")
+    (etc / "policy.toml").write_text("# of ours")
+
+    def follow(steps: str, place: Path) -> None:
+        for said, meant in (("/var/lib/toolscout", place), ("/etc/toolscout", etc), ("/backup", safe)):
+            steps = steps.replace(said, str(meant))
+        subprocess.run(["sh", "-e", "-c", steps], check=True)
+
+    journal = Journal(home)
+    for number in range(50):
+        journal.append("call", tool=f"t{number}", ok=True, padding="x" * 500)
+    follow(backup, home)
+    before = list(journal.read())
+    for number in range(200):
+        journal.append("call", tool=f"later{number}", ok=True, padding="y" * 500)
+    shutil.copytree(home, crashed)  # as a crash leaves it: the log was never written back
+    journal.close()
+    assert (crashed / "journal.db-wal").stat().st_size
+    shutil.rmtree(crashed / "models")
+    (etc / "policy.toml").unlink()
+    follow(restore, crashed)
+    restored = Journal(crashed)
+    assert restored.check() == [] and list(restored.read()) == before
+    restored.close()
+    assert (crashed / "models" / "m" / "manifest.json").exists() and (etc / "policy.toml").read_text() == "# of ours"
