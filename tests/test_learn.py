@@ -249,6 +249,48 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     assert not kept(texts)
 
 
+@pytest.mark.parametrize(
+    ("few", "first", "seeds"),
+    [
+        (105, 1, (9, 13, 14)),
+        pytest.param(105, 1, range(20), marks=pytest.mark.full),
+        pytest.param(110, 2, range(20), marks=pytest.mark.full),
+    ],
+)
+def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
+    office: Scout, tmp_path: Path, few: int, first: int, seeds: Sequence[int]
+) -> None:
+    """A champion fitted on few requests leaves room: some are promoted, none of them significantly worse on clean ones.
+
+    Against the champion of 105 requests, the candidates of seeds 13 and 14 are 11 and 4 points worse, both
+    significantly; that of seed 9 is not.
+    """
+    clean = traffic.requests(400, 99)
+    traffic.replay(office, traffic.requests(few, first, noise=0.3), CALLERS)
+    weak = learn(office, recipes=["mlc-light"], dry_run=True).candidate
+    assert weak is not None
+    champion.promote(office.settings.home, weak, "by hand")
+    promoted = []
+    for seed in seeds:
+        shutil.copytree(office.settings.home, tmp_path / str(seed))
+        with Scout(tmp_path / str(seed), journal=False) as scout:
+
+            def values(scout: Scout = scout) -> list[float]:
+                found = scout.search_many([text for text, _ in clean], 1)
+                return [float(tool in each.ids) for (_, tool), each in zip(clean, found, strict=True)]
+
+            traffic.replay(scout, traffic.requests(400, 100 + seed, noise=0.3), CALLERS)
+            before = values()
+            assert 0.85 < sum(before) / len(before) < 0.96
+            report = learn(scout)
+            assert report.verdict is not None and report.champion == weak
+            if report.outcome == "promoted":
+                test = metrics.paired_test(values(), before)
+                assert test.difference >= 0 or test.p >= 0.05, seed
+                promoted.append(seed)
+    assert promoted
+
+
 # --- champions --------------------------------------------------------------------------------------------------------
 
 
