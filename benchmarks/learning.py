@@ -241,12 +241,12 @@ def same(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> boo
 
 
 def rolled_back(asked: Scout, dataset: Dataset) -> bool:
-    """Whether taking back a promotion of another model restores the former answers exactly."""
+    """Whether taking back a promotion of another model, the former champion, restores the answers exactly."""
     home, texts = asked.settings.home, dataset.texts("test")
     before, held = answers(asked, texts), champion.history(home)
     if len(held) < 2:
         raise NotFound("expected two promotions at least, found fewer: give more parts")
-    champion.promote(home, held[0].model, "to take it back")
+    champion.promote(home, held[-2].model, "to take it back")
     other = answers(asked, texts)
     champion.rollback(home)
     return bool(other != before and answers(asked, texts) == before)
