@@ -8,6 +8,7 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
     labels LABEL…      more figures of each label on ToolLens
     transfer SET LABEL…
                        NDCG@1/3/5/10 of what was fitted on a set, there and on others
+    learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date.
@@ -113,6 +114,23 @@ def hidden(labels: Sequence[str]) -> list[str]:
     return rows
 
 
+def learning(names: Sequence[str]) -> list[str]:
+    [name] = names
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return []
+    rows = [
+        "| part | requests so far | recall@5 | ndcg@5 | comp@5 | what `learn` did | seconds |",
+        "|---:|---:|---:|---:|---:|---|---:|",
+    ]
+    for row in json.loads(path.read_text())["runs"][0]["rows"]:
+        figures = " | ".join(f"{100 * row[measure]:.1f}" for measure in ("recall@5", "ndcg@5", "comp@5"))
+        did = f"{row['outcome']} `{row['candidate'].rpartition('-')[0]}`" if row["part"] else "the recipe `hybrid`"
+        took = f"{row['learn_wall_seconds']:.0f}" if row["part"] else ""
+        rows.append(f"| {row['part']} | {row['queries']:,} | {figures} | {did} | {took} |")
+    return rows
+
+
 KINDS = {
     "means": means,
     "trained": trained,
@@ -120,6 +138,7 @@ KINDS = {
     "labels": labels_of_toollens,
     "transfer": transfer,
     "hidden": hidden,
+    "learning": learning,
 }
 
 
