@@ -19,7 +19,7 @@ from tests_cli import run
 from toolscout import champion, metrics, models
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.evidence import Live
+from toolscout.evidence import Live, collect
 from toolscout.learn import last, learn
 from toolscout.probes import NO_TOOL
 from toolscout.scout import Scout
@@ -179,6 +179,21 @@ def test_one_callers_flood_of_false_calls_promotes_nothing(taught: Scout, count:
     assert champion.history(taught.settings.home) == before
     assert report.evidence["capped"] > count / 2
     assert traffic.right(taught, seed=9) >= answers - 0.05
+
+
+def test_a_flood_after_good_traffic_promotes_nothing_though_there_is_more_to_train_on(office: Scout) -> None:
+    """The flood moves the requests of others from those held out to those trained on; that alone is no reason."""
+    traffic.replay(office, traffic.requests(150, 1), CALLERS)
+    assert learn(office).outcome == "promoted"
+    traffic.replay(office, [(f"{text} {number}", tool) for number, (text, tool) in enumerate(CLEAN)], ["flood"])
+    report = learn(office)
+    assert report.outcome == "refused"
+    assert "all that is new since the champion comes from one caller (flood)" in report.reason
+    traffic.replay(office, traffic.requests(300, 5), [*CALLERS, "flood"])
+    report = learn(office, dry_run=True)
+    assert "one caller" not in report.reason
+    new = [each for each in collect(office.journal, until=10**9, since=500).examples if each.row > 500]
+    assert 0 < sum(each.caller == "flood" for each in new) <= 0.2 * len(new)
 
 
 def test_a_flood_does_not_keep_others_from_learning(office: Scout) -> None:

@@ -136,16 +136,20 @@ def limit(counts: Mapping[str, int]) -> int:
     return cap
 
 
-def collect(journal: Journal, *, until: int, trusted: Container[str] = (), most: int = MOST) -> Evidence:
+def collect(
+    journal: Journal, *, until: int, since: int = 0, trusted: Container[str] = (), most: int = MOST
+) -> Evidence:
     """The examples of a journal, read as a stream twice: to count callers, and to take the newest of each.
 
     Args:
         journal: where from.
         until: events with a row id up to this.
+        since: searches after this row id are new: nobody has more than a caller's share of these either.
         trusted: callers without a limit.
         most: how many examples at most, the newest.
     """
     counts: Counter[str] = Counter()
+    late: Counter[str] = Counter()
     searches = unused = hidden = 0
     for trail in journal.trails(until=until):
         found = example(trail)
@@ -155,14 +159,16 @@ def collect(journal: Journal, *, until: int, trusted: Container[str] = (), most:
             readable = _is_readable(found.query)
             hidden += not readable
             counts[found.caller] += readable
-    cap = limit({caller: count for caller, count in counts.items() if count})
+            late[found.caller] += readable and found.row > since
+    cap, fresh = (limit({caller: count for caller, count in each.items() if count}) for each in (counts, late))
     taken: dict[tuple[str, str], Example] = {}
     callers: dict[str, int] = {}
     capped = repeated = 0
     for found in _readable(journal.trails(until=until)):
+        enough = callers.get(found.caller, 0) >= (min(cap, fresh) if found.row > since else cap)
         if found.key in taken:
             repeated += 1
-        elif (callers.get(found.caller, 0) >= cap and found.caller not in trusted) or len(taken) >= most:
+        elif (enough and found.caller not in trusted) or len(taken) >= most:
             capped += 1
         else:
             taken[found.key] = found

@@ -203,7 +203,8 @@ def last(home: Path) -> Report | None:
 def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before, catalogue = champion.stamp(scout.settings.home), _champion(scout, say), scout.store.catalogue()
     say("reading the journal")
-    evidence = collect(scout.journal, until=until, trusted=scout.settings.learn_trust)
+    since = _noted(before.manifest, "until")
+    evidence = collect(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = cut(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
@@ -234,11 +235,16 @@ def _gathered(run: _Run) -> None:
             f"success, {evidence.hidden:,} without a readable query, {evidence.capped:,} beyond what one caller may "
             "bring)"
         )
-    if len(found) == 1 and not own & set(found):
-        raise _Refused(
-            f"all evidence comes from one caller ({next(iter(found))}), who could have made it up: wait for others, "
-            "or name callers whom you trust in the setting learn_trust"
-        )
+    since = _noted(run.before.manifest, "until")
+    for some, which in (
+        (set(found), "all evidence"),
+        ({each.caller for each in evidence.examples if each.row > since}, "all that is new since the champion"),
+    ):
+        if len(some) == 1 and not own & some:
+            raise _Refused(
+                f"{which} comes from one caller ({min(some)}), who could have made it up: wait for others, "
+                "or name callers whom you trust in the setting learn_trust"
+            )
     if run.before.manifest is not None and run.before.manifest.data.fingerprint == run.traffic.lesson.fingerprint:
         raise _Refused("there is nothing new since the champion was fitted")
     fresh = sum(_row(query) > run.through for query in run.traffic.test)
@@ -414,8 +420,14 @@ def _row(query: str) -> int:
 
 
 def _through(manifest: Manifest | None) -> int:
+    """Row id of the last search that a model was fitted on."""
+    return _noted(manifest, "through")
+
+
+def _noted(manifest: Manifest | None, name: str) -> int:
+    """A row id of the journal that a model notes: `through`, or `until`, the newest that its run looked at; else 0."""
     noted = manifest.values.get("journal") if manifest is not None else None
-    return int(noted["through"]) if isinstance(noted, dict) else 0
+    return int(noted.get(name, 0)) if isinstance(noted, dict) else 0
 
 
 def _called(way: Way) -> str:
