@@ -6,6 +6,8 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
     trained LABEL…     the same on the eight sets with training queries; `-` where there is no result
     sets LABEL         more figures of one label on each set that has a result, beside those of hybrid-minilm
     labels LABEL…      more figures of each label on ToolLens
+    intervals SET LABEL…
+                       three figures of each label on a set, with 95 % intervals
     transfer SET LABEL…
                        NDCG@1/3/5/10 of what was fitted on a set, there and on others
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
@@ -93,6 +95,19 @@ def labels_of_toollens(labels: Sequence[str]) -> list[str]:
     return rows
 
 
+def intervals(labels: Sequence[str]) -> list[str]:
+    name, *recipes = labels
+    names = ("recall@5", "ndcg@5", "comp@5")
+    rows = [f"| {name} | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for label in recipes:
+        held = result(name, label)
+        if held:
+            ends = {each: " to ".join(f"{100 * end:.1f}" for end in held["ci95"][each]) for each in names}
+            cells = (f"{100 * held['metrics'][each]:.1f} ({ends[each]})" for each in names)
+            rows.append(f"| `{label}` | " + " | ".join(cells) + " |")
+    return rows
+
+
 def transfer(labels: Sequence[str]) -> list[str]:
     source, *recipes = labels
     names = (source, *(name for name in TARGETS if name != source))
@@ -136,6 +151,7 @@ KINDS = {
     "trained": trained,
     "sets": sets,
     "labels": labels_of_toollens,
+    "intervals": intervals,
     "transfer": transfer,
     "hidden": hidden,
     "learning": learning,
