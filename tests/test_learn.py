@@ -306,6 +306,20 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
     assert promoted
 
 
+def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -> None:
+    traffic.replay(office, CLEAN, CALLERS)
+    assert learn(office, recipes=["neighbours"]).outcome == "promoted"
+    [entry] = champion.history(office.settings.home)
+    always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
+    models.note(champion.place(office.settings.home, entry.model), floors=always, sure=None)
+    assert office.search("umbrella or raincoat today").answer == "no_tool_fits"
+    more = [{"name": f"tool_{number}", "description": f"Does task {number}."} for number in range(7)]
+    office.add(more[:6], name="few")  # twelve where there were six
+    assert office.search("umbrella or raincoat today").answer == "no_tool_fits"
+    office.add(more, name="few")
+    assert office.search("umbrella or raincoat today").ids[0] == "office/weather/forecast"
+
+
 # --- champions --------------------------------------------------------------------------------------------------------
 
 

@@ -54,6 +54,7 @@ BUNDLED: Final = Path(__file__).with_name("data") / "decision.json"
 FORMAT: Final = "decision/1"
 VIEW: Final = "static"
 CLIP: Final = 4.0  # deviations: beyond, a number says no more
+GROWN: Final = 2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
 NEVER: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -236,10 +237,17 @@ def judge(parts: Parts, stage: Stage) -> Judge | None:
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
     floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
     if parts.model is not None:
-        values = models.read_manifest(parts.model).values
-        floors, sure = msgspec.convert(values.get("floors", NEVER), Floors), values.get("sure")
+        manifest = models.read_manifest(parts.model)
+        floors, sure = _of_model(manifest, len(parts.catalogue)), manifest.values.get("sure")
     signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
     return Judge(decision, signals, {VIEW: encoder}, parts.catalogue.mask, budget, floors, own, sure)
+
+
+def _of_model(manifest: models.Manifest, size: int) -> Floors:
+    """The floors of a fitted model; none, where its catalogue is another one by now: they say nothing there."""
+    small, large = sorted((size, manifest.n_tools))
+    found = manifest.values.get("floors") if large <= GROWN * small else None
+    return msgspec.convert(NEVER if found is None else found, Floors)
 
 
 def bundled() -> tuple[Decision, Encoder]:
