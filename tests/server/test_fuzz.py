@@ -32,7 +32,8 @@ EXAMPLES = 300 if FULL else int(os.environ.get("TOOLSCOUT_FUZZ", "12"))
 CALLERS = {**KEYS, "pat": "tsk_of_pat"}
 PAT = f'[[caller]]\nname = "pat"\nkey = "{hashed_key(CALLERS["pat"])}"\nallow = ["mail/**"]\noperator = true\n'
 AIMS = ("right", "mixed", "random", "random")  # the simplest is tried first
-ECHOED = ("query", "error", "reason")  # where an answer may repeat what it was asked; events repeat what others asked
+# where an answer may repeat what it was asked, in words too; events repeat what others asked
+ECHOED = ("query", "error", "reason", "missing", "causes")
 
 
 @dataclasses.dataclass
@@ -113,7 +114,7 @@ def leaks(world: World, sent: str, told: Any, key: str = "") -> Iterator[str]:
             for mark in (tool.id, tool.description, tool.name):
                 if mark.casefold() in text and mark.casefold() not in common and mark.casefold() not in echo:
                     yield f"{key}: {told}"
-        if told in {tool.source for tool in world.hidden} - {tool.source for tool in world.seen}:
+        if told not in echo and told in {tool.source for tool in world.hidden} - {tool.source for tool in world.seen}:
             yield f"{key}: {told}"
 
 
