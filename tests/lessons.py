@@ -22,6 +22,13 @@ SLANG = {
 }
 BOTH = ["umbrella and somewhere to sleep", "raincoat and a bed for two", "sunglasses and stay overnight"]
 FRAMES = ["{}", "please {}", "i want {} now", "could you {} for me"]
+QUICK_BASE = {  # of a `dpr` below another recipe, over a random encoder
+    "base.epochs": 8,
+    "base.batch": 16,
+    "base.rate": 0.01,
+    "base.precision": "float32",
+    "base.threads": 1,
+}
 
 
 def write(root: Path, name: str = "slang", tools: dict[str, str] = TOOLS) -> Path:

@@ -18,7 +18,7 @@ import traffic
 from tests_cli import run
 from toolscout import champion, metrics, models
 from toolscout.dataset import Dataset
-from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.errors import Changed, ConfigError, NotFound, StoreError
 from toolscout.evidence import Live, collect
 from toolscout.learn import last, learn
 from toolscout.probes import NO_TOOL
@@ -348,6 +348,17 @@ def test_rollback_restores_the_former_answers_exactly(taught: Scout) -> None:
     assert first != plain
     with pytest.raises(NotFound, match="expected a promotion to take back, found none"):
         champion.rollback(home)
+
+
+def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> None:
+    home = taught.settings.home
+    [entry] = champion.history(home)
+    with pytest.raises(Changed, match=f"expected the present champion {entry.model}, found 'another'"):
+        champion.rollback(home, of="another")
+    assert champion.history(home) == [entry]
+    assert champion.rollback(home, of=entry.model) is None
+    with pytest.raises(NotFound, match="found none"):
+        champion.rollback(home, of=entry.model)
 
 
 def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, learned: Path) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from toolscout import models
 from toolscout.database import BUSY_SECONDS, alone, now
-from toolscout.errors import NotFound, StoreError
+from toolscout.errors import Changed, NotFound, StoreError
 
 __all__ = ["Promotion", "Stamp", "changing", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
 
@@ -115,31 +115,42 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
 
     Raises:
         NotFound: if there is none of that name.
-        StoreError: if it is damaged, or the stamp is another one now.
+        StoreError: if it is damaged.
+        Changed: if the stamp is another one now.
     """
     place(home, name)
     with changing(home):
         if over not in ("any", stamp(home)):
-            raise StoreError("expected the champion of before, found that somebody changed it meanwhile: look again")
+            raise Changed("expected the champion of before, found that somebody changed it meanwhile: look again")
         models.verify(place(home, name))
         entry = Promotion(name, now(), why)
         _write(home, [*history(home)[-REMEMBERED + 1 :], entry])
     return entry
 
 
-def rollback(home: Path) -> Promotion | None:
+def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
     """Take the last promotion back; former champions whose model is gone are passed over.
+
+    Args:
+        home: where.
+        of: name of the model that is taken back; by default whoever serves.
 
     Returns:
         The champion there is now; None: the setting `recipe` serves again.
 
     Raises:
         NotFound: if nobody was promoted.
+        Changed: if another one serves than the one named.
     """
-    if not history(home):
-        raise NotFound("expected a promotion to take back, found none: the setting recipe serves already")
+    none = NotFound("expected a promotion to take back, found none: the setting recipe serves already")
+    if not history(home):  # before a lock is made
+        raise none
     with changing(home):
-        left = history(home)[:-1]
+        if not (left := history(home)):
+            raise none
+        if of not in (None, left[-1].model):
+            raise Changed(f"expected the present champion {left[-1].model}, found {of!r:.200}: look again")
+        left.pop()
         while left and not (shelf(home) / left[-1].model / models.MANIFEST).is_file():
             left.pop()
         _write(home, left)

@@ -11,6 +11,7 @@
     │   ├── NotFound               no such tool, source, recipe, model
     │   ├── Denied                 a credential is not valid, or its caller may not do this
     │   ├── StoreError             the store is locked, damaged or from a newer version
+    │   │   └── Changed            somebody else changed meanwhile what was to be changed
     │   ├── Unavailable            a service does not answer now; a way without it is taken where there is one, and said
     │   │   └── TimedOut           what was sent to it was not answered in time, and may have to be paid for
     │   ├── BadReply               a language model's reply is not what it was asked for, after asking again
@@ -26,6 +27,7 @@ from types import ModuleType
 __all__ = [
     "BadEntry",
     "BadReply",
+    "Changed",
     "ConfigError",
     "Denied",
     "MissingExtra",
@@ -79,6 +81,10 @@ class Denied(UserError):
 
 class StoreError(UserError):
     """The store cannot be used: locked, damaged, or written by a newer version."""
+
+
+class Changed(StoreError):
+    """Somebody else changed meanwhile what was to be changed: look again."""
 
 
 class Unavailable(UserError):

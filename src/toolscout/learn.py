@@ -28,7 +28,7 @@ import numpy as np
 from toolscout import champion, models, recipes
 from toolscout.config import Settings
 from toolscout.database import alone, now
-from toolscout.errors import ConfigError, StoreError, UserError
+from toolscout.errors import Changed, ConfigError, UserError
 from toolscout.evidence import Evidence, Example, collect
 from toolscout.lab.fit import fit, prepared
 from toolscout.lab.gate import Sample, Verdict, judge
@@ -166,9 +166,7 @@ def learn(
             models.note(champion.place(home, run.chosen.model), sure=run.sure)
             try:
                 champion.promote(home, run.chosen.model, reason, over=run.over)
-            except StoreError:
-                if champion.stamp(home) == run.over:
-                    raise
+            except Changed:
                 reason, better = f"{run.chosen.model}: somebody changed the champion meanwhile; run it again", False
         verb = "promote" if better else "refuse"
         report = Report(

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import lessons
 from toolscout import recipes
 from toolscout.config import Settings
 from toolscout.encoders.transformer import TransformerEncoder
@@ -16,21 +17,13 @@ from toolscout.store import Catalogue
 from toolscout.testing import check_stage
 from toolscout.types import Search, Tool
 
-BASE = {
-    "base.epochs": 8,
-    "base.batch": 16,
-    "base.rate": 0.01,
-    "base.precision": "float32",
-    "base.threads": 1,
-}
-
 
 # the cosines of a random encoder differ by less than the margins on offer
 @pytest.mark.parametrize("margin", [0.0, 0.0005])
 def test_words_and_a_tuned_encoder_find_what_either_finds_and_new_tools(
     slang: Lesson, bert: str, tmp_path: Path, margin: float
 ) -> None:
-    encoder, changes = TransformerEncoder(bert), BASE | {"base.margin": margin}
+    encoder, changes = TransformerEncoder(bert), lessons.QUICK_BASE | {"base.margin": margin}
     job = prepared(
         "hybrid-dpr", slang, tmp_path / "m", encoder=encoder, changes=changes, settings=Settings(home=tmp_path)
     )

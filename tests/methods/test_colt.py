@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import lessons  # noqa: E402
 from toolscout import recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
@@ -21,14 +22,7 @@ from toolscout.store import Catalogue  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.types import Search, Tool, render  # noqa: E402
 
-BASE = {
-    "base.epochs": 8,
-    "base.batch": 16,
-    "base.rate": 0.01,
-    "base.precision": "float32",
-    "base.threads": 1,
-    "base.margin": 0.0,
-}
+BASE = lessons.QUICK_BASE | {"base.margin": 0.0}
 QUICK = {"epochs": 20, "batch": 16, "rate": 0.01, "length": 4, "patience": 20, "threads": 1, "margin": 0.0}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from toolscout import champion, learn, models
+from toolscout.errors import Changed
 from toolscout.models import Manifest
 from toolscout.policy import Caller
 from toolscout.server.service import Ask, Refused, Service
@@ -89,11 +90,10 @@ async def rollback(ask: Ask[RollbackRequest]) -> Serving:
 
 
 def _rollback(service: Service, caller: Caller, name: str) -> Serving:
-    home = service.scout.settings.home
-    present = champion.current(home)
-    if present is not None and present.name != name:
-        raise Refused(409, f"expected the present champion {present.name}, found {name!r:.200}: look again")
-    champion.rollback(home)
+    try:
+        champion.rollback(service.scout.settings.home, of=name)
+    except Changed as error:
+        raise Refused(409, str(error)) from None
     _log.info("%s took %s back", caller.name, name)
     return _serving(service)
 
