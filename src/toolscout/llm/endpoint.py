@@ -10,12 +10,15 @@ import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.config import refuse_user
 from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, require
 from toolscout.llm.budget import Pace, estimate
 from toolscout.llm.wire import Completion, Request, ToolCall, content
+
+if TYPE_CHECKING:
+    import tenacity
 
 __all__ = ["KEY", "KEY_FILE", "Endpoint", "key"]
 
@@ -93,10 +96,23 @@ class Endpoint:
             Unavailable: if there is no answer.
             BadReply: if the endpoint refuses this request, by its content or its length.
         """
-        import openai
+        import tenacity
 
         ends = math.inf if seconds is None else time.monotonic() + seconds
-        tried = 0
+        again = tenacity.Retrying(
+            retry=lambda state: _worth_it(state, hurried=seconds is not None),
+            wait=_pause,
+            stop=lambda state: state.attempt_number > self._retries or state.upcoming_sleep >= ends - time.monotonic(),
+            sleep=lambda pause: time.sleep(pause),
+            reraise=True,
+        )
+        answer: Completion = again(self._asked, request, ends)
+        return answer
+
+    def _asked(self, request: Request, ends: float) -> Completion:
+        """One try; or several, until the endpoint knows every parameter that is sent."""
+        import openai
+
         while True:
             if not self._pace.wait(ends - time.monotonic()):
                 raise self._error("no turn in time")
@@ -116,11 +132,8 @@ class Endpoint:
                 raise TimedOut(str(self._error("no answer in time"))) from None
             except (openai.APIStatusError, openai.APIConnectionError) as error:
                 status = getattr(error, "status_code", None)
-                pause = _pause(error, tried, hurried=seconds is not None)
-                if pause is None or tried >= self._retries or pause >= ends - time.monotonic():
-                    raise self._error(f"status {status}" if status else type(error).__name__) from None
-                tried += 1
-                time.sleep(pause)
+                found = str(self._error(f"status {status}" if status else type(error).__name__))
+                raise _Busy(found, status, _said(error)) from None
             except (openai.APIError, ValueError) as error:
                 raise self._error(type(error).__name__) from None
 
@@ -174,16 +187,33 @@ class Endpoint:
         )
 
 
-def _pause(error: Any, tried: int, *, hurried: bool) -> float | None:
-    """Seconds until the next try, as the endpoint says or twice as many each time; None: it is of no use.
+class _Busy(Unavailable):
+    """No answer this time: the status, if there was one, and the seconds that the endpoint asks for."""
 
-    In a hurry an endpoint that does not say when gets one more try.
-    """
-    status = getattr(error, "status_code", None)
-    if status is not None and status not in AGAIN and status < 500:
-        return None
+    def __init__(self, text: str, status: int | None, said: float | None) -> None:
+        super().__init__(text)
+        self.status, self.said = status, said
+
+
+def _worth_it(state: tenacity.RetryCallState, *, hurried: bool) -> bool:
+    """Whether to ask again; in a hurry an endpoint that does not say when gets one more try."""
+    error = state.outcome.exception() if state.outcome else None
+    if not isinstance(error, _Busy) or (error.status is not None and error.status not in AGAIN and error.status < 500):
+        return False
+    return state.attempt_number == 1 or not hurried if error.said is None else 0 <= error.said <= LONGEST_SAID
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Seconds until the next try: as the endpoint says, or twice as many each time."""
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, _Busy) and error.said is not None:
+        return error.said
+    return min(LONGEST_PAUSE, 2.0 ** (state.attempt_number - 1) / 2) * random.uniform(0.75, 1.0)
+
+
+def _said(error: Any) -> float | None:
+    """The seconds of the answer's `Retry-After`; None: it says none, or a date."""
     try:
-        said = float(error.response.headers["retry-after"])
+        return float(error.response.headers["retry-after"])
     except (AttributeError, KeyError, ValueError):
-        return None if hurried and tried else min(LONGEST_PAUSE, 2.0**tried / 2) * random.uniform(0.75, 1.0)
-    return said if 0 <= said <= LONGEST_SAID else None
+        return None
