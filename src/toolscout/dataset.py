@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from toolscout.errors import NotFound, SourceError
+from toolscout.types import digest
 
 __all__ = [
     "Dataset",
@@ -274,6 +275,11 @@ class NoTool:
     train: list[Prompt]
     calibrate: list[Prompt]
     test: list[Prompt]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what a fit may see."""
+        return digest("no-tool/1", [self.train, self.calibrate])
 
     @classmethod
     def load(cls, folder: str | Path) -> NoTool:

@@ -14,7 +14,7 @@ from tests_cli import run as cli
 from tiny import tiny_bert
 from toolscout.cli.sweep import values
 from toolscout.config import Settings
-from toolscout.dataset import Dataset
+from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError, UserError
 from toolscout.lab import sweep as module
 from toolscout.lab.fit import fit, lesson, prepared
@@ -93,7 +93,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from toolscout.config import Settings
-from toolscout.dataset import Dataset
+from toolscout.dataset import Dataset, NoTool
 from toolscout.lab import sweep as module
 root, fits, paid = Path(sys.argv[1]), module.fit, []
 def fit(task):
@@ -185,6 +185,7 @@ def test_a_recipe_that_is_not_fitted_and_encoders_can_be_swept(root: Path) -> No
         ({"over": {"encoder": ["static"]}, "recipe": "bm25"}, "expected a recipe that encodes, found bm25"),
         ({"changes": {"kappa": 3.0}}, "--over kappa: expected a setting that is not fixed too"),
         ({"trials": 0}, "--trials: expected 1 or more"),
+        ({"no_tool": NoTool([], [], [])}, "--no-tool: expected a recipe that judges"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_before_anything_is_paid(
@@ -261,3 +262,30 @@ def test_a_file_that_is_no_sweep_is_named_and_the_others_go_on(root: Path) -> No
         f"slang/{name}.sweep.json" for name in ("empty", "moved", "other", "percent")
     ]
     assert len(written) == 2
+
+
+@pytest.mark.slow
+def test_queries_that_need_no_tool_are_learned_from_and_judged(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (root / "chat").mkdir()
+    words = ("good", "fine", "nice", "calm", "warm", "dull")
+    held = [*(("dev", f"{word} evening, how did you sleep") for word in words), ("test", "tell me a story")]
+    rows = [
+        {"_id": f"c{number}", "text": text, "metadata": {"split": part}} for number, (part, text) in enumerate(held)
+    ]
+    rows.append({"_id": "t0", "text": "tell me a story", "metadata": {"split": "test"}})
+    (root / "chat" / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["sweep", "slang", "--data", str(root), "-r", "masstool", "--encoder", str(tiny_bert(tmp_path / "bert"))]
+    command += [word for pair in ("base.epochs=1", "epochs=2", "k=3", "floor=0.0") for word in ("--set", pair)]
+    command += ["--over", "transfer=gate,addition", "--out", str(tmp_path / "out"), "--json"]
+    done = cli(*command, "--no-tool", "chat")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (
+        found["no_tool"]
+        and [set(trial["dev"]) for trial in found["trials"]] == [{"recall@5", "ndcg@5", "comp@5", "detect_auroc"}] * 2
+    )
+    other = cli(*command, "--resume")
+    assert other.exit_code == 1 and "no_tool" in other.output
+    [page, chart] = report(tmp_path / "out")
+    assert chart.name == "sweep-slang-1.png" and "AUROC of the need" in page.read_text()

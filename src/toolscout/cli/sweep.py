@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from toolscout.cli.bench import out_option
-from toolscout.cli.data import changes, data_option, root_of, set_option
+from toolscout.cli.data import below, changes, data_option, root_of, set_option
 from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError
@@ -29,6 +29,7 @@ from toolscout.errors import ConfigError
 @set_option
 @encoder_option
 @click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that judge the need.")
 @click.option("--trials", type=click.IntRange(min=1), help="So many combinations at most; by default all.")
 @click.option("--label", help="Name of the result file; by default the recipe's name.")
 @click.option("--resume", is_flag=True, help="Go on with the same sweep where it stopped.")
@@ -45,6 +46,7 @@ def sweep_command(
     pairs: tuple[str, ...],
     encoder: str | None,
     seed: int,
+    no_tool: str | None,
     trials: int | None,
     label: str | None,
     resume: bool,
@@ -57,11 +59,13 @@ def sweep_command(
 
     Test queries are not scored. Of the models, the best one's stays on the shelf of bench.
     """
+    from toolscout.dataset import NoTool
     from toolscout.lab.bench import label_of, load_dataset
     from toolscout.lab.sweep import Sweep, shown, sweep
 
+    root = root_of(data)
     job = Sweep(
-        load_dataset(name, root_of(data)),
+        load_dataset(name, root),
         recipe,
         values(over),
         Path(out),
@@ -70,6 +74,7 @@ def sweep_command(
         encoder=encoder,
         seed=seed,
         trials=trials,
+        no_tool=NoTool.load(below(root, no_tool)) if no_tool else None,
         settings=load_settings(home=(ctx.obj or {}).get("home")),
     )
     with progress(f"trying {len(job.grid):,} combinations of {recipe}") as say:

@@ -31,6 +31,7 @@ MOST_LINES: Final = 6
 MOST_FAILURES: Final = 24
 MOST_SWEEPS: Final = 12
 MOST_PANELS: Final = 6
+NEED: Final = "detect_auroc"
 
 
 class Written(list[Path]):
@@ -231,7 +232,7 @@ def _decision_chart(folder: Path, name: str, slug: str, held: Sequence[Result], 
     shown: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for each in held:
         path = folder / each.dataset / f"{each.label}.detect.gz"
-        if "detect_auroc" not in each.metrics or not path.is_file():
+        if NEED not in each.metrics or not path.is_file():
             continue
         try:
             rows = read_detect(path)
@@ -240,8 +241,8 @@ def _decision_chart(folder: Path, name: str, slug: str, held: Sequence[Result], 
             problems.append(Problem(path.relative_to(folder).as_posix(), str(error)))
     if not shown:
         return []
-    best = sorted(shown, key=lambda label: -_metric(held, label, "detect_auroc"))[:MOST_LINES]
-    areas = ", ".join(f"{label} {_metric(held, label, 'detect_auroc'):.3f}" for label in best)
+    best = sorted(shown, key=lambda label: -_metric(held, label, NEED))[:MOST_LINES]
+    areas = ", ".join(f"{label} {_metric(held, label, NEED):.3f}" for label in best)
     return [
         Image(
             f"decision-{slug}.png",
@@ -296,13 +297,16 @@ def _sweep_charts(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
     """For each sweep a field a setting: the best of the trials with each value, and all trials as dots."""
     images = []
     for number, swept in enumerate(sweeps[:MOST_SWEEPS], 1):
+        names = {"ndcg@5": "NDCG@5", "comp@5": "COMP@5"}
+        if all(NEED in trial.dev for trial in swept.trials):
+            names[NEED] = "AUROC of the need"
         panels = []
         for name, values in itertools.islice(swept.over.items(), MOST_PANELS):
             ticks = [str(value) for value in values][:MOST_COLUMNS]
             held = [[trial for trial in swept.trials if str(trial.settings[name]) == tick] for tick in ticks]
             series = {
                 metric: [max((100 * trial.dev[metric] for trial in one), default=None) for one in held]
-                for metric in ("ndcg@5", "comp@5")
+                for metric in names
             }
             dots = [
                 (place, 100 * trial.dev[metric]) for place, one in enumerate(held) for trial in one for metric in series
@@ -313,7 +317,7 @@ def _sweep_charts(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
         images.append(
             Image(
                 f"sweep-{slug}-{number}.png",
-                f"Lines: NDCG@5 and COMP@5 on dev of {swept.dataset} by each swept setting of {swept.recipe}; "
+                f"Lines: {' and '.join(names.values())} on dev of {swept.dataset} by each swept setting of {swept.recipe}; "
                 f"best: {chosen} with {100 * best.dev['ndcg@5']:.1f} and {100 * best.dev['comp@5']:.1f} percent.",
                 f"Sweep {swept.label} on dev, {count(len(swept.trials), 'trial')}: each point the best over the other "
                 f"settings, each dot a trial. Best: {chosen}.",

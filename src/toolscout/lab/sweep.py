@@ -20,7 +20,7 @@ import msgspec
 
 from toolscout import metrics, models, recipes
 from toolscout.config import Settings
-from toolscout.dataset import Dataset
+from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError, NotFound, UserError, require
 from toolscout.lab.fit import OF_BASE, Lesson, fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, versions
@@ -56,6 +56,7 @@ class Sweep:
         encoder: by name; None: the recipe's own.
         seed: of the fits, and of the order.
         trials: how many combinations at most; None: all.
+        no_tool: queries that need no tool; the recipe must then judge the need.
         settings: timeouts, and where models and vectors are kept.
     """
 
@@ -68,6 +69,7 @@ class Sweep:
     encoder: str | None = None
     seed: int = 0
     trials: int | None = None
+    no_tool: NoTool | None = None
     settings: Settings = dataclasses.field(default_factory=Settings)
 
     @property
@@ -148,6 +150,8 @@ def _check(job: Sweep) -> None:
         raise ConfigError("--over: expected a setting and its values, found none: write --over NAME=V1,V2")
     if job.trials is not None and job.trials < 1:
         raise ConfigError(f"--trials: expected 1 or more, found {job.trials}")
+    if job.no_tool is not None and not chosen.judges:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
     if chosen.fit is not None:
         for settings in job.grid:
             own = {**job.changes, **settings}
@@ -206,6 +210,7 @@ class _Book:
             "settings": dict(job.changes),
             "data": self.learned.fingerprint,
             "catalogue": models.catalogue_mark(self.learned.tools),
+            **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),
         }
         wanted = msgspec.json.decode(msgspec.json.encode(identity))
         held = self.study.user_attrs.get("sweep")
@@ -213,7 +218,9 @@ class _Book:
             self.study.set_user_attr("sweep", wanted)
         elif held != wanted:
             other = ", ".join(
-                f"{key} {held.get(key)!r} (now {wanted[key]!r})" for key in wanted if held.get(key) != wanted[key]
+                f"{key} {held.get(key)!r} (now {wanted.get(key)!r})"
+                for key in {**held, **wanted}
+                if held.get(key) != wanted.get(key)
             )
             raise UserError(
                 f"{job.journal}: expected the trials of this sweep, found those of another: {other}; "
@@ -325,6 +332,7 @@ class _Book:
             "seed": job.seed,
             "settings": {**chosen.settings, **job.changes},
             "over": {name: list(values) for name, values in job.over.items()},
+            **({"no_tool": True} if job.no_tool else {}),
             "selected_on": "dev",
             "objective": f"mean of {' and '.join(OBJECTIVE)}",
             "sampler": "grid" if self.wanted == len(self.grid) else "tpe",
@@ -370,6 +378,7 @@ def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Calla
             encoder=encoder,
             changes=changes,
             seed=job.seed,
+            no_tool=job.no_tool,
             settings=job.settings,
             vectors=vectors,
             resume=True,

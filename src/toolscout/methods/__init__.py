@@ -214,7 +214,7 @@ class Fitting:
         settings = msgspec.structs.asdict(self.options)
         data = [self.data.fingerprint, models.catalogue_mark(self.tools), *([self.base.job] if self.base else [])]
         if self.no_tool is not None:
-            data.append(digest("no-tool/1", [self.no_tool.train, self.no_tool.calibrate]))
+            data.append(self.no_tool.fingerprint)
         return digest("fit/1", [toolscout.__version__, self.recipe, settings, self.seed, encoder, *data])
 
     def loaded(self) -> Encoder:
