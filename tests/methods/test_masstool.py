@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests_cli import run as cli  # noqa: E402
 from toolscout import recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.dataset import NoTool, Prompt  # noqa: E402
@@ -19,10 +20,11 @@ from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
+from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.calibration import platt  # noqa: E402
-from toolscout.methods.masstool import Pool, Reader, nearest, needs  # noqa: E402
+from toolscout.methods.masstool import Pool, Reader, meanings, nearest, needs  # noqa: E402
 from toolscout.models import Model  # noqa: E402
 from toolscout.pipeline import Stage  # noqa: E402
 from toolscout.store import Catalogue  # noqa: E402
@@ -145,6 +147,28 @@ def test_serving_is_the_network_and_the_network_is_the_paper(transfer: Transfer,
         expected, logit = by_hand(arrays, transfer, rows[number], [pool[place] for place in near[number] if place >= 0])
         np.testing.assert_allclose(found[number].numpy(), expected, atol=1e-4)
         assert logits[number].item() == pytest.approx(logit, abs=1e-4)
+
+
+def test_the_parts_of_a_query_are_shown_apart(slang: Lesson, model: Model, tmp_path: Path) -> None:
+    texts = [*slang.dataset.texts("test").values(), "zzz"]
+    parts = meanings(model, texts)
+    assert set(parts) == {"graph", "search", "joint"}
+    for rows in parts.values():
+        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    stage = pipeline(model, slang.tools)
+    best = model.arrays["tools"] @ unit_rows(sum(parts.values())).T
+    if len(best.T) == len(texts):
+        found = [each.ids[0] for each in stage([Search(query=text) for text in texts])]
+        assert found == [slang.tools[place].id for place in best.argmax(axis=0)]
+    shown = intents(model.folder, slang.dataset)
+    assert set(shown["tsne"]) == {"graph", "search", "joint"} and shown["n_queries"] > 3
+    assert {len(points) for points in shown["tsne"].values()} == {shown["n_queries"]}
+    assert set(shown["cosine"]) == {"graph search", "graph joint", "search joint"}
+    assert all(-1 <= value <= 1 for value in shown["cosine"].values())
+    done = cli("anatomy", str(slang.dataset.folder), "--model", str(model.folder), "--out", str(tmp_path))
+    assert done.exit_code == 0 and "mean cosine of the parts graph and search" in done.output
+    [picture] = (tmp_path / slang.dataset.name).glob("masstool-*.anatomy.intents.png")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) -> tuple[Any, float]:

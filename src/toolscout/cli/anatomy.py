@@ -40,10 +40,11 @@ def anatomy_command(
 
     Compares the mean of the training queries that use a tool with the tool's description: cosines with test queries
     that need it and with others, and t-SNE. Writes SLUG.anatomy.json and PNGs below DIR/DATASET. An encoder that a
-    recipe has tuned lies in its model: --encoder MODEL/encoder.
+    recipe has tuned lies in its model: --encoder MODEL/encoder. A model of masstool is shown by the parts of its query
+    vectors, too.
     """
     from toolscout import encoders
-    from toolscout.lab.anatomy import cost, fitted, geometry
+    from toolscout.lab.anatomy import cost, fitted, geometry, intents
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.machine import commit, machine, versions
     from toolscout.lab.results import ANATOMY, write_json
@@ -65,6 +66,9 @@ def anatomy_command(
             result["cost"] = cost(
                 recipe, tools, texts, encoder=used, model=model, settings=settings, vectors=vectors, say=say
             )
+        if model and (recipe or "").startswith("masstool"):
+            say("what a query's vector is put together of")
+            result["intents"] = intents(model, dataset, seed)
         result["geometry"] = geometry(dataset, tools, used, vectors=vectors, seed=seed, say=say)
     result |= {"versions": versions("scikit-learn"), "commit": commit(), "machine": machine()}
     path = Path(out) / dataset.name / f"{slug(recipe, used.name)}{ANATOMY}"
@@ -106,6 +110,11 @@ def _draw(result: Mapping[str, Any], path: Path) -> list[Path]:
         pictures["tsne"] = charts.cloud(
             f"{title}: t-SNE", {named[name]: points for name, points in found["tsne"].items()}
         )
+    if meant := result.get("intents"):
+        pictures["intents"] = charts.cloud(
+            f"{result['dataset']}, {result['recipe']}: t-SNE of what {meant['n_queries']} queries are put together of",
+            meant["tsne"],
+        )
     if cost:
         rows = [(each["stage"], each["p50"], each["p95"]) for each in cost["stages"]]
         total = cost["total"]
@@ -133,6 +142,8 @@ def _show(result: Mapping[str, Any]) -> None:
         ],
         title=f"{result['dataset']}: cosine of {found['n_queries']:,} test queries with {found['n_tools']:,} tools",
     )  # fmt: skip
+    for pair, cosine in result.get("intents", {}).get("cosine", {}).items():
+        click.echo(f"mean cosine of the parts {' and '.join(pair.split())} of a query: {cosine:.3f}")
     if not found["n_used"]:
         click.echo("no training queries: descriptions alone")
     if cost := result.get("cost"):

@@ -8,6 +8,7 @@ from test queries; nothing is chosen by them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from toolscout import models, recipes
 from toolscout.config import Settings
@@ -23,13 +25,13 @@ from toolscout.dataset import Dataset, Qrels, drop_leaks
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError, require
 from toolscout.lab.machine import peak_mb, percentiles, reset_peak, resident_mb
-from toolscout.methods import Parts
+from toolscout.methods import Parts, masstool
 from toolscout.pipeline import Stage
 from toolscout.store import Catalogue
 from toolscout.types import Search, Tool
 from toolscout.vectors import VectorStore
 
-__all__ = ["FIRST", "box", "cost", "failures", "fitted", "geometry", "stage_costs"]
+__all__ = ["FIRST", "box", "cost", "failures", "fitted", "geometry", "intents", "stage_costs"]
 
 FIRST: Final = 5
 WORST: Final = 10
@@ -239,13 +241,40 @@ def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]
     rows = np.concatenate(list(groups.values()))
     if len(rows) < 4:
         return {name: [] for name in groups}
-    plane = manifold.TSNE(
-        metric="cosine", init="pca", perplexity=min(PERPLEXITY, (len(rows) - 1) / 3), random_state=seed, n_jobs=1
-    ).fit_transform(rows)
+    with threadpool_limits(1):  # so few points wait for each other's threads longer than they take
+        plane = manifold.TSNE(
+            metric="cosine", init="pca", perplexity=min(PERPLEXITY, (len(rows) - 1) / 3), random_state=seed, n_jobs=1
+        ).fit_transform(rows)
     ends = np.cumsum([len(held) for held in groups.values()])[:-1]
     return {
         name: np.round(points.astype(np.float64), 3).tolist()
         for name, points in zip(groups, np.split(plane, ends), strict=True)
+    }
+
+
+def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
+    """The parts of which a model of masstool puts a query together, in one plane (MassTool, Fig. 7).
+
+    Args:
+        folder: of the model.
+        dataset: with a test split.
+        seed: of the sample and of t-SNE.
+
+    Returns:
+        `n_queries`: sampled test queries that have a neighbour among the model's; `tsne`: `graph`, `search`, `joint`,
+        those that the model has, → points [x, y]; `cosine`: two parts → the mean cosine of the two of a query.
+    """
+    test = _sampled(dataset.split("test"), SHOWN, np.random.default_rng(seed))
+    parts = masstool.meanings(models.load(folder), [dataset.queries[query] for query in test])
+    pairs = itertools.combinations(parts, 2)
+    return {
+        "n_queries": len(parts["graph"]),
+        "tsne": _tsne(parts, seed),
+        "cosine": {
+            f"{one} {other}": round(float((parts[one] * parts[other]).sum(axis=1).mean()), 6) for one, other in pairs
+        }
+        if len(parts["graph"])
+        else {},
     }
 
 
@@ -316,8 +345,6 @@ def stage_costs(stage: Stage, texts: Sequence[str], k: int = FIRST) -> dict[str,
         `n`: how many searches; `stages`: `{stage, p50, p95, share}`, where `share` is the stage's part of all the time;
         `total`: {p50, p95} of whole searches.
     """
-    from threadpoolctl import threadpool_limits
-
     times: dict[tuple[str, int], list[float]] = {}
     totals: list[float] = []
     with threadpool_limits(1):

@@ -317,7 +317,8 @@ def _sweep_charts(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
         images.append(
             Image(
                 f"sweep-{slug}-{number}.png",
-                f"Lines: {' and '.join(names.values())} on dev of {swept.dataset} by each swept setting of {swept.recipe}; "
+                f"Lines: {' and '.join(names.values())} on dev of {swept.dataset} by each swept setting of "
+                f"{swept.recipe}; "
                 f"best: {chosen} with {100 * best.dev['ndcg@5']:.1f} and {100 * best.dev['comp@5']:.1f} percent.",
                 f"Sweep {swept.label} on dev, {count(len(swept.trials), 'trial')}: each point the best over the other "
                 f"settings, each dot a trial. Best: {chosen}.",

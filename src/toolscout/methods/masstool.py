@@ -33,10 +33,11 @@ from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.sets import Sets
 from toolscout.methods.tuning import FOLDER, Amount, Count, Graphs, kept, trained
 from toolscout.methods.usage import softmax
+from toolscout.models import Model
 from toolscout.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import Tool, digest, render
 
-__all__ = ["Options", "Pool", "Reader", "fit", "make"]
+__all__ = ["Options", "Pool", "Reader", "fit", "make", "meanings"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Places = npt.NDArray[np.intp]
@@ -229,16 +230,28 @@ class Reader:
         return np.asarray(self._linear("need", self._hidden(rows))[:, 0], dtype=np.float64)
 
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, npt.NDArray[np.float64]]:
-        """Queries → their vectors (eq. 6), `(n, d)`, and the logits of their need, `(n,)`.
+        """Queries → their vectors (eq. 6), the sum of `parts`, `(n, d)`, and the logits of their need, `(n,)`."""
+        hidden = self._hidden(rows)
+        total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
+        return total.astype(np.float32), np.asarray(self._linear("need", hidden)[:, 0], dtype=np.float64)
+
+    def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+        """`graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero where there is no neighbour.
 
         Args:
             rows: (n, d) of the encoder.
             values: of the pool.
             near: (n, K) places in it; -1: none.
+
+        Returns:
+            Those parts that the model has.
         """
-        hidden, graph = self._hidden(rows), 2 * rows
-        total, found = unit_rows(graph), graph
+        return self._parts(rows, self._hidden(rows), values, near)
+
+    def _parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+        graph = found = 2 * rows
         some: npt.NDArray[np.bool_] = np.ones(len(rows), dtype=np.bool_)
+        parts = {"graph": unit_rows(graph)}
         if "attend" in self._layers:
             there = near >= 0
             some = np.asarray(there.any(axis=1))
@@ -246,10 +259,10 @@ class Reader:
             fits = np.einsum("nd,nkd->nk", self._times(graph, self._layers["attend"].T), held)
             weights = np.where(there, softmax(np.where(there | ~some[:, None], fits, -np.inf)), 0.0)
             found = np.einsum("nk,nkd->nd", weights, held)
-            total = total + unit_rows(found) * some[:, None]
+            parts["search"] = unit_rows(found) * some[:, None]
         if self.transfer != "none":
-            total = total + unit_rows(self._joined(hidden, found)) * some[:, None]
-        return total.astype(np.float32), np.asarray(self._linear("need", hidden)[:, 0], dtype=np.float64)
+            parts["joint"] = unit_rows(self._joined(hidden, found)) * some[:, None]
+        return parts
 
     def _joined(self, hidden: Vectors, found: Vectors) -> Vectors:
         if self.transfer == "gate":
@@ -344,6 +357,16 @@ class _Growing:
             pool = self._fitted
         self._held = version, len(new) - len(some), pool
         return pool
+
+
+def meanings(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
+    """The parts of queries' vectors in a fitted model, see `Reader.parts`, of queries that have a neighbour in it."""
+    options = model.manifest.settings
+    rows = FittedEncoder(model.folder / FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
+    pool = Pool(model.arrays["keys"], model.arrays["pool"])
+    near = pool.near(rows, options["k"].value, options["floor"].value)
+    some = (near >= 0).any(axis=1)
+    return Reader(model.arrays, options["transfer"].value).parts(rows[some], pool.values, near[some])
 
 
 def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
