@@ -30,6 +30,28 @@ def test_platt_finds_the_slope_and_the_shift_that_were_put_in() -> None:
         assert share == pytest.approx(told[inside].mean(), abs=0.02)
 
 
+@pytest.mark.parametrize("scale", [0.01, 0.3, 1.0, 3.0, 5.0, 20.0])
+def test_logits_of_any_scale_are_calibrated_alike(scale: float) -> None:
+    rng = np.random.default_rng(1)
+    yes, no = scale * rng.normal(2.0, 1.0, size=1_500), scale * rng.normal(-1.6, 1.1, size=400)
+    by, plain = platt(yes, no), platt(yes / scale, no / scale)
+    assert by["slope"] * scale == pytest.approx(plain["slope"], rel=1e-4)
+    assert by["shift"] == pytest.approx(plain["shift"], rel=1e-3)
+    later = np.concatenate([scale * rng.normal(2.0, 1.0, size=20_000), scale * rng.normal(-1.6, 1.1, size=20_000)])
+    told = sigmoid(by["slope"] * later + by["shift"])
+    truth = np.repeat([1.0, 0.0], 20_000)
+    assert np.mean((told > 0.5) == truth) > 0.94
+    bins = np.minimum((10 * told).astype(int), 9)
+    assert sum(abs((told - truth)[bins == each].sum()) for each in range(10)) / len(told) < 0.02
+
+
+def test_two_kinds_that_never_meet_have_a_finite_slope() -> None:
+    by = platt(np.linspace(5.0, 30.0, 300), np.linspace(-30.0, -5.0, 40))
+    assert 0 < by["slope"] < 10
+    alike = platt(np.ones(50), np.ones(70))
+    assert sigmoid(np.array([alike["slope"] + alike["shift"]])) == pytest.approx(0.5, abs=0.01)
+
+
 @pytest.mark.parametrize("n", [300, 2_000])
 def test_the_budget_is_kept_on_requests_that_were_not_seen(n: int) -> None:
     later = drawn(999, 20_000)

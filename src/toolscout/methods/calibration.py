@@ -14,6 +14,7 @@ __all__ = ["BUDGETS", "floors", "platt"]
 Values = npt.NDArray[np.float64]
 BUDGETS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 CLOSE: Final = 1e-9
+STEPS: Final = 100
 
 
 def platt(yes: Values, no: Values) -> dict[str, float]:
@@ -26,19 +27,27 @@ def platt(yes: Values, no: Values) -> dict[str, float]:
         no: of what is not.
     """
     logits = np.concatenate([yes, no])
+    scale = float(logits.std()) or 1.0
     targets = np.repeat([(len(yes) + 1) / (len(yes) + 2), 1 / (len(no) + 2)], [len(yes), len(no)])
     mass = np.repeat([0.5 / len(yes), 0.5 / len(no)], [len(yes), len(no)])
-    columns = np.stack([logits, np.ones_like(logits)], axis=1)
-    found = np.array([1.0, 0.0])
-    for _ in range(50):
+    columns = np.stack([logits / scale, np.ones_like(logits)], axis=1)
+
+    def cost(found: Values) -> float:
+        sums = columns @ found
+        return float(mass @ (np.logaddexp(0, sums) - targets * sums))
+
+    found: Values = np.zeros(2)
+    for _ in range(STEPS):
         shares = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
         slope = columns.T @ (mass * (shares - targets))
-        bend = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-9 * np.eye(2)
+        bend = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-12 * np.eye(2)
         step = np.linalg.solve(bend, slope)
-        found = found - step * min(1.0, 10 / max(1e-12, float(np.abs(step).max())))
-        if np.abs(step).max() < 1e-9:
+        while cost(found - step) > cost(found) + CLOSE and np.abs(step).max() > CLOSE:
+            step = step / 2  # confident logits bend so little that a whole step would overshoot
+        found = found - step
+        if np.abs(step).max() < CLOSE:
             break
-    return {"slope": float(found[0]), "shift": float(found[1])}
+    return {"slope": float(found[0]) / scale, "shift": float(found[1])}
 
 
 def floors(need: Values, fit: Values | None = None, mass: Values | None = None) -> Floors:
