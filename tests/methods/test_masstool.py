@@ -34,7 +34,7 @@ from toolscout.types import Search, Tool  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 30, "threads": 1}
-OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new"}
+OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "flow": "queries"}
 CHAT = ["why? why?", "who? when? why?", "what? where?", "how? why? who?", "when? when?", "where? how?", "is it? why?"]
 ALSO = ["when? why?", "who? who? what?", "how? where?", "what? what? why?", "where? when? how?", "is he? when?"]
 
@@ -183,7 +183,7 @@ def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) ->
     def unit(vector: Any) -> Any:
         return vector / math.sqrt(sum(value * value for value in vector))
 
-    hidden = np.array([max(0.0, value) for value in linear("project", row)])
+    hidden = np.array([max(0.0, value) for value in linear("project", row * math.sqrt(len(row)))])
     graph = row + row  # a later query: its own vector in both views
     total = unit(graph)
     found = graph

@@ -16,7 +16,7 @@ from toolscout import training  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.training import Plan, Task, batches, train  # noqa: E402
 
-PLAN = Plan(epochs=6, batch=8, rate=0.05, patience=6, target="right", threads=1)
+PLAN = Plan(epochs=6, batch=8, rate=0.05, patience=6, targets=("right",), threads=1)
 
 
 class Toy(Task):

@@ -51,6 +51,8 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     Attributes:
         base: the recipe whose encoder is the backbone; it stays as it is.
         seen: a training query sees itself with its edges (`graph`), as published, or as a later query will (`new`).
+        flow: what flows along the edges: a tool is what its queries make of it, as published, or it stays its own
+            vector and only `queries` become what their tools make of them.
         search: whether neighbours are searched (SUIM).
         k: how many at most.
         floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
@@ -61,12 +63,12 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
 
     base: str = "dpr"
     seen: Literal["graph", "new"] = "graph"
+    flow: Literal["both", "queries"] = "both"
     search: bool = True
     k: Count = 20
     floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
     transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "gate"
     need: Amount = 0.2
-    scaled: bool = False
     epochs: Count = 100
     patience: Count = 10
 
@@ -97,6 +99,7 @@ def fit(job: Fitting) -> None:
     passed = np.where(likeness > options.floor, near, -1)
 
     judges = bool(options.need and len(held))
+    data = [job.data.fingerprint, *([job.no_tool.fingerprint] if job.no_tool else [])]
 
     def judge(arrays: Arrays) -> dict[str, float]:
         towers = Reader(arrays, options.transfer)
@@ -116,10 +119,13 @@ def fit(job: Fitting) -> None:
         chat=learned,
         judge=judge,
         shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
-        identity=digest("masstool/1", [encoder.fingerprint, job.data.fingerprint, len(learned), options]),
+        identity=digest(
+            "masstool/2", [encoder.fingerprint, job.data.fingerprint, job.no_tool and job.no_tool.fingerprint, options]
+        ),
         seed=job.seed,
     )
-    done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"))
+    targets = ("ndcg@5", "detect_auroc") if judges else ("ndcg@5",)
+    done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
     arrays = task.arrays()
     values: dict[str, Any] = {
         "tool_length": encoder.tool_length,
@@ -202,16 +208,19 @@ class Pool:
     def added(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """A pool with more queries, without training.
 
-        A query joins with what one layer of propagation would bring it at once: its own vector and the mean of its
-        tools' in the tool view, and the same again in the scene view, whose scene is that mean.
+        A query joins with its own vector and the mean of its tools', in both views, whose scene is that mean; the tools
+        weigh what everything beside its own vector weighs in a query of the pool, on average.
 
         Args:
             rows: (n, d) of the encoder.
             tools: the final vectors of each query's tools, (≥ 1, d).
         """
-        means = np.stack([each.mean(axis=0) for each in tools]) if len(tools) else np.empty_like(rows)
-        values = 2 * (rows + unit_rows(means)) if len(tools) else rows
-        return Pool(np.concatenate([self.keys, rows]), np.concatenate([self.values, values.astype(np.float32)]))
+        if not len(rows):
+            return self
+        means = unit_rows(np.stack([each.mean(axis=0) for each in tools]))
+        weight = float(np.linalg.norm(self.values - 2 * self.keys, axis=1).mean())
+        values = (2 * rows + weight * means).astype(np.float32)
+        return Pool(np.concatenate([self.keys, rows]), np.concatenate([self.values, values]))
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
@@ -281,7 +290,7 @@ class Reader:
         return summed
 
     def _hidden(self, rows: Vectors) -> Vectors:
-        return np.maximum(self._linear("project", rows), 0)
+        return np.maximum(self._linear("project", rows * np.float32(rows.shape[1] ** 0.5)), 0)
 
     def _linear(self, name: str, rows: Vectors) -> Vectors:
         return self._times(rows, self._layers[f"{name}.weight"]) + self._layers[f"{name}.bias"]

@@ -54,7 +54,7 @@ class Plan:
         schedule: how the rate falls to 0 afterwards, or that it does not.
         clip: largest norm of the gradients.
         patience: stop after so many epochs without a better dev.
-        target: the dev figure to choose the epoch by; higher is better.
+        targets: the dev figures whose sum chooses the epoch; higher is better.
         seed: of everything random.
         threads: of the processor; 0: as many as torch takes by itself.
     """
@@ -67,7 +67,7 @@ class Plan:
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     clip: float = 1.0
     patience: int = 2
-    target: str = "ndcg@5"
+    targets: tuple[str, ...] = ("ndcg@5",)
     seed: int = 0
     threads: int = 0
 
@@ -273,8 +273,8 @@ class _Loop:
         with torch.no_grad():
             figures = self.task.figures()
         self.at.history.append({"loss": self.at.loss / self.at.step, **figures})
-        target = [each.get(self.plan.target, math.inf) for each in self.at.history]
-        if self.at.best < 0 or target[-1] > target[self.at.best] or not figures:
+        quality = [sum(each.get(name, math.inf) for name in self.plan.targets) for each in self.at.history]
+        if self.at.best < 0 or quality[-1] > quality[self.at.best] or not figures:
             self.at.best = self.at.epoch
             self.best = {name: value.detach().clone() for name, value in self.task.module.state_dict().items()}
         self.at.epoch, self.at.step, self.at.loss = self.at.epoch + 1, 0, 0.0

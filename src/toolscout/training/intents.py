@@ -26,6 +26,7 @@ class IntentShape(Shape):
     """What the towers are made of; see `methods.masstool.Options`."""
 
     seen: Literal["graph", "new"]
+    flow: Literal["both", "queries"]
     search: bool
     transfer: Transfer
     need: float
@@ -57,7 +58,7 @@ class Towers(torch.nn.Module):
         Returns:
             (n, d), a sum of three unit rows, or of fewer where there is no neighbour or no transfer; and (n,).
         """
-        hidden = functional.relu(self.project(rows))
+        hidden = self.hidden(rows)
         logits = self.need(hidden).squeeze(1)
         total = functional.normalize(graph, dim=1)
         found, some = graph, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -70,6 +71,10 @@ class Towers(torch.nn.Module):
         if self.transfer != "none":
             total = total + functional.normalize(self._joined(hidden, found), dim=1) * some[:, None]
         return total, logits
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """What the detection tower makes of queries (eq. 1), (n, d); of unit rows, brought to a mean square of 1."""
+        return functional.relu(self.project(rows * rows.shape[1] ** 0.5))
 
     def _joined(self, hidden: Tensor, found: Tensor) -> Tensor:
         """`e_q^joint`: what detection knows, passed on (section 4.2.3, appendix B.2)."""
@@ -137,6 +142,8 @@ class Intents(Collaboration):
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """One step on some queries that need tools, and as great a share of those that need none."""
         in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned)
+        if self.shape.flow == "queries":
+            tools = self.tools
         graph, places = in_scene + in_tool, torch.from_numpy(rows)
         own = graph[places] if self.shape.seen == "graph" else 2 * self.rows[places]
         near = torch.from_numpy(self.near[rows]).to(self.device)
@@ -157,14 +164,15 @@ class Intents(Collaboration):
         """Binary cross-entropy (eq. 3, with its minus sign); both kinds of queries count alike."""
         count = max(1, round(len(self.chat) * len(logits) / self.size))
         drawn = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))
-        others = self.towers.need(functional.relu(self.towers.project(self.chat[drawn]))).squeeze(1)
+        others = self.towers.need(self.towers.hidden(self.chat[drawn])).squeeze(1)
         return (functional.softplus(-logits).mean() + functional.softplus(others).mean()) / 2
 
     def arrays(self) -> dict[str, Vectors]:
         """What later queries need: the pool's graph vectors, the tools' vectors, the layers; over all edges."""
         with torch.no_grad():
             in_scene, _, in_tool, tools, _ = self.views(self.query_scene, self.query_tool)
-            found: dict[str, Any] = {"pool": in_scene + in_tool, "tools": tools}
+            own = self.shape.flow == "queries"
+            found: dict[str, Any] = {"pool": in_scene + in_tool, "tools": self.tools if own else tools}
             found |= {f"towers.{name}": values for name, values in self.towers.state_dict().items()}
             return {name: values.detach().cpu().numpy() for name, values in found.items()}
 
