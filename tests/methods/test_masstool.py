@@ -34,7 +34,7 @@ from toolscout.types import Search, Tool  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 30, "threads": 1}
-OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "flow": "queries"}
+OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "scaled": False}
 CHAT = ["why? why?", "who? when? why?", "what? where?", "how? why? who?", "when? when?", "where? how?", "is it? why?"]
 ALSO = ["when? why?", "who? who? what?", "how? where?", "what? what? why?", "where? when? how?", "is he? when?"]
 
@@ -183,13 +183,14 @@ def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) ->
     def unit(vector: Any) -> Any:
         return vector / math.sqrt(sum(value * value for value in vector))
 
-    hidden = np.array([max(0.0, value) for value in linear("project", row * math.sqrt(len(row)))])
+    hidden = np.array([max(0.0, value) for value in linear("project", row)])
+    logit = float(linear("need", math.sqrt(len(row)) * hidden)[0])
     graph = row + row  # a later query: its own vector in both views
     total = unit(graph)
     found = graph
     if "towers.attend" in arrays:
         if not near:
-            return total, float(linear("need", hidden)[0])
+            return total, logit
         fits = [float(graph @ arrays["towers.attend"] @ each) for each in near]
         mass = [math.exp(fit - max(fits)) for fit in fits]
         found = sum(weight / sum(mass) * each for weight, each in zip(mass, near, strict=True))
@@ -212,7 +213,7 @@ def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) ->
             for weight, offering in zip(mass, (hidden, found), strict=True):
                 joined = joined + weight / sum(mass) * linear("join.2", offering)
         total = total + unit(joined)
-    return total, float(linear("need", hidden)[0])
+    return total, logit
 
 
 def test_the_nearest_are_those_of_a_full_sort_and_a_query_is_never_its_own(model: Model) -> None:

@@ -119,9 +119,7 @@ def fit(job: Fitting) -> None:
         chat=learned,
         judge=judge,
         shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
-        identity=digest(
-            "masstool/2", [encoder.fingerprint, job.data.fingerprint, job.no_tool and job.no_tool.fingerprint, options]
-        ),
+        identity=digest("masstool/2", [encoder.fingerprint, *data, options]),
         seed=job.seed,
     )
     targets = ("ndcg@5", "detect_auroc") if judges else ("ndcg@5",)
@@ -236,13 +234,13 @@ class Reader:
 
     def logits(self, rows: Vectors) -> npt.NDArray[np.float64]:
         """(n,) how much each query needs a tool, before calibration."""
-        return np.asarray(self._linear("need", self._hidden(rows))[:, 0], dtype=np.float64)
+        return self._asked(self._hidden(rows))
 
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, npt.NDArray[np.float64]]:
         """Queries → their vectors (eq. 6), the sum of `parts`, `(n, d)`, and the logits of their need, `(n,)`."""
         hidden = self._hidden(rows)
         total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
-        return total.astype(np.float32), np.asarray(self._linear("need", hidden)[:, 0], dtype=np.float64)
+        return total.astype(np.float32), self._asked(hidden)
 
     def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
         """`graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero where there is no neighbour.
@@ -290,7 +288,10 @@ class Reader:
         return summed
 
     def _hidden(self, rows: Vectors) -> Vectors:
-        return np.maximum(self._linear("project", rows * np.float32(rows.shape[1] ** 0.5)), 0)
+        return np.maximum(self._linear("project", rows), 0)
+
+    def _asked(self, hidden: Vectors) -> npt.NDArray[np.float64]:
+        return np.asarray(self._linear("need", hidden * np.float32(hidden.shape[1] ** 0.5))[:, 0], dtype=np.float64)
 
     def _linear(self, name: str, rows: Vectors) -> Vectors:
         return self._times(rows, self._layers[f"{name}.weight"]) + self._layers[f"{name}.bias"]

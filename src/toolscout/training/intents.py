@@ -58,8 +58,8 @@ class Towers(torch.nn.Module):
         Returns:
             (n, d), a sum of three unit rows, or of fewer where there is no neighbour or no transfer; and (n,).
         """
-        hidden = self.hidden(rows)
-        logits = self.need(hidden).squeeze(1)
+        hidden = functional.relu(self.project(rows))
+        logits = self.asked(hidden)
         total = functional.normalize(graph, dim=1)
         found, some = graph, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         if self.attend is not None:
@@ -72,9 +72,10 @@ class Towers(torch.nn.Module):
             total = total + functional.normalize(self._joined(hidden, found), dim=1) * some[:, None]
         return total, logits
 
-    def hidden(self, rows: Tensor) -> Tensor:
-        """What the detection tower makes of queries (eq. 1), (n, d); of unit rows, brought to a mean square of 1."""
-        return functional.relu(self.project(rows * rows.shape[1] ** 0.5))
+    def asked(self, hidden: Tensor) -> Tensor:
+        """The logits of the need (eq. 2), (n,); what comes of unit rows is brought to a mean square of about 1."""
+        logits: Tensor = self.need(hidden * hidden.shape[1] ** 0.5).squeeze(1)
+        return logits
 
     def _joined(self, hidden: Tensor, found: Tensor) -> Tensor:
         """`e_q^joint`: what detection knows, passed on (section 4.2.3, appendix B.2)."""
@@ -164,7 +165,7 @@ class Intents(Collaboration):
         """Binary cross-entropy (eq. 3, with its minus sign); both kinds of queries count alike."""
         count = max(1, round(len(self.chat) * len(logits) / self.size))
         drawn = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))
-        others = self.towers.need(self.towers.hidden(self.chat[drawn])).squeeze(1)
+        others = self.towers.asked(functional.relu(self.towers.project(self.chat[drawn])))
         return (functional.softplus(-logits).mean() + functional.softplus(others).mean()) / 2
 
     def arrays(self) -> dict[str, Vectors]:
