@@ -206,8 +206,8 @@ class Pool:
     def added(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """A pool with more queries, without training.
 
-        A query joins with its own vector and the mean of its tools', in both views, whose scene is that mean; the tools
-        weigh what everything beside its own vector weighs in a query of the pool, on average.
+        A query joins with its own vector and, of the same weight, the mean of its tools', in both views: what one layer
+        of propagation would bring it if it were its tools' only query. A query of the pool has 0.6 to 0.85 of that.
 
         Args:
             rows: (n, d) of the encoder.
@@ -215,9 +215,7 @@ class Pool:
         """
         if not len(rows):
             return self
-        means = unit_rows(np.stack([each.mean(axis=0) for each in tools]))
-        weight = float(np.linalg.norm(self.values - 2 * self.keys, axis=1).mean())
-        values = (2 * rows + weight * means).astype(np.float32)
+        values = (2 * (rows + unit_rows(np.stack([each.mean(axis=0) for each in tools])))).astype(np.float32)
         return Pool(np.concatenate([self.keys, rows]), np.concatenate([self.values, values]))
 
 
