@@ -223,7 +223,11 @@ class Fitting:
 
     def query_rows(self, encoder: Encoder, queries: Sequence[str]) -> Vectors:
         """Vectors of queries by id, `(n, dim)` float32 unit rows; of an expensive encoder they are kept."""
-        return _encoded(encoder, self.vectors, [self.texts[query] for query in queries], "query", self._progress)
+        return self.text_rows(encoder, [self.texts[query] for query in queries])
+
+    def text_rows(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
+        """The same of queries that have no id here, such as those that need no tool."""
+        return _encoded(encoder, self.vectors, list(texts), "query", self._progress)
 
     def tool_rows(self, encoder: Encoder, style: str = "named") -> Vectors:
         """Vectors of `tools`; see `encoders.encode_tools`."""

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout import metrics
-from toolscout.dataset import NoTool
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.evidence import Example
 from toolscout.fusion import DEPTH
@@ -93,7 +92,7 @@ def fit(job: Fitting) -> None:
     used = np.zeros(len(tools), dtype=np.bool_)
     used[np.concatenate(gold)] = True
     _, scene_of = Sets.among(gold)
-    learned, held = _chat(encoder, job.no_tool)
+    learned, held = _chat(job, encoder)
     near, likeness = nearest(rows[:n], rows, options.k + 1)
     near, likeness = _without_itself(near, likeness, n, options.k)
     passed = np.where(likeness > options.floor, near, -1)
@@ -149,14 +148,10 @@ def fit(job: Fitting) -> None:
     )
 
 
-def _chat(encoder: Encoder, no_tool: NoTool | None) -> tuple[Vectors, Vectors]:
+def _chat(job: Fitting, encoder: Encoder) -> tuple[Vectors, Vectors]:
     """Rows of queries that need no tool: those to train on, and those to calibrate with."""
-    if no_tool is None:
-        empty = np.empty((0, encoder.dim), dtype=np.float32)
-        return empty, empty
-    learned, held = (
-        encoder.encode([each.text for each in part], "query") for part in (no_tool.train, no_tool.calibrate)
-    )
+    parts = (job.no_tool.train, job.no_tool.calibrate) if job.no_tool else ((), ())
+    learned, held = (job.text_rows(encoder, [each.text for each in part]) for part in parts)
     return learned, held
 
 
