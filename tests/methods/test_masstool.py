@@ -22,20 +22,19 @@ from toolscout.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.methods import Parts, dpr  # noqa: E402
+from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.calibration import platt  # noqa: E402
-from toolscout.methods.dpr import FittedEncoder  # noqa: E402
 from toolscout.methods.masstool import Pool, Reader, meanings, nearest, needs  # noqa: E402
 from toolscout.models import Model  # noqa: E402
 from toolscout.pipeline import Stage  # noqa: E402
 from toolscout.store import Catalogue  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.intents import Towers, Transfer  # noqa: E402
-from toolscout.types import Search, Tool, render  # noqa: E402
+from toolscout.types import Search, Tool  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 30, "threads": 1}
-OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "scaled": False, "flow": "both"}
+OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "scaled": False}
 CHAT = ["why? why?", "who? when? why?", "what? where?", "how? why? who?", "when? when?", "where? how?", "is it? why?"]
 ALSO = ["when? why?", "who? who? what?", "how? where?", "what? what? why?", "where? when? how?", "is he? when?"]
 
@@ -58,7 +57,7 @@ def fitted(slang: Lesson, bert: str, home: Path, name: str = "masstool", **chang
     job = prepared(
         name,
         slang,
-        home / "out" / f"{name}-{len(changes)}-{changes.get('flow')}",
+        home / "out" / f"{name}-{len(changes)}",
         encoder=TransformerEncoder(bert),
         changes={**QUICK, **BASE, **changes},
         settings=Settings(home=home),
@@ -98,17 +97,6 @@ def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert:
     [found] = stage([Search(query="please umbrella")])
     assert found.need is None and "need" not in stage.writes
     assert set(found.ids) == {tool.id for tool in slang.tools}
-
-
-@pytest.mark.parametrize("flow", ["both", "queries"])
-def test_a_tool_is_what_flows_to_it_or_its_own_vector(slang: Lesson, bert: str, home: Path, flow: str) -> None:
-    """Without a step that moves anything, tools that keep their own vectors are those of the encoder."""
-    model = fitted(slang, bert, home, **{**OURS, "flow": flow, "epochs": 1, "rate": 1e-12, "queries": "frozen"})
-    encoder = FittedEncoder(model.folder / "encoder", model.manifest.values["tool_length"])
-    own = encoder.encode([render(tool, dpr.STYLE) for tool in slang.tools], "tool")
-    cosines = (model.arrays["tools"] * own).sum(axis=1)
-    assert (cosines > 0.9999).all() == (flow == "queries")
-    assert np.abs(model.arrays["pool"] - 2 * model.arrays["keys"]).max() > 0.1  # queries are what their tools make them
 
 
 @pytest.mark.parametrize("name", ["masstool-no-suim", "masstool-no-adakt", "masstool-no-df", "masstool-no-cl"])

@@ -8,9 +8,9 @@ training (`Pool.added`). A tool that no training query used keeps the encoder's 
 
 Where this differs from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours
 pass; a query without neighbours is its own part alone; the contrast compares cosines, as the released code does and
-eq. 11 does not; the need is calibrated on queries that were not trained on; the epoch is chosen on dev. What was not
-worth its place on dev is a setting, and not the default: a query that sees its own edges in training (`seen`), tools
-that are what their queries make of them (`flow`), COLT's list-wise loss over ten tools (`loss`, `length`).
+eq. 11 does not; the need is calibrated on queries that were not trained on; the epoch is chosen on dev. Two parts
+that were not worth their place on dev are settings, and not the default: a query that sees its own edges in training
+(`seen`), and COLT's list-wise loss over ten tools (`loss`, `length`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     Attributes:
         base: the recipe whose encoder is the backbone; it stays as it is.
         seen: a training query sees itself with its edges (`graph`), as published, or as a later query will (`new`).
-        flow: what flows along the edges: a tool is what its queries make of it, as published, or it stays its own
-            vector and only `queries` become what their tools make of them.
         search: whether neighbours are searched (SUIM).
         k: how many at most.
         floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
@@ -64,7 +62,6 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
 
     base: str = "dpr"
     seen: Literal["graph", "new"] = "new"
-    flow: Literal["both", "queries"] = "queries"
     search: bool = True
     k: Count = 20
     floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7

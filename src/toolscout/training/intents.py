@@ -26,7 +26,6 @@ class IntentShape(Shape):
     """What the towers are made of; see `methods.masstool.Options`."""
 
     seen: Literal["graph", "new"]
-    flow: Literal["both", "queries"]
     search: bool
     transfer: Transfer
     need: float
@@ -143,8 +142,6 @@ class Intents(Collaboration):
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """One step on some queries that need tools, and as great a share of those that need none."""
         in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned)
-        if self.shape.flow == "queries":
-            tools = self.tools
         graph, places = in_scene + in_tool, torch.from_numpy(rows)
         own = graph[places] if self.shape.seen == "graph" else 2 * self.rows[places]
         near = torch.from_numpy(self.near[rows]).to(self.device)
@@ -172,8 +169,7 @@ class Intents(Collaboration):
         """What later queries need: the pool's graph vectors, the tools' vectors, the layers; over all edges."""
         with torch.no_grad():
             in_scene, _, in_tool, tools, _ = self.views(self.query_scene, self.query_tool)
-            own = self.shape.flow == "queries"
-            found: dict[str, Any] = {"pool": in_scene + in_tool, "tools": self.tools if own else tools}
+            found: dict[str, Any] = {"pool": in_scene + in_tool, "tools": tools}
             found |= {f"towers.{name}": values for name, values in self.towers.state_dict().items()}
             return {name: values.detach().cpu().numpy() for name, values in found.items()}
 
