@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests_cli import run as cli
-from toolscout.dataset import Dataset, read_run
+from toolscout.dataset import Dataset, in_dev, read_run
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
+from toolscout.lab.fit import lesson
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
@@ -218,7 +219,7 @@ def test_what_training_saw_is_judged_by_the_fold_that_scores_the_query(
     gold = dataset.split("test")
     parents = {tool: tool.partition("/")[0] for tool in TOOLS}
     for fold in dataset.folds(spec, parent_of={tool: [parent] for tool, parent in parents.items()}):
-        seen = {parents[tool] for query in fold.train for tool in gold[query]}
+        seen = {parents[tool] for query in fold.train if not in_dev(query) for tool in gold[query]}
         for query in fold.test:
             known = [parents[tool] in seen for tool in gold[query]]
             value = "seen" if all(known) else "mixed" if any(known) else "unseen"
@@ -233,6 +234,29 @@ def test_what_training_saw_is_judged_by_the_fold_that_scores_the_query(
     assert all(row["recall@5"]["p"] == 1.0 for row in compared["parents"].values())
     shown = cli("compare", "x", "x", "--dataset", "small", "--out", str(root.parent / "out"), "--data", str(root))
     assert shown.exit_code == 0 and "parents in training" in shown.output
+
+
+def test_what_only_dev_needs_is_not_seen_by_training(root: Path) -> None:
+    many(root, 60)
+    file = root / "small" / "qrels" / "test.tsv"
+    dev = {f"n{number}" for number in range(60) if in_dev(f"n{number}")}
+    file.write_text(
+        "".join(
+            line.replace("weather/forecast", "mail/send") if line.partition("\t")[0] in dev else line
+            for line in file.read_text().splitlines(keepends=True)
+        )
+    )
+    dataset = Dataset.load(root / "small", root=root)
+    tools = read_tools(dataset.folder, "d").tools
+    table = groups(dataset, "test", tools, "query:3")
+    for fold in dataset.folds("query:3"):
+        learned = lesson(dataset, tools, {}, fold.train)
+        assert dev & set(fold.train) == set(learned.dev)
+        known = {tool for gold in learned.train.values() for tool in gold}
+        for query in fold.test:
+            [gold] = dataset.split("test")[query]
+            assert table["tools"][query] == table["parents"][query] == ("seen" if f"d/{gold}" in known else "unseen")
+    assert {query for query, value in table["parents"].items() if value == "unseen"} == dev != set()
 
 
 # --- recipes that ask a language model --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import msgspec
 
 from toolscout import metrics, recipes
 from toolscout.config import Settings
-from toolscout.dataset import Dataset, Fold, NoTool, Qrels, seen_labels, write_detect, write_run
+from toolscout.dataset import Dataset, Fold, NoTool, Qrels, in_dev, seen_labels, write_detect, write_run
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
 from toolscout.lab.fit import fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
@@ -236,8 +236,9 @@ def groups(
     """The slices of a result: those of `Dataset.groups`, and what training saw of each query's gold.
 
     `tools` says it of the gold tools, `parents` of what they belong to, if that is not the same for all: `seen`,
-    `mixed` or `unseen` (`seen_labels`). With folds it is judged by the training part of the fold that scores the query;
-    after training on another dataset, of the tools alone, which are the same where id and name are (`models.places`).
+    `mixed` or `unseen` (`seen_labels`). With folds it is judged by the training part of the fold that scores the query,
+    without the tenth of it that is dev; after training on another dataset, of the tools alone, which are the same where
+    id and name are (`models.places`).
     """
     qrels, table = dataset.split(split), dataset.groups(split)
     if train_on is not None and train_on.name != dataset.name:
@@ -247,7 +248,13 @@ def groups(
         return {**table, "tools": seen_labels({"": met}, qrels)}
     cut = _folds(dataset, split, folds, tools)
     if cut is not None:
-        pairs = [tuple({query: qrels[query] for query in side} for side in fold) for fold in cut]
+        pairs = [
+            (
+                {query: qrels[query] for query in fold.train if not in_dev(query)},
+                {query: qrels[query] for query in fold.test},
+            )
+            for fold in cut
+        ]
     else:
         pairs = [(dataset.qrels["train"], qrels)] if "train" in dataset.qrels else []
     parents = _parents(tools)
