@@ -21,7 +21,7 @@ from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.crossencoder import GRAPHS, Blend  # noqa: E402
+from toolscout.methods.crossencoder import BLENDS, GRAPHS, Blend  # noqa: E402
 from toolscout.models import Model  # noqa: E402
 from toolscout.pipeline import Stage  # noqa: E402
 from toolscout.store import Catalogue  # noqa: E402
@@ -73,6 +73,13 @@ def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: 
     for one, other in zip(first(searches[:8]), stage(searches[:8]), strict=True):
         assert set(one.ids[:5]) == set(other.ids[:5]) and one.ids[5:] == other.ids[5:]
         assert all(0.0 < hit.score < 1.0 for hit in other.hits[:5])
+
+
+def test_one_that_learned_nothing_leaves_the_order_of_a_good_first_stage(slang: Lesson, bert: str, home: Path) -> None:
+    dull = fitted(slang, bert, home, "dull", base="neighbours", rate=1e-9, epochs=1, precise="float32")
+    first, alone = dull.manifest.values["first_stage"], dull.manifest.values["logits_alone"]
+    assert first["ndcg@5"] > 0.95 > 0.7 > alone["ndcg@5"]
+    assert dull.manifest.settings["blend"].value == BLENDS[-1] and dull.manifest.metrics == first
 
 
 def test_a_search_needs_no_torch_beyond_its_first_stage(model: Model) -> None:

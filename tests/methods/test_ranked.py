@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolscout.methods.ranked import trust
+from toolscout.methods.ranked import clear, trust
 from toolscout.metrics import PerQuery
 
 
@@ -24,4 +24,11 @@ def test_a_loss_that_is_the_same_for_every_query_is_clear() -> None:
 
 def test_equal_figures_and_a_single_query() -> None:
     assert trust({0.0: found(0.5, 0.5), 8.0: found(0.5, 0.5)}) == 8.0
-    assert trust({0.0: found(1.0), 8.0: found(0.0)}) == 0.0
+    assert trust({0.0: found(1.0), 8.0: found(0.0)}) == 8.0, "one query shows nothing"
+    assert trust({0.0: found(1.0, 1.0), 8.0: found(0.0, 0.0)}) == 0.0
+
+
+def test_a_gain_is_clear_above_one_standard_error() -> None:
+    assert clear(np.array([0.1, 0.1, 0.1])) and clear(np.array([1.0, 0.0, 1.0, 0.0, 1.0]))
+    assert not clear(np.array([1.0, -1.0, 1.0])) and not clear(np.array([0.0, 0.0]))
+    assert not clear(np.array([1.0])) and not clear(np.array([]))

@@ -43,7 +43,7 @@ __all__ = ["Blend", "Judge", "Judging", "Options", "export", "fit", "make", "rea
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
 LABEL: Final = "crossencoder"
 STYLE: Final = "short"
-BLENDS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+BLENDS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # the last is the first stage, but for near ties
 RIDGE: Final = 1e-3
 PROBES: Final = 64  # pairs in which the peaks of the activations are looked for
 TELL: Final = 50
@@ -319,7 +319,7 @@ class _Study:
         weights = BLENDS if self.options.blend is None else (self.options.blend,)
         found = {weight: self.judge(logits + weight * self.distances) for weight in weights}
         best = trust(found)
-        blend = dataclasses.replace(self.scale, weight=best)
+        blend = dataclasses.replace(self.scale, weight=best, slope=1 / (1 + best))
         totals = (logits + best * self.distances)[self.there]
         if totals.size:
             slope, offset = logistic(totals[:, None], self.dev.gold[self.there], RIDGE).tolist()

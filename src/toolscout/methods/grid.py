@@ -1,4 +1,13 @@
-"""ToolRerank's search for its five numbers: every candidate of the dev queries is read once, then all is arithmetic."""
+"""ToolRerank's search for its five numbers: every candidate of the dev queries is read once, then all is arithmetic.
+
+A new order has to earn its place: of the settings on offer the first is the plainest, and it is left only for one that
+is clearly better on dev, query by query (`ranked.clear`); among equals the first is taken.
+
+* Of the limits the plainest is to read all, which is the cross-encoder itself, with the weight that dev gave it. Few
+  of the dev queries need what training never saw: dev says how far to read of what it saw, and next to nothing of the
+  rest, which the paper would have read further, not less. A short m_u that is no worse on dev is no evidence.
+* Of each half of the hierarchy it is to leave it out, and then what changes least.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +25,19 @@ from toolscout.methods import JUDGED, Fitting
 from toolscout.methods.crossencoder import Judge
 from toolscout.methods.families import Chosen, Families, extends
 from toolscout.methods.hierarchy import diverse, extended, truncated
-from toolscout.methods.ranked import Ranked
+from toolscout.methods.ranked import Ranked, clear
 from toolscout.types import Search
 
-__all__ = ["DEPTH", "Grid"]
+__all__ = ["Grid", "limits"]
 
-DEPTH: Final = 50
-LIMITS: Final = ((10, 50), (10, 30), (30, 50), (10, 10), (30, 30), (50, 50), (30, 10), (50, 30), (50, 10))
+LIMITS: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
 THRESHOLDS: Final = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 MOST: Final = (4, 3, 2)
+
+
+def limits(options: Any) -> list[tuple[int, int]]:
+    """m_s and m_u on offer, the plainest first."""
+    return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMITS))
 
 
 class Grid:
@@ -59,46 +72,45 @@ class Grid:
 
     def figures(self, rankings: Sequence[Sequence[str]]) -> dict[str, float]:
         """Of a ranking for each query."""
-        return self._over(range(len(rankings)), rankings)
+        return self._over(range(len(rankings)), rankings).means()
 
     def search(self, hierarchical: bool) -> tuple[Chosen, dict[str, float]]:
-        """The best settings, and their figures; each half of the hierarchy is chosen by its own queries."""
-        options, best, figures = self.options, Chosen(DEPTH, DEPTH), dict.fromkeys(JUDGED, -1.0)
-        given = {(options.seen or one, options.unseen or other): None for one, other in LIMITS}
-        for done, limits in enumerate(given, 1):
-            chosen = Chosen(*limits)
-            lists = [self._read(row, limits) for row in range(len(self.ranked.queries))]
-            if hierarchical:
-                chosen = self._halves(chosen, lists)
-            found = self.figures([self._final(row, each, chosen) for row, each in enumerate(lists)])
-            self.by_limits["/".join(map(str, limits))] = found
-            told = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
-            self.job.say(f"limits {limits[0]} and {limits[1]} ({done} of {len(given)}): {told}")
-            if sum(found.values()) > sum(figures.values()):
-                best, figures = chosen, found
-        return best, figures
+        """The settings, and their figures; each half of the hierarchy is chosen by its own queries."""
+        rows = range(len(self.ranked.queries))
+        tried, found = [], []
+        for pair in (offered := limits(self.options)):
+            lists = [self._read(row, pair) for row in rows]
+            tried.append(self._halves(Chosen(*pair), lists) if hierarchical else Chosen(*pair))
+            found.append(self._over(rows, [self._final(row, lists[row], tried[-1]) for row in rows]))
+            self.by_limits["/".join(map(str, pair))] = means = found[-1].means()
+            told = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+            self.job.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {told}")
+        best = _earned(found)
+        return tried[best], found[best].means()
 
     def _halves(self, chosen: Chosen, lists: Sequence[Sequence[int]]) -> Chosen:
-        options, rows = self.options, range(len(lists))
-        ones = [row for row in rows if self.single[row]]
-        others = [row for row in rows if not self.single[row]]
-        for half, grid in (
-            (ones, [{"sure": sure} for sure in ([*THRESHOLDS, 0.0] if options.sure is None else [options.sure])]),
-            (others, self._pairs()),
-        ):
-            tried = [msgspec.structs.replace(chosen, **each) for each in grid]
-            quality = [
-                sum(self._over(half, [self._final(row, lists[row], each) for row in half]).values()) for each in tried
+        for single, offered in ((True, self._sure()), (False, self._groups())):
+            half = [row for row in range(len(lists)) if self.single[row] == single]
+            tried = [msgspec.structs.replace(chosen, **each) for each in offered]
+            chosen = tried[
+                _earned([self._over(half, [self._final(row, lists[row], each) for row in half]) for each in tried])
+                if half
+                else 0
             ]
-            chosen = tried[int(np.argmax(quality))]
         return chosen
 
-    def _pairs(self) -> list[dict[str, Any]]:
+    def _sure(self) -> list[dict[str, Any]]:
+        """What algorithm 1 may be told, the plainest first."""
+        given = self.options.sure
+        return [{"sure": each} for each in ((0.0, *THRESHOLDS) if given is None else (given,))]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """What algorithm 2 may be told, the plainest first."""
         options = self.options
         cosines = THRESHOLDS if options.alike is None else (options.alike,)
-        numbers = MOST if options.each is None else (options.each,)
-        pairs = [{"alike": one, "each": other} for one, other in itertools.product(cosines, numbers)]
-        return [*pairs, {"alike": cosines[0], "each": 0}] if options.each is None else pairs
+        off = [{"alike": cosines[0], "each": 0}] if options.each is None else []
+        pairs = itertools.product(MOST if options.each is None else (options.each,), cosines)
+        return [*off, *({"alike": one, "each": other} for other, one in pairs)]
 
     def _read(self, row: int, limits: tuple[int, int]) -> list[int]:
         """R: the columns of a query's candidates that are kept, in the order of the cross-encoder."""
@@ -135,9 +147,14 @@ class Grid:
             self._known[row, family] = dict(zip(ids, self.judge.others(search, ids).tolist(), strict=True))
         return self._known[row, family]
 
-    def _over(self, rows: Sequence[int], rankings: Sequence[Sequence[str]]) -> dict[str, float]:
-        if not rankings:
-            return dict.fromkeys(JUDGED, 0.0)
+    def _over(self, rows: Sequence[int], rankings: Sequence[Sequence[str]]) -> metrics.PerQuery:
         queries = [self.ranked.queries[row] for row in rows]
         golds = {query: self.job.dev[query] for query in queries}
-        return metrics.score(dict(zip(queries, rankings, strict=True)), golds, JUDGED).means()
+        return metrics.score(dict(zip(queries, rankings, strict=True)), golds, JUDGED)
+
+
+def _earned(found: Sequence[metrics.PerQuery]) -> int:
+    """Which of the settings on offer: the best, if it is clearly better than the first, else that one."""
+    totals = [np.sum(list(each.values.values()), axis=0) for each in found]
+    best = int(np.argmax([each.mean() for each in totals]))
+    return best if clear(totals[best] - totals[0]) else 0

@@ -14,7 +14,7 @@ from toolscout.metrics import PerQuery
 from toolscout.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Ranked", "trust"]
+__all__ = ["Ranked", "clear", "trust"]
 
 BATCH: Final = 512
 
@@ -58,21 +58,22 @@ class Ranked:
         }
 
 
-def trust(found: Mapping[float, PerQuery]) -> float:
-    """The weight of the first stage: the greatest that is not clearly worse on dev than the best one.
+def clear(gain: npt.NDArray[np.float64]) -> bool:
+    """Whether what is gained, query by query, is more than one standard error of its mean; one query shows nothing.
 
-    A new order has to earn its place. "Clearly" is more than one standard error of the difference between both, query
-    by query (the one-standard-error rule of Breiman et al., Classification and Regression Trees, 1984, §3.4.3).
+    The one-standard-error rule of Breiman et al., Classification and Regression Trees, 1984, §3.4.3.
+    """
+    return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+def trust(found: Mapping[float, PerQuery]) -> float:
+    """The weight of the first stage: the greatest that is not clearly worse on dev than the best one (see `clear`).
+
+    A new order has to earn its place.
 
     Args:
         found: weight → ndcg@5 and comp@5 on dev.
     """
     totals = {weight: each.values["ndcg@5"] + each.values["comp@5"] for weight, each in found.items()}
     best = totals[max(totals, key=lambda weight: totals[weight].mean())]
-
-    def near(values: npt.NDArray[np.float64]) -> bool:
-        short = best - values
-        error = short.std(ddof=1) / np.sqrt(len(short)) if len(short) > 1 else 0.0
-        return bool(short.mean() <= error)
-
-    return max(weight for weight, values in totals.items() if near(values))
+    return max(weight for weight, values in totals.items() if not clear(best - values))

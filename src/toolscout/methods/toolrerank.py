@@ -7,8 +7,8 @@ What the paper calls the tool of an API is `Tool.parent`. Over a recipe that rea
 3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed;
 4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
 
-The thresholds are those of the paper's grid that are best on dev. Beside them stands 0, which leaves a half of the
-hierarchy out: where dev shows that it does harm, it is not used. With flat paths the hierarchy is off, and says so.
+The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates
+and leaving a half of the hierarchy out (see `methods.grid`). With flat paths the hierarchy is off, and says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolscout.errors import ConfigError
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging, read_all, taken_apart
 from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
-from toolscout.methods.grid import DEPTH, Grid
+from toolscout.methods.grid import Grid, limits
 from toolscout.methods.logistic import logistic, sigmoid
 from toolscout.methods.ranked import Ranked
 from toolscout.methods.tuning import Count, Whole
@@ -87,7 +87,7 @@ def fit(job: Fitting) -> None:
     judged = dict(list(job.dev.items())[:: -(-len(job.dev) // options.judged)])
     place = {tool.id: number for number, tool in enumerate(job.tools)}
     job.say(f"ranking {len(judged):,} dev queries with the first stage of {job.base.recipe}")
-    ranked = Ranked(job, judged, DEPTH, place, first)
+    ranked = Ranked(job, judged, max(map(max, limits(options))), place, first)
     logits = read_all(job, ranked, judging.judge)
     hierarchical = options.hierarchy != "none" and not families.flat
     encoder = job.loaded() if hierarchical else None

@@ -1,0 +1,102 @@
+"""toolrerank's grid: what is chosen on dev has to be clearly better than what is plainest."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from toolscout.methods.crossencoder import Blend
+from toolscout.methods.families import Chosen, Families
+from toolscout.methods.grid import Grid, limits
+from toolscout.methods.toolrerank import Options
+from toolscout.types import Search, Tool
+
+TOOLS = [Tool(id=f"s/{number:02}", name=f"t{number}", path=(f"family{number // 4}",)) for number in range(64)]
+PLAIN = Chosen(50, 50, alike=0.9)
+
+
+def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range(16), **options: Any) -> Grid:
+    """A grid of queries that have the tools 0, 1, 2 … as their candidates in this order, with these logits."""
+    given = Options(**options)
+    depth = max(map(max, limits(given)))
+    queries = [f"q{number}" for number in range(len(golds))]
+    dev = {query: {TOOLS[tool].id: 1 for tool in gold} for query, gold in zip(queries, golds, strict=True)}
+    job: Any = SimpleNamespace(
+        tools=TOOLS, dev=dev, texts=dict(zip(queries, queries, strict=True)), say=lambda text: None
+    )
+    ranked: Any = SimpleNamespace(
+        queries=queries,
+        candidates=np.tile(np.arange(depth), (len(queries), 1)),
+        scores=np.tile(np.linspace(1, 0, depth), (len(queries), 1)),
+    )
+
+    def others(search: Search, ids: list[str]) -> Any:
+        return np.full(len(ids), 0.1)
+
+    judge: Any = SimpleNamespace(blend=Blend(), others=others)
+    families = Families(TOOLS)
+    return Grid(
+        job,
+        given,
+        ranked,
+        np.tile(np.asarray(logits, dtype=float)[:depth], (len(queries), 1)),
+        families,
+        {families.of[TOOLS[4 * family].id] for family in seen},
+        judge,
+        np.eye(len(TOOLS), dtype=np.float32),
+        single or [True] * len(queries),
+    )
+
+
+FALLING = np.linspace(3, -6, 50)
+
+
+def test_what_changes_nothing_on_dev_is_not_used() -> None:
+    for single in (True, False):
+        grid = made([{0}] * 6, FALLING, [single] * 6)
+        chosen, figures = grid.search(True)
+        assert chosen == PLAIN and figures == {"recall@5": 1.0, "ndcg@5": 1.0, "comp@5": 1.0}
+        assert len(grid.by_limits) == 9 and next(iter(grid.by_limits)) == "50/50"
+
+
+def test_a_half_of_the_hierarchy_is_used_where_it_is_clearly_better_and_by_its_own_queries() -> None:
+    scattered = FALLING - 3.5
+    scattered[[0, 4, 5, 6, 7]] = [3, 0, 0, 0, 0]  # before 1, 2 and 3, which belong to what is best
+    found, _ = made([{0, 1, 2, 3}] * 6, scattered).search(True)
+    assert found == Chosen(50, 50, sure=0.9, alike=0.9)
+    crowded, _ = made([{0, 1, 4, 5, 8}] * 6, FALLING, [False] * 6).search(True)
+    assert crowded == Chosen(50, 50, alike=0.9, each=2)  # nobody asks for one parent alone: that half stays off
+
+
+def test_one_query_switches_nothing_on_and_what_is_given_stays() -> None:
+    golds = [{0, 4, 8, 12, 16}]
+    assert made(golds, FALLING, [False]).search(True)[0] == PLAIN
+    assert made(golds, FALLING, [False], each=2).search(True)[0] == Chosen(50, 50, alike=0.9, each=2)
+    assert made(golds, FALLING, [False], sure=0.7).search(True)[0] == Chosen(50, 50, sure=0.7, alike=0.9)
+    assert made(golds * 6, FALLING, [False] * 6, alike=0.8, each=0).search(True)[0] == Chosen(50, 50, alike=0.8)
+
+
+def test_gains_here_and_losses_there_are_not_clear() -> None:
+    several, one = {0, 1, 4, 5, 8}, {0, 1, 2, 3, 4}
+    golds = [several, one, several, one, several, one, several]
+    free, on = made(golds, FALLING, [False] * 7), made(golds, FALLING, [False] * 7, each=2)
+    assert sum(on.search(True)[1].values()) > sum(free.figures([free.ids(0)] * 7).values())
+    assert free.search(True)[0] == PLAIN
+
+
+def test_less_is_read_only_where_dev_says_clearly_that_it_is_better() -> None:
+    misled = FALLING.copy()
+    misled[10:15] = 5.0  # the cross-encoder is wrong on what lies deeper
+    seen, _ = made([{0, 1, 2}] * 6, misled).search(False)
+    assert (seen.seen, seen.unseen) == (10, 50), "of what training saw, not of the rest"
+    new, _ = made([{0, 1, 2}] * 6, misled, seen=range(2)).search(False)
+    assert (new.seen, new.unseen) == (10, 10), "of equals the one that reads no less of what is new"
+    assert made([{0, 1, 2}] * 6, FALLING).search(False)[0] == Chosen(50, 50)
+
+
+def test_no_more_is_read_than_the_largest_limit_on_offer() -> None:
+    assert limits(Options(seen=10, unseen=10)) == [(10, 10)]
+    assert limits(Options(seen=30)) == [(30, 50), (30, 30), (30, 10)]
+    assert limits(Options())[0] == (50, 50) and len(limits(Options())) == 9
