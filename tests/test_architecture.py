@@ -13,7 +13,7 @@ ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors"},
     {"config", "pipeline", "metrics", "dataset", "database", "pins"},
-    {"store", "vectors"},
+    {"store", "vectors", "readings"},
     {"llm", "encoders", "fusion", "sources", "indexes", "journal", "models", "policy", "prior", "names"},
     {"training", "trust", "why", "champion", "evidence", "listening", "probes", "signals"},
     {"lint"},

@@ -5,14 +5,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests_cli import run as cli
+from toolscout import recipes
+from toolscout.config import Settings
 from toolscout.dataset import Dataset, in_dev, read_run
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
 from toolscout.lab.fit import lesson
+from toolscout.methods import Parts, plain
+from toolscout.methods.crossencoder import Blend, Judge, Judging
+from toolscout.pipeline import Stage
+from toolscout.readings import kept
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
@@ -257,6 +264,30 @@ def test_what_only_dev_needs_is_not_seen_by_training(root: Path) -> None:
             [gold] = dataset.split("test")[query]
             assert table["tools"][query] == table["parents"][query] == ("seen" if f"d/{gold}" in known else "unseen")
     assert {query for query, value in table["parents"].items() if value == "unseen"} == dev != set()
+
+
+def test_pairs_are_read_once_for_all_runs_but_anew_for_latency(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Reader:
+        length, fingerprint = 16, "reader"
+
+        def logits(self, query: str, texts: Any, deadline: float | None = None) -> Any:
+            asked.extend([query] * len(texts))
+            return np.array([float(len(text)) for text in texts])
+
+    def make(parts: Parts, settings: Any) -> Stage:
+        judge = Judge(kept(Reader(), parts.readings), parts.catalogue.tools(), Blend())
+        return plain.bm25(parts, {}) >> Judging(judge, 5)
+
+    monkeypatch.setitem(recipes.RECIPES, "reads", recipes.Recipe("reads", "Reads pairs.", make))
+    settings = Settings(home=root.parent / "home")
+    first = run(job(root, recipe="reads", label="one", settings=settings)).result
+    pairs = len(asked) // 3  # of the four queries: scored once, warmed up with, and timed
+    again = run(job(root, recipe="reads", label="two", settings=settings)).result
+    assert first["metrics"] == again["metrics"] and first["latency_ms"]["p50"] > 0 and again["latency_ms"]["p50"] > 0
+    assert len(asked) == 3 * pairs + 2 * pairs > 0
+    assert first["batch_qps"] > 0 and again["batch_qps"] is None, "a rate that earlier readings made is none"
 
 
 # --- recipes that ask a language model --------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from toolscout.methods.crossencoder import Judging
 from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
 from toolscout.models import Model
 from toolscout.pipeline import Pipeline
+from toolscout.readings import Readings
 from toolscout.store import Catalogue
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
@@ -153,33 +154,63 @@ def test_a_base_that_reads_no_pairs_is_refused(slang: Lesson, bert: str, home: P
         )
 
 
+@pytest.mark.parametrize(
+    "calls", [12, 25]
+)  # among the candidates of the 23 dev queries, and in what their parents bring in
 def test_what_was_read_before_a_kill_is_not_read_again(
-    slang: Lesson, bert: str, home: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+    slang: Lesson, bert: str, home: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    monkeypatch.setattr("toolscout.methods.crossencoder.TELL", 5)
-    read: list[str] = []
+    less = {"extend": "both", "seen": 1, "unseen": 1, "hierarchy": "single", "sure": 0.0001}
+    whole = fit(job(slang, bert, home, "toolrerank", **less)).manifest
+    read: list[tuple[str, str]] = []
+    left = [calls]
     logits = OnnxPairs.logits
 
-    def counted(self: OnnxPairs, query: str, *about: Any) -> Any:
-        if len(read) == 12:
+    def counted(self: OnnxPairs, query: str, texts: Sequence[str], *about: Any) -> Any:
+        if not left[0]:
             raise KeyboardInterrupt
-        read.append(query)
-        return logits(self, query, *about)
+        left[0] -= 1
+        read.extend((query, text) for text in texts)
+        return logits(self, query, texts, *about)
 
     monkeypatch.setattr(OnnxPairs, "logits", counted)
-    begun = dataclasses.replace(job(slang, bert, home, "toolrerank"), out=home / "again")
+    begun = dataclasses.replace(job(slang, bert, home, "toolrerank", **less), out=home / f"again{calls}")
     with pytest.raises(KeyboardInterrupt):
         fit(begun)
-    read.clear()
-    with monkeypatch.context() as inner:
-        inner.setattr(OnnxPairs, "logits", lambda self, *about: (read.append(about[0]), logits(self, *about))[1])
-        again = fit(dataclasses.replace(begun, resume=True))
-    assert again.manifest.metrics == model.manifest.metrics
-    assert {name: each.value for name, each in again.manifest.settings.items()} == {
-        name: each.value for name, each in model.manifest.settings.items()
-    }
-    asked = [slang.dataset.queries[query] for query in slang.dev]
-    assert [text for text in read if text in asked][: len(asked) - 10] == asked[10:]
+    before, left[0] = len(read), 1_000
+    again = fit(dataclasses.replace(begun, resume=True)).manifest
+    assert len(set(read)) == len(read) > before and left[0] < 1_000
+    assert (again.metrics, again.settings, again.values["truncation"]) == (
+        whole.metrics,
+        whole.settings,
+        whole.values["truncation"],
+    )
+    assert not begun.work.exists()
+
+
+def test_what_one_fit_read_serves_the_next_and_the_searches(
+    slang: Lesson, bert: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, str]] = []
+    logits = OnnxPairs.logits
+
+    def counted(self: OnnxPairs, query: str, texts: Sequence[str], *about: Any) -> Any:
+        read.extend((query, text) for text in texts)
+        return logits(self, query, texts, *about)
+
+    monkeypatch.setattr(OnnxPairs, "logits", counted)
+    readings = Readings(tmp_path)
+    names = ("toolrerank", "toolrerank-none", "crossencoder-10")
+    tasks = {name: dataclasses.replace(job(slang, bert, home, name), readings=readings) for name in names}
+    made = {name: fit(dataclasses.replace(task, out=tmp_path / name)) for name, task in tasks.items()}
+    searches = [Search(query=slang.dataset.queries[query]) for query in slang.dev]
+    for model in made.values():
+        pipeline(model, slang.tools, bert, readings=readings)(searches)
+    assert len(set(read)) == len(read) > 0
+    [plain] = pipeline(made["toolrerank"], slang.tools, bert)(searches[:1])
+    assert len(set(read)) < len(read), "a search keeps nothing"
+    [same] = pipeline(made["toolrerank"], slang.tools, bert, readings=readings)(searches[:1])
+    assert same.ids == plain.ids and [h.score for h in same.hits] == pytest.approx([h.score for h in plain.hits])
 
 
 # --- the stages by hand -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from toolscout.encoders import split_identifiers
 from toolscout.encoders.onnx import GRAPH, TOKENIZER
 from toolscout.errors import ConfigError, require
+from toolscout.types import digest
 
 __all__ = ["INPUTS", "OUTPUT", "OnnxPairs", "write"]
 
@@ -29,6 +31,7 @@ class OnnxPairs:
 
     Attributes:
         length: pieces that are read of a pair, the marks of its beginning, middle and end included.
+        fingerprint: of graph, tokenizer and length.
     """
 
     def __init__(self, folder: Path, length: int) -> None:
@@ -44,16 +47,17 @@ class OnnxPairs:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
-            self._session = runtime.InferenceSession(
-                (folder / GRAPH).read_bytes(), options, providers=["CPUExecutionProvider"]
-            )
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
+            graph, pieces = (folder / GRAPH).read_bytes(), (folder / TOKENIZER).read_bytes()
+            self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(pieces)
         except Exception as error:  # neither library has a base class for what it raises here
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"{folder}: expected a cross-encoder, found none that can be loaded: {reason}") from None
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(length, strategy="longest_first")
         self._inputs = [each.name for each in self._session.get_inputs()]
+        marks = [hashlib.blake2b(each, digest_size=16).hexdigest() for each in (graph, pieces)]
+        self.fingerprint = digest("pairs/1", [*marks, length])
 
     def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> npt.NDArray[np.float64]:
         """How much the query needs each tool, as a logit, in the order of the texts.

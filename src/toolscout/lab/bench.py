@@ -26,6 +26,7 @@ from toolscout.lab.results import write_json
 from toolscout.methods.feedback import degraded
 from toolscout.models import Model, keys, places
 from toolscout.pipeline import Cut, Stage
+from toolscout.readings import Readings
 from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue
 from toolscout.types import Search, Tool
@@ -176,17 +177,21 @@ def run(
     needs: dict[str, float] = {}
     models: list[Model] = []
     fit_seconds = seconds = 0.0
-    worse = 0
+    worse, known = 0, False
     folds = _folds(job.dataset, job.split, job.folds, tools)
-    for part in _parts(job, tools, qrels, folds, resume or shelved, say):
+    readings = Readings(job.settings.home / "bench")
+    for part in _parts(job, tools, qrels, folds, readings, resume or shelved, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
+        taken = readings.taken
         found, needed, without, spent = _rank(job, part.stage, part.queries)
-        worse += without
+        worse, known = worse + without, known or readings.taken > taken
         ranking |= found
         needs |= needed
         fit_seconds, seconds = fit_seconds + part.seconds, seconds + spent
         models += [part.model] if part.model else []
     write_run(job.run_path, job.label, ranking)
+    with readings.rest():
+        latency = {} if part.stage.asks else _latency(job, part.stage, list(qrels))
     measured = figures(
         qrels,
         {query: [tool for tool, _ in hits] for query, hits in ranking.items()},
@@ -205,8 +210,8 @@ def run(
         **(_fitted(models) if models else {}),
         "fit_seconds": round(fit_seconds, 3),
         **({"degraded": worse} if part.stage.asks else {}),
-        "latency_ms": {} if part.stage.asks else _latency(job, part.stage, list(qrels)),
-        "batch_qps": None if part.stage.asks else round(len(qrels) / seconds, 1),
+        "latency_ms": latency,
+        "batch_qps": None if part.stage.asks or known else round(len(qrels) / seconds, 1),
         "peak_rss_mb": round(peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
@@ -334,6 +339,7 @@ def _parts(
     tools: Sequence[Tool],
     qrels: Qrels,
     folds: Sequence[Fold] | None,
+    readings: Readings,
     resume: bool,
     say: Callable[[str], None],
 ) -> Iterator[_Part]:
@@ -352,6 +358,7 @@ def _parts(
         job.settings,
         VectorStore(job.settings.home / "bench"),
         progress=lambda done, every: told(f"embedding {done:,} of {every:,} tools"),
+        readings=readings,
     )
     if chosen.encodes and (chosen.fit or (job.encoder and chosen.encoder)):
         parts = dataclasses.replace(parts, encoder=parts.loaded())
@@ -414,6 +421,7 @@ def _fit(
         no_tool=job.no_tool,
         settings=job.settings,
         vectors=parts.vectors,
+        readings=parts.readings,
         resume=resume,
         say=say,
     )

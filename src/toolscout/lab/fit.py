@@ -19,6 +19,7 @@ from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.methods import Base, Fitting, Parts
 from toolscout.models import Data, Manifest, Model
 from toolscout.pipeline import Floors
+from toolscout.readings import Readings
 from toolscout.store import Catalogue
 from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
@@ -115,6 +116,7 @@ def prepared(
     no_tool: NoTool | None = None,
     settings: Settings | None = None,
     vectors: VectorStore | None = None,
+    readings: Readings | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Fitting:
@@ -130,6 +132,7 @@ def prepared(
         no_tool: queries that need no tool.
         settings: timeouts and the like.
         vectors: where vectors of texts are kept.
+        readings: where what cross-encoders read is kept.
         resume: keep a finished model of the same fit, and go on with an interrupted one.
         say: told every setting with its origin, and what is going on.
 
@@ -151,7 +154,14 @@ def prepared(
             first,
             learned,
             ready,
-            {"changes": below, "seed": seed, "settings": settings, "vectors": vectors, "say": say},
+            {
+                "changes": below,
+                "seed": seed,
+                "settings": settings,
+                "vectors": vectors,
+                "readings": readings,
+                "say": say,
+            },
         )
     elif below:
         raise ConfigError(f"recipe {name}: expected settings of its own, found {OF_BASE}{next(iter(below))}")
@@ -175,6 +185,7 @@ def prepared(
         seed=seed,
         settings=settings,
         vectors=vectors,
+        readings=readings,
         no_tool=no_tool,
         resume=resume,
         base=base,
@@ -193,7 +204,7 @@ def _floors(learned: Lesson) -> Floors:
 def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str, Any]) -> Base:
     """The recipe that a fit goes on from, over the encoder of that fit, as `Parts.base` builds it again later."""
     settings = given["settings"]
-    parts = Parts(Catalogue.of(learned.tools), encoder, settings, given["vectors"])
+    parts = Parts(Catalogue.of(learned.tools), encoder, settings, given["vectors"], readings=given["readings"])
     if recipes.recipe(name).fit is None:
         if given["changes"]:
             raise ConfigError(

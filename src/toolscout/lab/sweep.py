@@ -27,6 +27,7 @@ from toolscout.lab.machine import commit, machine, versions
 from toolscout.lab.results import SWEEP, write_json
 from toolscout.methods import JUDGED, Parts
 from toolscout.pipeline import Cut
+from toolscout.readings import Readings
 from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue
 from toolscout.types import Search
@@ -381,6 +382,7 @@ def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Calla
             no_tool=job.no_tool,
             settings=job.settings,
             vectors=vectors,
+            readings=Readings(job.settings.home / "bench"),
             resume=True,
             say=say,
         )

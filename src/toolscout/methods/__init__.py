@@ -30,6 +30,7 @@ from toolscout.errors import ConfigError, StoreError
 from toolscout.evidence import Example
 from toolscout.models import Data, Model, Setting
 from toolscout.pipeline import Stage
+from toolscout.readings import Readings
 from toolscout.store import Catalogue
 from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
@@ -70,6 +71,7 @@ class Parts:
         build: (name, parts) → another recipe's stages, for recipes that go on from one.
         gold: query → ids of the tools that it needs. Only `bench` has it, and only for recipes that are measured as an
             upper bound.
+        readings: where what cross-encoders read is kept; None, as for every search: nowhere.
         live: what was used since the model was fitted: a number that changes with it, and the examples.
     """
 
@@ -83,6 +85,7 @@ class Parts:
     recipe: str = ""
     build: Callable[[str, Parts], Stage] | None = None
     gold: Callable[[str], Sequence[str]] | None = None
+    readings: Readings | None = None
     live: Callable[[], tuple[int, Sequence[Example]]] | None = None
 
     def loaded(self) -> Encoder:
@@ -172,6 +175,7 @@ class Fitting:
         seed: of everything random.
         settings: timeouts and the like.
         vectors: where vectors of texts are kept; None: they are made anew.
+        readings: where what cross-encoders read is kept; None: in `work`, for a resume.
         no_tool: queries that need no tool, for methods that judge the need.
         licence: of the data, where it is known.
         resume: whether to go on from what an interrupted fit left in `work`.
@@ -194,6 +198,7 @@ class Fitting:
     seed: int = 0
     settings: Settings = dataclasses.field(default_factory=Settings)
     vectors: VectorStore | None = None
+    readings: Readings | None = None
     no_tool: NoTool | None = None
     licence: str | None = None
     resume: bool = False

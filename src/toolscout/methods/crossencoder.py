@@ -11,6 +11,7 @@ dev, which may be 0; a logistic curve over the sum, fitted on dev, makes it the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from toolscout import metrics
 from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
@@ -33,12 +32,13 @@ from toolscout.methods.ranked import Ranked, trust
 from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Tuning, Whole, about, tower_of, trained, tunable
 from toolscout.models import Model
 from toolscout.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
+from toolscout.readings import Reader, Readings, kept
 from toolscout.types import Search, Tool, digest, render
 
 if TYPE_CHECKING:
     from toolscout.training.crossencoders import CrossEncoder
 
-__all__ = ["Blend", "Judge", "Judging", "Options", "export", "fit", "make", "read_all", "taken_apart"]
+__all__ = ["Blend", "Judge", "Judging", "Options", "export", "fit", "keeping", "make", "read_all", "taken_apart"]
 
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
 LABEL: Final = "crossencoder"
@@ -128,7 +128,7 @@ class Blend:
 class Judge:
     """Reads a query with tools of a catalogue → how likely it needs each."""
 
-    def __init__(self, reader: OnnxPairs, tools: Sequence[Tool], blend: Blend) -> None:
+    def __init__(self, reader: Reader, tools: Sequence[Tool], blend: Blend) -> None:
         """Take the graph, the catalogue, and what makes a probability of a logit."""
         self.reader, self.blend = reader, blend
         self.tools = {tool.id: tool for tool in tools}
@@ -145,14 +145,19 @@ class Judge:
         """A score for each hit of each search. One search takes one thread; of a batch, many are done side by side."""
         if len(searches) == 1:
             return [self._of(searches[0])]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return list(pool.map(self._of, searches))
+        return list(_threads().map(self._of, searches))
 
     def _of(self, search: Search) -> list[float]:
         logits = self.logits(_text(search), search.ids, search.deadline)
         distances = self.blend.distances(np.array([hit.score for hit in search.hits]))
         shares: list[float] = self.blend.shares(logits, distances[: len(logits)]).tolist()
         return shares
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Of the process: what is kept of readings has one connection for each."""
+    return ThreadPoolExecutor(os.cpu_count(), "pairs")
 
 
 def _text(search: Search) -> str:
@@ -227,7 +232,7 @@ def fit(job: Fitting) -> None:
     job.say(f"writing the graph in {options.precise}")
     graphs = job.work / GRAPHS
     export(net, graphs, options.precise, _probes(job, texts))
-    judge = Judge(OnnxPairs(graphs, options.length), job.tools, Blend())
+    judge = keeping(job, Judge(OnnxPairs(graphs, options.length), job.tools, Blend()))
     logits = read_all(job, dev, judge)
     blend, figures = study.choose(logits)
     base = job.base
@@ -328,32 +333,20 @@ class _Study:
         return blend, found[best].means()
 
 
-def read_all(job: Fitting, ranked: Ranked, judge: Judge) -> Floats:
-    """The logits of every query with each of its candidates, (queries, N), by the graph that will serve.
+def keeping(job: Fitting, judge: Judge) -> Judge:
+    """The judge for a fit: what it reads is kept, so that a fit that was interrupted goes on where it was."""
+    return Judge(kept(judge.reader, job.readings or Readings(job.work)), job.tools, judge.blend)
 
-    What was read is kept in the job's folder of work: an interrupted fit that is resumed goes on where it was.
-    """
-    found, begin = np.zeros(ranked.candidates.shape), 0
-    file = job.work / "read.safetensors"
-    mark = digest("read/1", [job.identity, ranked.queries, ranked.candidates.tolist()])
-    if job.resume and file.exists():
-        with safe_open(file, framework="numpy") as held:
-            if (held.metadata() or {}).get("mark") == mark:
-                found, begin = held.get_tensor("logits"), int(held.metadata()["done"])
-    for row, query in enumerate(ranked.queries[begin:], begin):
+
+def read_all(job: Fitting, ranked: Ranked, judge: Judge) -> Floats:
+    """The logits of every query with each of its candidates, (queries, N), by the graph that will serve."""
+    found = np.zeros(ranked.candidates.shape)
+    for row, query in enumerate(ranked.queries):
         if row % TELL == 0:
             job.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {found.shape[1]} tools each")
-            _keep(file, found, {"mark": mark, "done": str(row)})
         ids = [job.tools[place].id for place in ranked.candidates[row] if place >= 0]
         found[row, : len(ids)] = judge.logits(job.texts[query], ids)
-    _keep(file, found, {"mark": mark, "done": str(len(found))})
     return found
-
-
-def _keep(file: Path, logits: Floats, about: dict[str, str]) -> None:
-    aside = file.with_suffix(".partial")
-    save_file({"logits": logits}, aside, metadata=about)
-    aside.replace(file)
 
 
 def _probes(job: Fitting, texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -397,5 +390,5 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     model = parts.load(bound=False)
     options = model.manifest.settings
     reader = OnnxPairs(model.folder / GRAPHS, options["length"].value)
-    judge = Judge(reader, parts.catalogue.tools(), Blend(**model.manifest.values["blend"]))
+    judge = Judge(kept(reader, parts.readings), parts.catalogue.tools(), Blend(**model.manifest.values["blend"]))
     return parts.base(model) >> Judging(judge, options["candidates"].value)

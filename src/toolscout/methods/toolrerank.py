@@ -24,7 +24,7 @@ from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.crossencoder import Judging, read_all, taken_apart
+from toolscout.methods.crossencoder import Judging, keeping, read_all, taken_apart
 from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
 from toolscout.methods.grid import Grid, limits
 from toolscout.methods.logistic import logistic, sigmoid
@@ -88,7 +88,8 @@ def fit(job: Fitting) -> None:
     place = {tool.id: number for number, tool in enumerate(job.tools)}
     job.say(f"ranking {len(judged):,} dev queries with the first stage of {job.base.recipe}")
     ranked = Ranked(job, judged, max(map(max, limits(options))), place, first)
-    logits = read_all(job, ranked, judging.judge)
+    judge = keeping(job, judging.judge)
+    logits = read_all(job, ranked, judge)
     hierarchical = options.hierarchy != "none" and not families.flat
     encoder = job.loaded() if hierarchical else None
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -106,7 +107,7 @@ def fit(job: Fitting) -> None:
             single = list(golds.values())
         elif options.hierarchy == "classifier":
             single = _says_single(weights, job.query_rows(encoder, list(judged)))
-    grid = Grid(job, options, ranked, logits, families, seen, judging.judge, rows, single)
+    grid = Grid(job, options, ranked, logits, families, seen, judge, rows, single)
     chosen, figures = grid.search(hierarchical)
     picked = msgspec.structs.asdict(chosen)
     job.save(
