@@ -250,7 +250,7 @@ def fit(job: Fitting) -> None:
             "blend": dataclasses.asdict(blend),
             "first_stage": study.judge(dev.scores).means(),
             "logits_alone": study.judge(logits).means(),
-            "in_float32": study.choose(net.logits(pairs))[1],
+            "in_training": done.figures,
             "judged": len(judged),
             **about(done),
         },
