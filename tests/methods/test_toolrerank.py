@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from toolscout.config import Settings
 from toolscout.encoders.onnx_pairs import OnnxPairs
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
+from toolscout.lab.bench import Job, run
 from toolscout.lab.fit import Lesson, fit, prepared
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging
@@ -80,8 +82,8 @@ def test_everything_is_chosen_on_dev_and_the_manifest_says_so(slang: Lesson, mod
     assert len(values["truncation"]) == 9 and values["hierarchy"] == "on"
     best = max(values["truncation"].values(), key=lambda each: sum(each.values()))
     assert model.manifest.metrics == best
-    told = values["classifier"]
-    assert told["single"] == pytest.approx(20 / 23) and told["accuracy"] >= told["majority"]
+    assert values["classifier_single"] == values["classifier_majority"] == pytest.approx(20 / 23)
+    assert values["classifier_accuracy"] >= values["classifier_majority"] and values["classifier_ridge"] > 0
     unused = {"d/music/play"}
     assert {tool.id for tool, seen in zip(slang.tools, model.arrays["seen"], strict=True) if not seen} == unused
 
@@ -119,6 +121,24 @@ def test_rerank_m_is_the_same_cross_encoder_over_the_first_m(slang: Lesson, bert
         z = judging.judge.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
         shares = judging.judge.blend.shares(logits, z)
         assert found.ids == tuple(np.array(search.ids[:3])[np.argsort(-shares, kind="stable")])
+
+
+def test_the_result_says_how_often_the_classifier_is_right(
+    slang: Lesson, bert: str, home: Path, tmp_path: Path
+) -> None:
+    task = Job(
+        slang.dataset,
+        "toolrerank",
+        "toolrerank",
+        tmp_path,
+        encoder=bert,
+        changes=BELOW,
+        settings=Settings(home=home),
+    )
+    [fitted] = run(task, shelved=True).result["fitted"]
+    held = json.loads(task.json_path.read_text())["fitted"][0]["values"]
+    assert held == fitted["values"] and held["hierarchy"] == "on"
+    assert held["classifier_accuracy"] >= held["classifier_majority"] == pytest.approx(20 / 23)
 
 
 def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(slang: Lesson, bert: str, home: Path, model: Model) -> None:

@@ -101,8 +101,9 @@ def fit(job: Fitting) -> None:
     rows = np.empty((len(job.tools), 0), dtype=np.float32)
     if encoder is not None:
         rows = job.tool_rows(encoder, STYLE)
-        weights, values["classifier"] = _classifier(job, families, encoder)
+        weights, told = _classifier(job, families, encoder)
         arrays["classifier"] = weights
+        values |= {f"classifier_{name}": value for name, value in told.items()}
         if options.hierarchy == "oracle":
             single = list(golds.values())
         elif options.hierarchy == "classifier":
@@ -125,7 +126,7 @@ def fit(job: Fitting) -> None:
     )
 
 
-def _classifier(job: Fitting, families: Families, encoder: Encoder) -> tuple[npt.NDArray[np.float64], dict[str, Any]]:
+def _classifier(job: Fitting, families: Families, encoder: Encoder) -> tuple[npt.NDArray[np.float64], dict[str, float]]:
     """Weights over query vectors that say whether one parent serves a query, and how often they are right on dev."""
     job.say(f"fitting the classifier of queries on {len(job.train):,} of them")
     rows, dev = (job.query_rows(encoder, list(part)) for part in (job.train, job.dev))
