@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -71,6 +72,37 @@ def test_another_encoder_recipe_or_catalogue_is_refused_naming_both_sides(tmp_pa
     strangers = [Tool(id="other/get_forecast", name="else")]
     with pytest.raises(ConfigError, match=r"this catalogue \(1 tools.*found one fitted on small \(10 tools"):
         models.load(tmp_path / "m", catalogue=strangers)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_model_within_another_is_linked_where_that_goes_and_neither_changes_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def extra(folder: Path) -> None:
+        (folder / "encoder").mkdir()
+        (folder / "encoder" / "weights.safetensors").write_bytes(bytes(64))
+
+    def refused(*about: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    if not links:
+        monkeypatch.setattr("toolscout.models.os.link", refused)
+    base, outer = tmp_path / "base", tmp_path / "outer"
+    saved(base, files=extra)
+    for name in ("outer", "other"):
+        saved(tmp_path / name, files=lambda folder: models.put(base, folder / "base"))
+    inner = outer / "base"
+    assert models.load(inner).manifest == models.load(base).manifest
+    for name in ("model.safetensors", "encoder/weights.safetensors"):
+        assert (inner / name).samefile(base / name) == links
+    before = models.read_manifest(inner)
+    models.note(base, sure=1.5)
+    assert models.read_manifest(base).values == {"sure": 1.5} and models.verify(inner) == before
+    models.note(outer, sure=2.5)
+    assert models.verify(outer).values == {"sure": 2.5} and models.verify(tmp_path / "other").values == {}
+    saved(base, arrays={"table": np.zeros((10, 2), dtype=np.float32)})
+    shutil.rmtree(tmp_path / "outer")
+    np.testing.assert_array_equal(models.load(tmp_path / "other" / "base").arrays["table"], ARRAYS["table"])
 
 
 def test_what_was_found_out_later_is_noted_in_the_manifest(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ __all__ = [
     "list_models",
     "load",
     "places",
+    "put",
     "read_manifest",
     "refuse_other",
     "save",
@@ -268,6 +270,22 @@ def note(folder: Path, **values: Any) -> None:
     aside = folder / f".{MANIFEST}.partial"
     _write(aside, msgspec.structs.replace(manifest, values={**manifest.values, **values}))
     aside.replace(folder / MANIFEST)
+
+
+def put(folder: Path, into: Path) -> None:
+    """Put a model into another's folder, as `into`, which must be free.
+
+    Its files are hard links where that is possible: no file of a model is ever written again, only replaced, so what
+    happens to one folder does not change the other, and a base that many models go on from lies on the disk once.
+    """
+    shutil.copytree(folder, into, copy_function=_link)
+
+
+def _link(file: str, to: str) -> None:
+    try:
+        os.link(file, to)
+    except OSError:  # another disk, a file system without links, or somebody else's file
+        shutil.copy2(file, to)
 
 
 def _write(file: Path, manifest: Manifest) -> None:

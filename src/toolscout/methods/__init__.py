@@ -154,7 +154,7 @@ class Base:
     def save(self, folder: Path) -> None:
         """Put its model into a model's folder, where `Parts.base` finds it."""
         if self.model is not None:
-            shutil.copytree(self.model.folder, folder / BASE)
+            models.put(self.model.folder, folder / BASE)
 
 
 @dataclasses.dataclass(frozen=True)
