@@ -303,7 +303,7 @@ def _too_much(run: _Run, name: str) -> str:
 
 
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
-    notes = {"journal": {"through": max(each.row for each in run.traffic.known), "until": run.evidence.until}}
+    journal = {"through": max(each.row for each in run.traffic.known), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.home)
     job = prepared(
         name,
@@ -317,7 +317,8 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
     )
     model = f"{name}-{job.identity[:12]}"
     shelf.mkdir(parents=True, exist_ok=True)
-    manifest = fit(dataclasses.replace(job, out=shelf / model, notes={**job.notes, **notes})).manifest
+    task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})
+    manifest = fit(task).manifest
     return Candidate(recipe=name, model=model, dev=dict(manifest.metrics), seconds=manifest.fit_seconds)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import lessons
 from tests_cli import run as cli
-from toolscout import models, recipes
+from toolscout import decision, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
 from toolscout.lab.fit import Lesson, fit, lesson, prepared
-from toolscout.methods import Fitting
+from toolscout.methods import BASE, Fitting
 from toolscout.pipeline import Floors
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
@@ -243,3 +243,23 @@ def test_a_model_brings_the_floors_of_its_own_requests(root: Path, tmp_path: Pat
         asked = [*learned(root).dataset.texts("test").values()]
         answers = [scout.search(text, model=found.folder).answer for text in asked]
         assert answers.count("tools") >= 0.95 * len(asked), "what a model has learned is not turned away"
+
+
+def test_the_floors_of_a_lesson_are_worked_out_once_and_only_for_what_is_saved(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    floors_of = decision.floors_of
+    monkeypatch.setattr(
+        "toolscout.decision.floors_of", lambda parts, texts: (asked.append(len(texts)), floors_of(parts, texts))[1]
+    )
+    one, settings = learned(root), Settings(home=tmp_path / "home")
+    begun = prepared("feedback-prf", one, tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
+    assert asked == [69]  # of the base, which is saved
+    outer = fit(begun)
+    inner = models.load(outer.folder / BASE)
+    assert asked == [69] and outer.manifest.values["floors"] == inner.manifest.values["floors"]
+    assert msgspec.convert(outer.manifest.values["floors"], Floors) == one.floors
+    again = prepared("feedback-prf", learned(root), tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
+    fit(dataclasses.replace(again, resume=True))
+    assert asked == [69], "nothing is worked out for models that are there"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,16 @@ class Lesson:
         texts = self.dataset.queries
         parts = [sorted(part.items()) for part in (self.train, self.dev)]
         return digest("lesson/1", [[[query, texts[query], gold] for query, gold in part] for part in parts])
+
+    @functools.cached_property
+    def floors(self) -> Floors:
+        """How low need and fit may be before a request is turned away, by requests that the tools are known to serve.
+
+        Worked out once, when the first model of this lesson is saved.
+        """
+        queries = [*self.dev, *self.train]
+        some = queries[:: -(-len(queries) // CALIBRATE)]
+        return decision.floors_of(Parts(Catalogue.of(self.tools)), [self.dataset.queries[each] for each in some])
 
 
 def lesson(
@@ -189,16 +200,9 @@ def prepared(
         no_tool=no_tool,
         resume=resume,
         base=base,
-        notes={"floors": msgspec.to_builtins(_floors(learned))},
+        notes=lambda: {"floors": msgspec.to_builtins(learned.floors)},
         say=say,
     )
-
-
-def _floors(learned: Lesson) -> Floors:
-    """How low need and fit may be before a request is turned away, by requests that the tools are known to serve."""
-    queries = [*learned.dev, *learned.train]
-    some = queries[:: -(-len(queries) // CALIBRATE)]
-    return decision.floors_of(Parts(Catalogue.of(learned.tools)), [learned.dataset.queries[each] for each in some])
 
 
 def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str, Any]) -> Base:

@@ -180,7 +180,8 @@ class Fitting:
         licence: of the data, where it is known.
         resume: whether to go on from what an interrupted fit left in `work`.
         base: what it goes on from, if its options have a `base`.
-        notes: what whoever ordered the fit wants to find in the manifest's `values`; JSON values.
+        notes: → what whoever ordered the fit wants to find in the manifest's `values`, JSON values; it is asked when
+            the model is saved.
         say: told what is going on, one line at a time.
         started: `time.monotonic()` at the start of the fit.
     """
@@ -203,7 +204,7 @@ class Fitting:
     licence: str | None = None
     resume: bool = False
     base: Base | None = None
-    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: Callable[[], Mapping[str, Any]] = dict
     say: Callable[[str], None] = lambda text: None
     started: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -295,7 +296,7 @@ class Fitting:
             metrics=metrics,
             fit_seconds=time.monotonic() - self.started if seconds is None else seconds,
             encoder=encoder,
-            values={**(values or {}), **self.notes},
+            values={**(values or {}), **self.notes()},
             card=_card(data, self.licence, told, metrics),
             files=files,
         )
