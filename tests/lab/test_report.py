@@ -13,6 +13,7 @@ import pytest
 
 from toolscout.dataset import write_detect
 from toolscout.errors import NotFound, UserError
+from toolscout.lab import charts
 from toolscout.lab.report import PUBLISHED, report
 from toolscout.lab.results import TRAINED, UNTRAINED
 
@@ -312,3 +313,112 @@ def test_the_charts_leave_matplotlib_as_it_was(folder: Path, tmp_path: Path) -> 
     before = dict(matplotlib.rcParams)
     report(folder, tmp_path)
     assert dict(matplotlib.rcParams) == before
+
+
+# --- by what training saw --------------------------------------------------------------------------------------------
+
+KINDS = ("seen", "mixed", "unseen")
+
+
+def cut(label: str, recipe: str, value: float, settings: dict[str, Any], kinds: Any = KINDS, **more: Any) -> Any:
+    """A result on toolbench with the slice `parents`."""
+    rows = {
+        kind: {"n": 50, "recall@5": value - 0.1 * place, "recall@10": value - 0.1 * place + 0.05}
+        for place, kind in enumerate(kinds)
+    }
+    return result(
+        "toolbench", label, value, **{"recipe": recipe, "settings": settings, "slices": {"parents": rows}, **more}
+    )
+
+
+def rerank(m: int, value: float, suffix: str = "", **settings: Any) -> Any:
+    own = {"seen": m, "unseen": m, "hierarchy": "none", **settings}
+    return cut(f"crossencoder-{m}{suffix}", f"crossencoder-{m}", value, own, encoder="minilm")
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What was given to `charts.lines` and `charts.grid`, by title."""
+    found: dict[str, Any] = {}
+    for name in ("lines", "grid"):
+        draw = getattr(charts, name)
+        monkeypatch.setattr(
+            charts, name, lambda title, *rest, draw=draw: (found.update({title: rest}), draw(title, *rest))[1]
+        )
+    return found
+
+
+def test_recall_by_the_number_of_candidates_with_the_first_stage_of_the_same_folds(
+    tmp_path: Path, drawn: dict[str, Any]
+) -> None:
+    for m, value in ((30, 0.8), (10, 0.7), (50, 0.6)):
+        write(tmp_path, rerank(m, value, folds="query:5"))
+    write(tmp_path, cut("hybrid-dpr", "hybrid-dpr", 0.5, {"folds": "query:5"}, encoder="minilm"))
+    write(tmp_path, cut("other-folds", "hybrid-dpr", 0.9, {"folds": "parent:5"}, encoder="minilm"))
+    write(tmp_path, cut("other-settings", "hybrid-dpr", 0.9, {"folds": "query:5", "epochs": 9}, encoder="minilm"))
+    page = report(tmp_path)[0].read_text()
+    [panel], what = drawn["toolbench: recall@5 by number of candidates"]
+    assert (panel.name, panel.ticks, what) == ("candidates, folds query:5", ["10", "30", "50"], "percent")
+    assert panel.series["seen"] == pytest.approx([70, 80, 60]) and panel.series["unseen"] == pytest.approx([50, 60, 40])
+    assert panel.levels == {kind: pytest.approx(50 - 10 * place) for place, kind in enumerate(KINDS)}
+    assert (
+        "10, 30, 50, folds query:5: seen 70.0, 80.0, 60.0; mixed 60.0, 70.0, 50.0; unseen 50.0, 60.0, 40.0 percent."
+        in page
+    )
+    assert "Faint: the first stage&#x27;s own." in page
+    width, height = size_of((tmp_path / "candidates-toolbench.png").read_bytes())
+    assert 500 <= width <= 2000 and 250 <= height <= 3000
+
+
+def test_each_way_to_fit_has_a_field_and_what_is_alone_or_another_recipe_has_none(
+    tmp_path: Path, drawn: dict[str, Any]
+) -> None:
+    for m in (10, 50):
+        write(tmp_path, rerank(m, 0.5, folds="query:5"))
+        write(tmp_path, rerank(m, 0.4, "-parent", folds="parent:5"))
+        write(tmp_path, {**rerank(m, 0.4, "-fast", folds="query:5"), "recipe": "toolrerank"})
+    below = {"folds": "query:5", "base.base": "hybrid", "base.base.k": 3}
+    write(tmp_path, rerank(10, 0.6, "-alone", **below))
+    write(tmp_path, cut("hybrid", "hybrid", 0.5, {"folds": "query:5", "k": 3}, encoder="static"))
+    page = report(tmp_path)[0].read_text()
+    panels, _ = drawn["toolbench: recall@5 by number of candidates"]
+    assert [panel.name for panel in panels] == ["candidates, folds parent:5", "candidates, folds query:5"]
+    assert not any(panel.levels for panel in panels) and "Faint" not in page
+    write(tmp_path, rerank(30, 0.6, "-more", **below))
+    report(tmp_path)
+    panels, _ = drawn["toolbench: recall@5 by number of candidates"]
+    assert len(panels) == 3 and not any(panel.levels for panel in panels), "static vectors are another first stage"
+    write(tmp_path, cut("hybrid", "hybrid", 0.5, {"folds": "query:5", "k": 3}, encoder="minilm"))
+    report(tmp_path)
+    assert [len(panel.levels) for panel in drawn["toolbench: recall@5 by number of candidates"][0]] == [3, 0, 0]
+
+
+def test_a_table_of_recall_for_each_way_to_cut_folds(tmp_path: Path, drawn: dict[str, Any]) -> None:
+    write(tmp_path, cut("bm25", "bm25", 0.5, {"folds": "query:5"}))
+    write(tmp_path, cut("dpr", "dpr", 0.75, {"folds": "query:5"}, ("seen",)))
+    write(tmp_path, cut("dpr-parent", "dpr", 0.6, {"folds": "parent:5"}, ("unseen",)))
+    write(tmp_path, result("toolbench", "no-slice", 0.9))
+    page = report(tmp_path)[0].read_text()
+    rows, heads, values = drawn["toolbench: recall by what training saw, folds query:5"]
+    assert rows == ["dpr", "bm25"]
+    assert heads == [f"{kind} {metric}\nn = 50" for kind in KINDS for metric in ("R@5", "R@10")]
+    assert values[0] == [pytest.approx(75), pytest.approx(80), None, None, None, None]
+    assert values[1] == pytest.approx([50, 55, 40, 45, 30, 35])
+    rows, heads, values = drawn["toolbench: recall by what training saw, folds parent:5"]
+    assert (rows, heads) == (["dpr-parent"], ["unseen R@5\nn = 50", "unseen R@10\nn = 50"])
+    assert "for queries with seen, mixed, unseen parents." in page
+    for number in (1, 2):
+        assert size_of((tmp_path / f"parents-toolbench-{number}.png").read_bytes()) > (300, 150)
+
+
+@pytest.mark.filterwarnings("error")
+def test_settings_that_are_none_and_odd_names_do_no_harm(tmp_path: Path, drawn: dict[str, Any]) -> None:
+    odd: list[Any] = [None, [1], "x", {"seen": "10", "unseen": "10"}, {"seen": True, "base.base": ["y"], "folds": {}}]
+    odd += [{"seen": 7, "unseen": 7, "base.base": "$\\frac{<b>", "folds": 9e300, "n": 2**70}]
+    for number, settings in enumerate(odd):
+        for m in (10, 30):
+            held = {**settings, "seen": m, "unseen": m} if isinstance(settings, dict) else settings
+            write(tmp_path, cut(f"odd-{number}-{m}", f"crossencoder-{m}", 0.5, held, ("seen", "$x_{")))
+    page = report(tmp_path)
+    assert not page.problems and "<b>" not in page[0].read_text()
+    assert len(drawn["toolbench: recall@5 by number of candidates"][0]) == 3

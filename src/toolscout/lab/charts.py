@@ -158,12 +158,15 @@ def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequen
 
 
 class Panel(NamedTuple):
-    """One field of `lines`: what stands below it, its ticks, series → a value a tick (None: no point), faint dots."""
+    """One field of `lines`: what stands below it, its ticks, series → a value a tick (None: no point), faint dots, and
+    series → a level that is a faint line of its colour.
+    """
 
     name: str
     ticks: Sequence[str]
     series: Mapping[str, Sequence[float | None]]
     dots: Sequence[tuple[int, float]] = ()
+    levels: Mapping[str, float] = {}
 
 
 class Spread(NamedTuple):
@@ -188,6 +191,9 @@ def lines(title: str, panels: Sequence[Panel], what: str) -> bytes:
         for field, panel in zip(fields, panels, strict=False):
             if panel.dots:
                 field.scatter(*zip(*panel.dots, strict=True), s=12, color=LIGHT_GREY, zorder=2)
+            for name, level in panel.levels.items():
+                color, _ = SERIES[names.index(name) % len(SERIES)]
+                field.axhline(level, color=color, linewidth=1, linestyle="--", alpha=0.5, zorder=2)
             for name, values in panel.series.items():
                 color, marker = SERIES[names.index(name) % len(SERIES)]
                 places = [place for place, value in enumerate(values) if value is not None]

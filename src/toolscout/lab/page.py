@@ -17,10 +17,11 @@ from toolscout.lab.results import PUBLISHED, TRAINED, UNTRAINED, Result, SweepRe
 from toolscout.metrics import MEASURES
 from toolscout.sources import Problem
 
-__all__ = ["Content", "Image", "count", "mean", "page"]
+__all__ = ["Content", "Image", "count", "few", "head", "mean", "page"]
 
 MOST_TRIALS: Final = 20
 WORST: Final = 3
+LONGEST_PART: Final = 24
 SUMMARY: Final = ("recall@5", "ndcg@5", "ndcg@10", "comp@5", "comp@10", "mrr")
 
 
@@ -46,6 +47,18 @@ class Content(NamedTuple):
 def count(number: int, what: str) -> str:
     """`3 datasets`, `1 dataset`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def few(shown: int, every: int) -> str:
+    """What a caption says where not all labels are shown."""
+    return f" The best {shown} of {every} labels." if shown < every else ""
+
+
+def head(part: str, cells: Sequence[Mapping[str, float]]) -> str:
+    """Above a column of a table in colours: its name, and how many queries its cells are of."""
+    counts = {cell["n"] for cell in cells if "n" in cell}
+    name = part if len(part) <= LONGEST_PART else f"{part[: LONGEST_PART - 1]}…"
+    return f"{name}\nn = {counts.pop():.0f}" if len(counts) == 1 else f"{name}\nn differs"
 
 
 def mean(values: Iterable[float]) -> float:

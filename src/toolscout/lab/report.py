@@ -17,7 +17,8 @@ from toolscout.dataset import Dataset, read_detect, read_run
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import failures
-from toolscout.lab.page import Content, Image, count, mean, page
+from toolscout.lab.page import Content, Image, count, few, head, mean, page
+from toolscout.lab.parents import parent_charts
 from toolscout.lab.results import PUBLISHED, Result, SweepResult, read_results, read_sweeps
 from toolscout.metrics import detection_curves
 from toolscout.sources import Problem
@@ -26,7 +27,6 @@ __all__ = ["PUBLISHED", "Written", "report"]
 
 MOST_ROWS: Final = 60
 MOST_COLUMNS: Final = 16
-LONGEST_PART: Final = 24
 MOST_LINES: Final = 6
 MOST_FAILURES: Final = 24
 MOST_SWEEPS: Final = 12
@@ -150,7 +150,7 @@ def _slugs(names: Iterable[str]) -> dict[str, str]:
 
 def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
     shown = held[:MOST_ROWS]
-    few = _few(len(shown), len(held))
+    fewer = few(len(shown), len(held))
     rows = [
         charts.Bars(
             each.label,
@@ -170,7 +170,7 @@ def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
         Image(
             f"quality-{slug}.png",
             f"Bars of NDCG@5 and COMP@5 on {name} for {len(rows)} systems; {best}. The table has all figures.",
-            f"NDCG@5 and COMP@5 with 95 % intervals.{note}{few}",
+            f"NDCG@5 and COMP@5 with 95 % intervals.{note}{fewer}",
             charts.bars(f"{name}: NDCG@5 and COMP@5", rows),
         )
     ]
@@ -181,18 +181,18 @@ def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
         cut = f" The first {MOST_COLUMNS} of {len(columns)} columns." if len(columns) > MOST_COLUMNS else ""
         columns = columns[:MOST_COLUMNS]
         cells = [[each.slices.get(slice_name, {}).get(part, {}) for part in columns] for each in shown]
-        heads = [_head(part, [row[x] for row in cells]) for x, part in enumerate(columns)]
+        heads = [head(part, [row[x] for row in cells]) for x, part in enumerate(columns)]
         values = [[100 * cell["comp@5"] if "comp@5" in cell else None for cell in row] for row in cells]
         images.append(
             Image(
                 f"{slice_name}-{slug}.png",
                 f"Table in colours: COMP@5 on {name} by {what}, one row for each of {len(shown)} labels, "
                 f"columns {', '.join(columns)}.",
-                f"COMP@5 in percent by {what}.{few}{cut}",
+                f"COMP@5 in percent by {what}.{fewer}{cut}",
                 charts.grid(f"{name}: COMP@5 by {what}", [each.label for each in shown], heads, values),
             )
         )
-    return images + _size_chart(name, slug, held)
+    return images + _size_chart(name, slug, held) + parent_charts(name, slug, held)
 
 
 def _size_chart(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
@@ -221,7 +221,7 @@ def _size_chart(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
         Image(
             f"size-{slug}.png",
             f"Lines: recall@|N| and comp@|N| on {name} by number of gold tools ({', '.join(ticks)}) for {labels}.",
-            f"recall@|N| and comp@|N| in percent by number of gold tools.{_few(len(shown), len(known))}",
+            f"recall@|N| and comp@|N| in percent by number of gold tools.{few(len(shown), len(known))}",
             charts.lines(f"{name}: by number of gold tools", panels, "percent"),
         )
     ]
@@ -248,7 +248,7 @@ def _decision_chart(folder: Path, name: str, slug: str, held: Sequence[Result], 
             f"decision-{slug}.png",
             f"Curves: tool queries of {name} accepted by no-tool queries accepted, areas {areas}; and how far the need "
             "that is said is the share that needs a tool.",
-            f"Does it need a tool: ROC and reliability, both classes with equal mass.{_few(len(best), len(shown))}",
+            f"Does it need a tool: ROC and reliability, both classes with equal mass.{few(len(best), len(shown))}",
             charts.decisions(f"{name}: does it need a tool", {label: shown[label] for label in best}),
         )
     ]
@@ -284,7 +284,7 @@ def _failure_charts(name: str, slug: str, failed: Mapping[str, Mapping[str, Any]
             f"Bars: how often gold tools of {name} are not among the first 5, mean over tools in percent: {means}; and "
             "the length of the queries where that happens beside the others'.",
             "Failures per tool at 5, and the length of failed queries: means, lines of one deviation to both sides."
-            + _few(len(shown), len(failed)),
+            + few(len(shown), len(failed)),
             charts.spreads(
                 f"{name}: failures at 5",
                 [("failure rate of a tool, percent", rates, 100.0), ("words of a query", words, None)],
@@ -328,21 +328,11 @@ def _sweep_charts(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
     return images
 
 
-def _few(shown: int, every: int) -> str:
-    return f" The best {shown} of {every} labels." if shown < every else ""
-
-
 def _interval(result: Result, metric: str) -> tuple[float, float] | None:
     if metric not in result.ci95:
         return None
     low, high = result.ci95[metric]
     return 100 * low, 100 * high
-
-
-def _head(part: str, cells: Sequence[Mapping[str, float]]) -> str:
-    counts = {cell["n"] for cell in cells if "n" in cell}
-    name = part if len(part) <= LONGEST_PART else f"{part[: LONGEST_PART - 1]}…"
-    return f"{name}\nn = {counts.pop():.0f}" if len(counts) == 1 else f"{name}\nn differs"
 
 
 def _latency_charts(sets: Mapping[str, Sequence[Result]]) -> list[Image]:
@@ -374,7 +364,7 @@ def _latency_charts(sets: Mapping[str, Sequence[Result]]) -> list[Image]:
                 f"The best, {points[0].label}, has {points[0].value:.1f} percent in {points[0].ms:.3g} ms.",
                 f"Means over {', '.join(sorted(common))}, which all labels shown have."
                 + (f" Not shown, for want of one of them or of its latency: {', '.join(gone)}." if gone else "")
-                + _few(len(points), len(shown)),
+                + few(len(points), len(shown)),
                 charts.scatter(f"Latency against NDCG@5, {over}", points),
             )
         )
