@@ -160,6 +160,10 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), "pairs")
 
 
+if hasattr(os, "register_at_fork"):  # a child has none of these threads
+    os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
 def _text(search: Search) -> str:
     return search.rewrites[-1] if search.rewrites else search.query
 

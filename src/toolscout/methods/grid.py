@@ -3,7 +3,7 @@
 A new order has to earn its place: of the settings on offer the first is the plainest, and it is left only for one that
 is clearly better on dev, query by query (`ranked.clear`); among equals the first is taken.
 
-* Of the limits the plainest is to read all, which is the cross-encoder itself, with the weight that dev gave it. Few
+* Of the limits the plainest is to read all, as the cross-encoder itself does, with the weight that dev gave it. Few
   of the dev queries need what training never saw: dev says how far to read of what it saw, and next to nothing of the
   rest, which the paper would have read further, not less. A short m_u that is no worse on dev is no evidence.
 * Of each half of the hierarchy it is to leave it out, and then what changes least.
