@@ -242,7 +242,7 @@ def test_it_learns_which_tool_a_phrase_means(net: CrossEncoder) -> None:
         judge=figures,
         identity="test",
     )
-    plan = Plan(epochs=40, batch=8, rate=0.01, patience=40, target="right", threads=1)
+    plan = Plan(epochs=40, batch=8, rate=0.01, patience=40, targets=("right",), threads=1)
     assert figures()["right"] < 0.4 and train(task, plan).figures["right"] > 0.6
 
 
