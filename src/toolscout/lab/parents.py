@@ -31,7 +31,10 @@ def parent_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
 
 
 def _tables(name: str, slug: str, known: Sequence[Result]) -> list[Image]:
-    """recall@5 and recall@10 by what training saw; a table for each way to cut folds, which are not comparable."""
+    """recall@5 and recall@10 by what training saw, unless it saw all.
+
+    A table for each way to cut folds, which are not comparable.
+    """
     images = []
     for number, folds in enumerate(sorted({_folds(each) for each in known}), 1):
         every = [each for each in known if _folds(each) == folds]
@@ -41,6 +44,8 @@ def _tables(name: str, slug: str, known: Sequence[Result]) -> list[Image]:
         columns = [
             (kind, metric) for kind, metric in columns if any(_of(each, kind, metric) is not None for each in shown)
         ]
+        if {kind for kind, _ in columns} == {"seen"}:
+            continue  # training saw all: the other tables say the same
         heads = [
             head(f"{kind} {METRICS[metric]}", [each.slices[PARENTS].get(kind, {}) for each in shown])
             for kind, metric in columns
