@@ -204,8 +204,8 @@ class Pool:
         """A pool with more queries, without training.
 
         A query joins with its own vector and, of the same weight, the mean of its tools', in both views: what one layer
-        of propagation would bring it if it were its tools' only query. What the fit saw may weigh more: 1.6 times as much in
-        a model of ToolLens.
+        of propagation would bring it if it were its tools' only query. What the fit saw may weigh more: 1.6
+        times as much in a model of ToolLens.
 
         Args:
             rows: (n, d) of the encoder.
