@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from tests_cli import run as cli  # noqa: E402
 from toolscout import recipes  # noqa: E402
+from toolscout.cli.bench import _show as show  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.dataset import NoTool, Prompt  # noqa: E402
 from toolscout.encoders import unit_rows  # noqa: E402
@@ -288,7 +289,7 @@ def test_the_calibration_is_the_best_sigmoid_of_balanced_classes() -> None:
 
 
 def test_bench_scores_the_decision_and_writes_each_need(
-    slang: Lesson, bert: str, home: Path, chat: NoTool, tmp_path: Path
+    slang: Lesson, bert: str, home: Path, chat: NoTool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = bench.Job(
         dataset=slang.dataset,
@@ -302,6 +303,8 @@ def test_bench_scores_the_decision_and_writes_each_need(
     )
     result = bench.run(job).result
     written = json.loads(job.json_path.read_text())
+    show([written])
+    assert f"AUROC {written['metrics']['detect_auroc']:.4f}, accuracy" in capsys.readouterr().out
     assert 0.5 < written["metrics"]["detect_auroc"] <= 1 and len(written["ci95"]["detect_auroc"]) == 2
     assert result["slices"]["no_tool_kind"]["chat"]["n"] == 3
     lines = [line.split() for line in gzip.decompress(job.detect_path.read_bytes()).decode().splitlines()]

@@ -148,6 +148,13 @@ def _show(results: Sequence[Mapping[str, Any]], source: str | None = None) -> No
             for each in results
         ],
     )
+    for each in results:
+        found = each["metrics"]
+        if "detect_auroc" in found:
+            click.echo(
+                f"{each['dataset']}: {each['label']}: does it need a tool: AUROC {found['detect_auroc']:.4f}, accuracy "
+                f"{100 * found['detect_accuracy']:.1f} %, calibration error {found['detect_ece']:.3f}"
+            )
     counted = [each for each in results if each["dataset"] != source]
     labels = dict.fromkeys(each["label"] for each in counted)
     for label in labels if len(counted) > len(labels) else ():
