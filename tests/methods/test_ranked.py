@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from toolscout.methods.ranked import clear, trust
+from toolscout.methods.ranked import clear, placed, trust
 from toolscout.metrics import PerQuery
 
 
@@ -32,3 +33,27 @@ def test_a_gain_is_clear_above_one_standard_error() -> None:
     assert clear(np.array([0.1, 0.1, 0.1])) and clear(np.array([1.0, 0.0, 1.0, 0.0, 1.0]))
     assert not clear(np.array([1.0, -1.0, 1.0])) and not clear(np.array([0.0, 0.0]))
     assert not clear(np.array([1.0])) and not clear(np.array([]))
+
+
+def test_what_nothing_was_learned_of_keeps_its_place_and_the_rest_change_around_it() -> None:
+    learned = np.array([False, True, True, False, True, False])
+    totals = np.array([-9.0, 1.0, 3.0, 99.0, 2.0, -np.inf])
+    found = placed(totals, learned)
+    assert found.tolist() == [4.0, 1.0, 3.0, 1.5, 2.0, 0.0]  # slots 1, 2, 4 hold 3, 2, 1; between 2 and 1 lies 1.5
+    assert np.argsort(-found).tolist() == [0, 2, 4, 3, 1, 5]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_places_are_kept_and_the_learned_stand_by_their_scores(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    totals, learned = random.normal(size=12), random.random(12) < random.random()
+    new = np.argsort(-placed(totals, learned), kind="stable")
+    assert all(new[place] == place for place in np.flatnonzero(~learned))
+    ordered = [tool for tool in new.tolist() if learned[tool]]
+    assert ordered == sorted(ordered, key=lambda tool: -totals[tool])
+
+
+def test_all_or_nothing_learned() -> None:
+    totals = np.array([0.0, 2.0, 1.0])
+    assert placed(totals, np.ones(3, dtype=np.bool_)).tolist() == totals.tolist()
+    assert np.argsort(-placed(totals, np.zeros(3, dtype=np.bool_))).tolist() == [0, 1, 2]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -65,6 +66,19 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
     pairs = list(zip(first(texts), stage(texts), strict=True))
     assert all(set(one.ids[:4]) == set(other.ids[:4]) and one.ids[4:] == other.ids[4:] for one, other in pairs)
     assert any(one.ids[:4] != other.ids[:4] for one, other in pairs)
+
+
+def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, bert: str, model: Model) -> None:
+    tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 3 == 0 else tool for n, tool in enumerate(slang.tools)]
+    texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
+    first = recipes.build("tool2vec-tuned", Parts(Catalogue.of(tools), model=model.folder / "base"))(texts)
+    kept = around = 0
+    for one, other in zip(first, pipeline(model, tools, bert)(texts), strict=True):
+        places = [place for place, tool in enumerate(one.ids[:4]) if tool.startswith("new/")]
+        assert [other.ids[place] for place in places] == [one.ids[place] for place in places]
+        kept += len(places)
+        around += bool(places) and one.ids != other.ids
+    assert kept and around
 
 
 def test_over_bm25_with_descriptions_and_fewer_hits_than_candidates(slang: Lesson, bert: str, home: Path) -> None:

@@ -14,7 +14,7 @@ from toolscout.metrics import PerQuery
 from toolscout.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Ranked", "clear", "trust"]
+__all__ = ["Ranked", "clear", "placed", "trust"]
 
 BATCH: Final = 512
 
@@ -56,6 +56,24 @@ class Ranked:
         return {
             query: [ids[number] for number in row if number >= 0] for query, row in zip(self.queries, rows, strict=True)
         }
+
+
+def placed(totals: npt.NDArray[np.float64], learned: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Scores under which tools that nothing was learned of keep their places.
+
+    The others take the places that are left, in the order of their own scores. One that keeps its place gets a score
+    between those around it, or one more or less for each place before the first or behind the last of them.
+
+    Args:
+        totals: (N,) of the first stage's tools, best first.
+        learned: (N,) of which tools training said something.
+    """
+    spots = np.flatnonzero(learned)
+    if len(spots) in (0, len(totals)):
+        return totals if len(spots) else -np.arange(len(totals), dtype=np.float64)
+    places, ordered = np.arange(len(totals)), np.sort(totals[spots])[::-1]
+    beyond = np.maximum(spots[0] - places, 0) - np.maximum(places - spots[-1], 0)
+    return np.where(learned, totals, np.interp(places, spots, ordered) + beyond)
 
 
 def clear(gain: npt.NDArray[np.float64]) -> bool:

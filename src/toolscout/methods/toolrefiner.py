@@ -6,7 +6,8 @@ their order is shuffled in training, so that the order of the first stage cannot
 the queries that used it, or that of its description; without usage it is always the description.
 
 The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
-the greatest that is within a standard error of the best.
+the greatest that is within a standard error of the best. And a tool that no training query needs keeps the place that
+the first stage gave it: all that the logits could have learned of it is that it is never needed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import BASE, Fitting, Parts
-from toolscout.methods.ranked import Ranked, trust
+from toolscout.methods.ranked import Ranked, placed, trust
 from toolscout.methods.tuning import (
     FOLDER,
     Batch,
@@ -95,13 +97,18 @@ def fit(job: Fitting) -> None:
     learned, dev = (Ranked(job, qrels, options.candidates, place) for qrels in (chosen, job.dev))
     there = np.asarray(learned.gold.any(axis=1))
     encoder = own or raw
+    used = np.zeros(len(place), dtype=np.bool_)
+    used[[place[tool] for tools in job.train.values() for tool in tools]] = True
     vectors = _vectors(job, encoder if options.tool_vectors == "usage" else raw, options.tool_vectors == "usage", place)
     started = own if own is not None and options.start == "base" else raw
     tower = tower_of(started, options)
     refiner = Refiner(tower, vectors, job.seed)
 
     def blended(logs: Any, blend: float) -> PerQuery:
-        return job.judged(dev.rankings(logs, blend, [tool.id for tool in job.tools]))
+        totals = logs + blend * dev.scores
+        for row, tools in zip(totals, dev.candidates, strict=True):
+            row[:] = placed(row, used[tools] & (tools >= 0))
+        return job.judged(dev.rankings(totals, 0.0, [tool.id for tool in job.tools]))
 
     def choose(logs: Any) -> tuple[float, dict[str, float]]:
         found = {blend: blended(logs, blend) for blend in (BLENDS if options.blend is None else (options.blend,))}
@@ -132,6 +139,7 @@ def fit(job: Fitting) -> None:
     job.save(
         {
             "tools": vectors,
+            "used": used.astype(np.uint8),
             **{f"project.{name}": each.detach().cpu().numpy() for name, each in refiner.project.state_dict().items()},
             **{f"score.{name}": each.detach().cpu().numpy() for name, each in refiner.score.state_dict().items()},
         },
@@ -181,8 +189,10 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     first = parts.base(model)
     tools: list[Tool] = parts.catalogue.tools()
     place = {tool.id: number for number, tool in enumerate(tools)}
+    known = model.places(tools)
+    used = (known >= 0) & (model.arrays["used"][known] > 0)
     tower = Tower(TransformerEncoder(str(model.folder / FOLDER)).model, dropout=0.0, precision="float32")
-    refiner = Refiner(tower, _known_or_described(parts, model, tools))
+    refiner = Refiner(tower, _known_or_described(parts, model, tools, known))
     for name, layer in (("project", refiner.project), ("score", refiner.score)):
         layer.load_state_dict({key: torch.from_numpy(model.arrays[f"{name}.{key}"]) for key in ("weight", "bias")})
     refiner.eval()
@@ -198,17 +208,18 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
         texts = [search.rewrites[-1] if search.rewrites else search.query for search in searches if search.hits]
         logs = np.zeros(candidates.shape)
         logs[asked] = refiner.shares(tower.tokens(texts, "query"), candidates[asked])
-        return [
-            [log + blend * hit.score for log, hit in zip(row, search.hits, strict=False)]
-            for row, search in zip(logs, searches, strict=True)
-        ]
+        found = []
+        for log, row, search in zip(logs, candidates, searches, strict=True):
+            n = len(search.hits)
+            totals = log[:n] + blend * np.array([hit.score for hit in search.hits])
+            found.append(placed(totals, used[row[:n]]).tolist())
+        return found
 
     return first >> Rerank(scorer, label="toolrefiner", depth=options["candidates"].value)
 
 
-def _known_or_described(parts: Parts, model: Model, tools: Sequence[Tool]) -> Vectors:
-    """(tools, dim): as the model has them, and by their description where it has not."""
-    places = model.places(tools)
+def _known_or_described(parts: Parts, model: Model, tools: Sequence[Tool], places: npt.NDArray[np.intp]) -> Vectors:
+    """(tools, dim): as the model has them at these places, and by their description where it has not (-1)."""
     rows = model.arrays["tools"][np.maximum(places, 0)]
     new = np.flatnonzero(places < 0)
     if new.size:
