@@ -22,6 +22,7 @@ from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
+from toolscout.lab.compare import compare  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.calibration import platt  # noqa: E402
@@ -307,6 +308,8 @@ def test_bench_scores_the_decision_and_writes_each_need(
     assert f"AUROC {written['metrics']['detect_auroc']:.4f}, accuracy" in capsys.readouterr().out
     assert 0.5 < written["metrics"]["detect_auroc"] <= 1 and len(written["ci95"]["detect_auroc"]) == 2
     assert result["slices"]["no_tool_kind"]["chat"]["n"] == 3
+    compared = compare(tmp_path, slang.dataset, "masstool", "masstool")
+    assert compared["tests"]["recall@5"]["difference"] == 0 and "no_tool_kind" not in compared["slices"]
     lines = [line.split() for line in gzip.decompress(job.detect_path.read_bytes()).decode().splitlines()]
     tests = slang.dataset.split("test")
     assert {query for query, label, _ in lines if label == "1"} == set(tests)

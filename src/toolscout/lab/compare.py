@@ -120,6 +120,7 @@ def _by_parents(
 
 
 def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The differences; kinds of queries that need no tool have no rankings to compare."""
     return {
         name: {
             value: {"n": row["n"], **{key: row[key] - b[name][value][key] for key in names}}
@@ -127,4 +128,5 @@ def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) ->
             if value in b.get(name, {})
         }
         for name, values in a.items()
+        if name != "no_tool_kind"
     }
