@@ -10,6 +10,9 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
                        three figures of each label on a set, with 95 % intervals
     transfer SET LABEL…
                        NDCG@1/3/5/10 of what was fitted on a set, there and on others
+    parents SET LABEL…
+                       figures of each label on a set, by whether training saw the parents of the gold tools
+    versus SET A B…    how far A is above each B on a set, with 95 % intervals and p (benchmarks/versus.py), by the same
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
@@ -34,6 +37,8 @@ MORE = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5", "comp@|N|")
 BESIDE = "hybrid-minilm"
 GAINS = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
 TARGETS = ("toolbench", "ultratool", "bfcl", "hammerbench")
+TESTED = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5")
+KINDS_OF_PARENTS = ("seen", "mixed", "unseen")
 HEADS = " | ".join(name.replace("|", "\\|") for name in MORE)
 TABLE = re.compile(r"(<!-- table (\S+) (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
@@ -129,6 +134,53 @@ def hidden(labels: Sequence[str]) -> list[str]:
     return rows
 
 
+def parents(labels: Sequence[str]) -> list[str]:
+    name, *recipes = labels
+    held = {label: found for label in recipes if (found := result(name, label))}
+    slices = [found["slices"]["parents"] for found in held.values()]
+    kinds = [kind for kind in KINDS_OF_PARENTS if any(kind in each for each in slices)]
+    counts = [next(each[kind]["n"] for each in slices if kind in each) for kind in kinds]
+    heads = " | ".join(f"{kind} ({n})" for kind, n in zip(kinds, counts, strict=True))
+    rows = [
+        f"| {name}, ndcg@5 / recall@5 / recall@10 | all | {heads} | p50, ms |",
+        "|---|" + "---:|" * (len(kinds) + 2),
+    ]
+    for label, found in held.items():
+        cells = [found["metrics"], *(found["slices"]["parents"][kind] for kind in kinds)]
+        shown = (
+            " / ".join(f"{100 * cell[each]:.1f}" for each in ("ndcg@5", "recall@5", "recall@10")) for cell in cells
+        )
+        rows.append(f"| `{label}` | {' | '.join(shown)} | {found['latency_ms'].get('p50', 0):.0f} |")
+    return rows
+
+
+def versus(labels: Sequence[str]) -> list[str]:
+    name, label, *others = labels
+    path = RESULTS / "versus.json"
+    held = json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+    rows = [f"| `{label}` on {name}, against | queries | {' | '.join(TESTED)} |", "|---|---|" + "---:|" * len(TESTED)]
+    for other in others:
+        found = held.get(f"{label} {other}")
+        if not found:
+            continue
+        if found["run_sha256"] != [(result(name, each) or {}).get("run_sha256") for each in (label, other)]:
+            sys.exit(
+                f"{name}: {label}, {other}: expected tests of the rankings that are there, found others: "
+                "run benchmarks/versus.py"
+            )
+        groups = {"all": {"n": found["n_queries"], **found["tests"]}}
+        if len(found["parents"]) > 1:
+            groups |= {kind: found["parents"][kind] for kind in KINDS_OF_PARENTS if kind in found["parents"]}
+        for kind, group in groups.items():
+            cells = (
+                f"{100 * test['difference']:+.1f} ({100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; "
+                f"p {test['p']:.4f})"
+                for test in (group[each] for each in TESTED)
+            )
+            rows.append(f"| {f'`{other}`' if kind == 'all' else ''} | {kind} {group['n']:,} | {' | '.join(cells)} |")
+    return rows
+
+
 def learning(names: Sequence[str]) -> list[str]:
     [name] = names
     path = RESULTS / f"{name}.json"
@@ -154,6 +206,8 @@ KINDS = {
     "intervals": intervals,
     "transfer": transfer,
     "hidden": hidden,
+    "parents": parents,
+    "versus": versus,
     "learning": learning,
 }
 

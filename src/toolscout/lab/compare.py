@@ -55,8 +55,18 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
     return result, per_query
 
 
-def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: int = 0) -> dict[str, Any]:
+def compare(
+    out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: int = 0, measures: Sequence[str] = TESTED
+) -> dict[str, Any]:
     """How `label_a` differs from `label_b`, measure by measure.
+
+    Args:
+        out: the folder of results.
+        dataset: that both were scored on.
+        label_a: one.
+        label_b: the other.
+        seed: of the tests.
+        measures: what is tested, and corrected for; see `metrics.score`.
 
     Returns:
         `tests`: measure → a, b, difference (a - b), its 95 % interval, p (two-sided sign-flip), p corrected by Holm
@@ -75,7 +85,7 @@ def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: in
             f"{label_b} on {result_b['split']}"
         )
     tests: dict[str, dict[str, Any]] = {}
-    for name in TESTED:
+    for name in measures:
         found = metrics.paired_test(a.values[name], b.values[name], seed)
         tests[name] = {
             "a": float(np.mean(a.values[name])),
@@ -87,7 +97,7 @@ def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: in
             "ties": found.ties,
             "losses": found.losses,
         }
-    for name, corrected in zip(TESTED, metrics.holm([tests[name]["p"] for name in TESTED]), strict=True):
+    for name, corrected in zip(measures, metrics.holm([tests[name]["p"] for name in measures]), strict=True):
         tests[name]["p_holm"] = corrected
     return {
         "dataset": dataset.name,
@@ -96,13 +106,18 @@ def compare(out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: in
         "b": label_b,
         "n_queries": len(a.ids),
         "tests": tests,
-        "slices": _slices(result_a["slices"], result_b["slices"], TESTED),
-        "parents": _by_parents(dataset, result_a, a, b, seed),
+        "slices": _slices(result_a["slices"], result_b["slices"], measures),
+        "parents": _by_parents(dataset, result_a, a, b, seed, measures),
     }
 
 
 def _by_parents(
-    dataset: Dataset, result: Mapping[str, Any], a: metrics.PerQuery, b: metrics.PerQuery, seed: int
+    dataset: Dataset,
+    result: Mapping[str, Any],
+    a: metrics.PerQuery,
+    b: metrics.PerQuery,
+    seed: int,
+    measures: Sequence[str],
 ) -> dict[str, Any]:
     """Paired tests among the queries of whose gold tools' parents training saw all, some, none."""
     if result["settings"].get("train_on", dataset.name) != dataset.name:
@@ -113,7 +128,7 @@ def _by_parents(
     for value in sorted(set(labels.values())):
         rows = np.array([labels[query] == value for query in a.ids])
         found[value] = {"n": int(rows.sum())}
-        for name in TESTED:
+        for name in measures:
             test = metrics.paired_test(np.asarray(a.values[name])[rows], np.asarray(b.values[name])[rows], seed)
             found[value][name] = {"difference": test.difference, "ci95": [test.low, test.high], "p": test.p}
     return found

@@ -1,0 +1,51 @@
+"""The paired tests that the pages show, from the results that are there.
+
+A page that holds `<!-- table versus SET A B… -->` (see scripts/tables.py) wants label A compared with each label B on a
+set, query by query: differences, 95 % intervals, p by sign-flips; and apart by what training saw of the gold tools'
+parents, where folds or splits tell. They land in benchmarks/results/versus.json with the hashes of both rankings.
+
+    python benchmarks/versus.py [--data DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+
+import click
+
+from toolscout.lab.bench import load_dataset
+from toolscout.lab.compare import compare
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+WANTED = re.compile(r"<!-- table versus (\S+) (\S+) (.+?) -->")
+MEASURES = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5")
+KEPT = ("n_queries", "tests", "parents")
+
+
+def main() -> None:
+    """Read the pages, test what they want as far as there are results, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("TOOLSCOUT_DATA"))
+    given = parser.parse_args()
+    text = "\n".join(page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")))
+    wanted = {(name, a, b) for name, a, rest in WANTED.findall(text) for b in rest.split()}
+    found: dict[str, dict[str, object]] = {}
+    for name, a, b in sorted(wanted):
+        files = [RESULTS / name / f"{label}.json" for label in (a, b)]
+        if not all(file.exists() for file in files):
+            click.echo(f"{name}: {a}, {b}: no result yet")
+            continue
+        test = compare(RESULTS, load_dataset(name, Path(given.data) if given.data else None), a, b, measures=MEASURES)
+        rankings = [json.loads(file.read_text())["run_sha256"] for file in files]
+        found.setdefault(name, {})[f"{a} {b}"] = {"run_sha256": rankings, **{key: test[key] for key in KEPT}}
+        click.echo(f"{name}: {a} against {b}: ndcg@5 {100 * test['tests']['ndcg@5']['difference']:+.2f}")
+    (RESULTS / "versus.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
