@@ -117,8 +117,9 @@ def main() -> None:
     tools = read_tools(dataset.folder, "d").tools
     held = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name in given.recipe:
-        before = held.setdefault(given.data, {}).get(name, []) if given.resume else []
-        rows = held[given.data][name] = [row for row in before if row.get("set", []) == given.pairs]
+        there = held.setdefault(given.data, {})
+        before = there.get(name, []) if given.resume else []
+        rows = there[name] = [row for row in before if row.get("set", []) == given.pairs]
         for seed in range(len(rows), given.seeds):
             found = one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
             rows.append({**found, "set": given.pairs} if given.pairs else found)
