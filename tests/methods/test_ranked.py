@@ -35,22 +35,28 @@ def test_a_gain_is_clear_above_one_standard_error() -> None:
     assert not clear(np.array([1.0])) and not clear(np.array([]))
 
 
-def test_what_nothing_was_learned_of_keeps_its_place_and_the_rest_change_around_it() -> None:
+def test_what_nothing_was_learned_of_keeps_its_place_and_gives_way_by_one_if_it_is_not_the_first() -> None:
     learned = np.array([False, True, True, False, True, False])
     totals = np.array([-9.0, 1.0, 3.0, 99.0, 2.0, -np.inf])
     found = placed(totals, learned)
-    assert found.tolist() == [4.0, 1.0, 3.0, 1.5, 2.0, 0.0]  # slots 1, 2, 4 hold 3, 2, 1; between 2 and 1 lies 1.5
-    assert np.argsort(-found).tolist() == [0, 2, 4, 3, 1, 5]
+    assert found.tolist() == [4.0, 1.0, 3.0, 0.0, 2.0, -1.0]  # behind none, behind two and one more, behind all three
+    learned = np.array([True, False, True, False, True, True])
+    found = placed(np.array([4.0, 0.0, 3.0, 0.0, 2.0, 1.0]), learned)
+    assert found.tolist() == [4.0, 3.5, 3.0, 1.5, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_places_are_kept_and_the_learned_stand_by_their_scores(seed: int) -> None:
     random = np.random.default_rng(seed)
     totals, learned = random.normal(size=12), random.random(12) < random.random()
-    new = np.argsort(-placed(totals, learned), kind="stable")
-    assert all(new[place] == place for place in np.flatnonzero(~learned))
-    ordered = [tool for tool in new.tolist() if learned[tool]]
+    order = np.argsort(-placed(totals, learned), kind="stable").tolist()
+    ordered = [tool for tool in order if learned[tool]]
     assert ordered == sorted(ordered, key=lambda tool: -totals[tool])
+    new = [tool for tool in order if not learned[tool]]
+    assert new == sorted(new)
+    for number, tool in enumerate(new):
+        before = sum(bool(learned[other]) for other in order[: order.index(tool)])
+        assert before == min(learned[:tool].sum() + (number > 0), learned.sum())
 
 
 def test_all_or_nothing_learned() -> None:

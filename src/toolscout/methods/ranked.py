@@ -59,21 +59,29 @@ class Ranked:
 
 
 def placed(totals: npt.NDArray[np.float64], learned: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Scores under which tools that nothing was learned of keep their places.
+    """Scores under which tools that nothing was learned of keep their places, and the others change theirs around them.
 
-    The others take the places that are left, in the order of their own scores. One that keeps its place gets a score
-    between those around it, or one more or less for each place before the first or behind the last of them.
+    The first of them stays behind as many of the others as before. Those after it move behind one more, so that they
+    do not crowd out what requests are known to need. Their scores lie between those around them; before the first or
+    behind the last of the others they are one more or less for each place.
 
     Args:
         totals: (N,) of the first stage's tools, best first.
         learned: (N,) of which tools training said something.
     """
-    spots = np.flatnonzero(learned)
-    if len(spots) in (0, len(totals)):
-        return totals if len(spots) else -np.arange(len(totals), dtype=np.float64)
-    places, ordered = np.arange(len(totals)), np.sort(totals[spots])[::-1]
-    beyond = np.maximum(spots[0] - places, 0) - np.maximum(places - spots[-1], 0)
-    return np.where(learned, totals, np.interp(places, spots, ordered) + beyond)
+    if learned.all():
+        return totals
+    new, ordered = np.flatnonzero(~learned), np.sort(totals[learned])[::-1]
+    before = np.cumsum(learned)[new] + (np.arange(len(new)) > 0)
+    spots = np.arange(len(new)) + np.minimum(before, len(ordered))  # of the new ones in the new order
+    others = np.setdiff1d(np.arange(len(totals)), spots)
+    found = totals.copy()
+    if not len(ordered):
+        found[new] = -spots
+        return found
+    beyond = np.maximum(others[0] - spots, 0) - np.maximum(spots - others[-1], 0)
+    found[new] = np.interp(spots, others, ordered) + beyond
+    return found
 
 
 def clear(gain: npt.NDArray[np.float64]) -> bool:

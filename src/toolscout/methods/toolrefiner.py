@@ -7,7 +7,7 @@ the queries that used it, or that of its description; without usage it is always
 
 The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
 the greatest that is within a standard error of the best. And a tool that no training query needs keeps the place that
-the first stage gave it: all that the logits could have learned of it is that it is never needed.
+the first stage gave it (see `placed`): all that the logits could have learned of it is that it is never needed.
 """
 
 from __future__ import annotations
