@@ -82,7 +82,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     precise: Literal["int8", "float32"] = "int8"
     judged: Count = 600
     epochs: Count = 4
-    batch: Batch = 32
+    batch: Batch = 8
     rate: Positive = 1e-4
     fast: Positive = 10.0
     patience: Count = 2
