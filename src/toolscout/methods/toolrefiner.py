@@ -98,7 +98,7 @@ def fit(job: Fitting) -> None:
     there = np.asarray(learned.gold.any(axis=1))
     encoder = own or raw
     used = np.zeros(len(place), dtype=np.bool_)
-    used[[place[tool] for tools in job.train.values() for tool in tools]] = True
+    used[[place[tool] for tools in chosen.values() for tool in tools]] = True
     vectors = _vectors(job, encoder if options.tool_vectors == "usage" else raw, options.tool_vectors == "usage", place)
     started = own if own is not None and options.start == "base" else raw
     tower = tower_of(started, options)
