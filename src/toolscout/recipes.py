@@ -184,7 +184,12 @@ RECIPES: dict[str, Recipe] = {
             "The first tools of mlc, all read together with the query and put in a new order.",
             toolrefiner,
         ),
-        _learned("toolrefiner-tool2vec", "The same over tool2vec-tuned.", toolrefiner, {"base": "tool2vec-tuned"}),
+        _learned(
+            "toolrefiner-tool2vec",
+            "The same over tool2vec-tuned.",
+            toolrefiner,
+            {"base": "tool2vec-tuned", "give_way": True},
+        ),
         _learned(
             "crossencoder",
             "The first tools of another recipe, each read together with the query by one more encoder.",

@@ -35,28 +35,32 @@ def test_a_gain_is_clear_above_one_standard_error() -> None:
     assert not clear(np.array([1.0])) and not clear(np.array([]))
 
 
-def test_what_nothing_was_learned_of_keeps_its_place_and_gives_way_by_one_if_it_is_not_the_first() -> None:
+def test_what_nothing_was_learned_of_keeps_its_place_or_gives_way_by_one_if_it_is_not_the_first() -> None:
     learned = np.array([False, True, True, False, True, False])
     totals = np.array([-9.0, 1.0, 3.0, 99.0, 2.0, -np.inf])
-    found = placed(totals, learned)
-    assert found.tolist() == [4.0, 1.0, 3.0, 0.0, 2.0, -1.0]  # behind none, behind two and one more, behind all three
+    assert placed(totals, learned).tolist() == [4.0, 1.0, 3.0, 1.5, 2.0, 0.0]  # behind none, two, all three
+    assert placed(totals, learned, True).tolist() == [4.0, 1.0, 3.0, 0.0, 2.0, -1.0]  # two and one more
     learned = np.array([True, False, True, False, True, True])
-    found = placed(np.array([4.0, 0.0, 3.0, 0.0, 2.0, 1.0]), learned)
-    assert found.tolist() == [4.0, 3.5, 3.0, 1.5, 2.0, 1.0]
+    totals = np.array([4.0, 0.0, 3.0, 0.0, 2.0, 1.0])
+    assert placed(totals, learned).tolist() == [4.0, 3.5, 3.0, 2.5, 2.0, 1.0]
+    assert placed(totals, learned, True).tolist() == [4.0, 3.5, 3.0, 1.5, 2.0, 1.0]
 
 
+@pytest.mark.parametrize("give_way", [False, True])
 @pytest.mark.parametrize("seed", range(50))
-def test_places_are_kept_and_the_learned_stand_by_their_scores(seed: int) -> None:
+def test_places_are_kept_and_the_learned_stand_by_their_scores(seed: int, give_way: bool) -> None:
     random = np.random.default_rng(seed)
     totals, learned = random.normal(size=12), random.random(12) < random.random()
-    order = np.argsort(-placed(totals, learned), kind="stable").tolist()
+    order = np.argsort(-placed(totals, learned, give_way), kind="stable").tolist()
     ordered = [tool for tool in order if learned[tool]]
     assert ordered == sorted(ordered, key=lambda tool: -totals[tool])
+    if not give_way:
+        assert [tool in ordered for tool in order] == learned.tolist()
     new = [tool for tool in order if not learned[tool]]
     assert new == sorted(new)
     for number, tool in enumerate(new):
         before = sum(bool(learned[other]) for other in order[: order.index(tool)])
-        assert before == min(learned[:tool].sum() + (number > 0), learned.sum())
+        assert before == min(learned[:tool].sum() + (give_way and number > 0), learned.sum())
 
 
 def test_all_or_nothing_learned() -> None:

@@ -73,6 +73,7 @@ def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, ber
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
     first = recipes.build("tool2vec-tuned", Parts(Catalogue.of(tools), model=model.folder / "base"))(texts)
     needed = {tool for gold in slang.train.values() for tool in gold} & {tool.id for tool in tools}
+    assert model.manifest.settings["give_way"].value is True
     kept = around = 0
     for one, other in zip(first, pipeline(model, tools, bert)(texts), strict=True):
         new = [tool for tool in one.ids[:4] if tool not in needed]
@@ -82,6 +83,21 @@ def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, ber
             kept += 1
             around += one.ids != other.ids
     assert kept and around
+
+
+def test_what_training_knew_nothing_of_gives_way_only_where_it_is_told_to(slang: Lesson, bert: str, home: Path) -> None:
+    made = fitted(slang, bert, home, "toolrefiner", base="dense", candidates=8, **{**QUICK, "epochs": 1})
+    values = made.manifest.values
+    assert values["keeping_places"] == made.manifest.metrics and set(values["giving_way"]) == set(made.manifest.metrics)
+    needed = {tool for gold in slang.train.values() for tool in gold}
+    tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 2 else tool for n, tool in enumerate(slang.tools)]
+    texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
+    first = recipes.build("dense", Parts(Catalogue.of(tools), TransformerEncoder(bert)))(texts)
+    several = 0
+    for one, other in zip(first, pipeline(made, tools, bert)(texts), strict=True):
+        assert [tool in needed for tool in other.ids[:8]] == [tool in needed for tool in one.ids[:8]]
+        several += sum(tool not in needed for tool in one.ids[:8]) > 1
+    assert several
 
 
 def test_over_bm25_with_descriptions_and_fewer_hits_than_candidates(slang: Lesson, bert: str, home: Path) -> None:

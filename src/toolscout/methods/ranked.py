@@ -58,21 +58,24 @@ class Ranked:
         }
 
 
-def placed(totals: npt.NDArray[np.float64], learned: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def placed(
+    totals: npt.NDArray[np.float64], learned: npt.NDArray[np.bool_], give_way: bool = False
+) -> npt.NDArray[np.float64]:
     """Scores under which tools that nothing was learned of keep their places, and the others change theirs around them.
 
-    The first of them stays behind as many of the others as before. Those after it move behind one more, so that they
-    do not crowd out what requests are known to need. Their scores lie between those around them; before the first or
+    Each stays behind as many of the others as before. Their scores lie between those around them; before the first or
     behind the last of the others they are one more or less for each place.
 
     Args:
         totals: (N,) of the first stage's tools, best first.
         learned: (N,) of which tools training said something.
+        give_way: all but the first of the rest move behind one more, so that they do not crowd out what requests are
+            known to need.
     """
     if learned.all():
         return totals
     new, ordered = np.flatnonzero(~learned), np.sort(totals[learned])[::-1]
-    before = np.cumsum(learned)[new] + (np.arange(len(new)) > 0)
+    before = np.cumsum(learned)[new] + (give_way & (np.arange(len(new)) > 0))
     spots = np.arange(len(new)) + np.minimum(before, len(ordered))  # of the new ones in the new order
     others = np.setdiff1d(np.arange(len(totals)), spots)
     found = totals.copy()

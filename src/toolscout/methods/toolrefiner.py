@@ -7,7 +7,9 @@ the queries that used it, or that of its description; without usage it is always
 
 The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
 the greatest that is within a standard error of the best. And a tool that no training query needs keeps the place that
-the first stage gave it (see `placed`): all that the logits could have learned of it is that it is never needed.
+the first stage gave it (see `placed`): all that the logits could have learned of it is that it is never needed. With
+`give_way` all such tools but the first let one more of the others pass: over a first stage that orders badly, where the
+refiner brings what is needed to the top, they would crowd it out.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
         start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
         blend: weight of the first stage's score; None: chosen on dev (see `trust`).
+        give_way: whether tools that no training query needs give way, all but the first (see `placed`). Dev shows only
+            what this gains: none of its queries needs such a tool.
         part: share of the training queries that are used; for sweeps.
         fast: the new layers learn so many times as fast.
         patience: epochs without a better dev before it stops.
@@ -69,6 +73,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     tool_vectors: Literal["usage", "description"] = "usage"
     start: Literal["base", "encoder"] = "base"
     blend: float | None = None
+    give_way: bool = False
     part: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     epochs: Count = 3
     batch: Batch = 64
@@ -104,10 +109,10 @@ def fit(job: Fitting) -> None:
     tower = tower_of(started, options)
     refiner = Refiner(tower, vectors, job.seed)
 
-    def blended(logs: Any, blend: float) -> PerQuery:
+    def blended(logs: Any, blend: float, give_way: bool = options.give_way) -> PerQuery:
         totals = logs + blend * dev.scores
         for row, tools in zip(totals, dev.candidates, strict=True):
-            row[:] = placed(row, used[tools] & (tools >= 0))
+            row[:] = placed(row, used[tools] & (tools >= 0), give_way)
         return job.judged(dev.rankings(totals, 0.0, [tool.id for tool in job.tools]))
 
     def choose(logs: Any) -> tuple[float, dict[str, float]]:
@@ -147,8 +152,10 @@ def fit(job: Fitting) -> None:
         encoder=raw if own is None or options.tool_vectors == "description" else None,
         chosen={"blend": blend} if options.blend is None else {},
         values={
-            "first_stage": blended(np.zeros(dev.scores.shape), 1.0).means(),
+            "first_stage": blended(np.zeros(dev.scores.shape), 1.0, False).means(),
             "logits_alone": blended(logs, 0.0).means(),
+            "keeping_places": blended(logs, blend, False).means(),
+            "giving_way": blended(logs, blend, True).means(),
             **about(done),
         },
         seconds=done.seconds,
@@ -196,7 +203,7 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     for name, layer in (("project", refiner.project), ("score", refiner.score)):
         layer.load_state_dict({key: torch.from_numpy(model.arrays[f"{name}.{key}"]) for key in ("weight", "bias")})
     refiner.eval()
-    blend = options["blend"].value
+    blend, give_way = options["blend"].value, options["give_way"].value
 
     def scorer(searches: Sequence[Search]) -> list[list[float]]:
         candidates = np.full(
@@ -212,7 +219,7 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
         for log, row, search in zip(logs, candidates, searches, strict=True):
             n = len(search.hits)
             totals = log[:n] + blend * np.array([hit.score for hit in search.hits])
-            found.append(placed(totals, used[row[:n]]).tolist())
+            found.append(placed(totals, used[row[:n]], give_way).tolist())
         return found
 
     return first >> Rerank(scorer, label="toolrefiner", depth=options["candidates"].value)
