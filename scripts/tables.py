@@ -37,7 +37,6 @@ MORE = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5", "comp@|N|")
 BESIDE = "hybrid-minilm"
 GAINS = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
 TARGETS = ("toolbench", "ultratool", "bfcl", "hammerbench")
-TESTED = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5")
 KINDS_OF_PARENTS = ("seen", "mixed", "unseen")
 HEADS = " | ".join(name.replace("|", "\\|") for name in MORE)
 TABLE = re.compile(r"(<!-- table (\S+) (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
@@ -158,11 +157,12 @@ def versus(labels: Sequence[str]) -> list[str]:
     name, label, *others = labels
     path = RESULTS / "versus.json"
     held = json.loads(path.read_text()).get(name, {}) if path.exists() else {}
-    rows = [f"| `{label}` on {name}, against | queries | {' | '.join(TESTED)} |", "|---|---|" + "---:|" * len(TESTED)]
-    for other in others:
-        found = held.get(f"{label} {other}")
-        if not found:
-            continue
+    there = {other: held[pair] for other in others if (pair := f"{label} {other}") in held}
+    if not there:
+        return []
+    tested = list(next(iter(there.values()))["tests"])
+    rows = [f"| `{label}` on {name}, against | queries | {' | '.join(tested)} |", "|---|---|" + "---:|" * len(tested)]
+    for other, found in there.items():
         if found["run_sha256"] != [(result(name, each) or {}).get("run_sha256") for each in (label, other)]:
             sys.exit(
                 f"{name}: {label}, {other}: expected tests of the rankings that are there, found others: "
@@ -175,7 +175,7 @@ def versus(labels: Sequence[str]) -> list[str]:
             cells = (
                 f"{100 * test['difference']:+.1f} ({100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; "
                 f"p {test['p']:.4f})"
-                for test in (group[each] for each in TESTED)
+                for test in (group[each] for each in tested)
             )
             rows.append(f"| {f'`{other}`' if kind == 'all' else ''} | {kind} {group['n']:,} | {' | '.join(cells)} |")
     return rows
