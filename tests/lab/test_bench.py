@@ -152,6 +152,10 @@ def test_comparing_tests_query_by_query_and_corrects(root: Path) -> None:
     assert row["difference"] == pytest.approx(row["a"] - row["b"])
     assert all(test["p_holm"] >= test["p"] for test in found["tests"].values())
     assert found["slices"]["gold"]["1"]["n"] == 3
+    stale = json.loads((out / "small" / "bm25-plain.json").read_text())
+    stale["slices"]["gold"]["1"] = dict.fromkeys(stale["slices"]["gold"]["1"], 0.0) | {"n": 2}
+    (out / "small" / "bm25-plain.json").write_text(json.dumps(stale))
+    assert compare(out, dataset, "bm25", "bm25-plain")["slices"] == found["slices"], "slices are those of the rankings"
     same = compare(out, dataset, "bm25", "bm25")
     assert all(test["p"] == 1.0 and test["difference"] == 0 for test in same["tests"].values())
 
@@ -241,6 +245,24 @@ def test_what_training_saw_is_judged_by_the_fold_that_scores_the_query(
     assert all(row["recall@5"]["p"] == 1.0 for row in compared["parents"].values())
     shown = cli("compare", "x", "x", "--dataset", "small", "--out", str(root.parent / "out"), "--data", str(root))
     assert shown.exit_code == 0 and "parents in training" in shown.output
+
+
+def test_a_tool_without_a_parent_belongs_to_nothing(root: Path) -> None:
+    folder = root / "small"
+    tools = [{"_id": f"t{n}", "metadata": {"path": ["a"] if n < 2 else []}} for n in range(4)]
+    folder.joinpath("corpus.jsonl").write_text(
+        "".join(json.dumps({**tool, "title": tool["_id"], "text": "x"}) + "\n" for tool in tools)
+    )
+    queries = {"q0": "one", "q1": "two", "r0": "three", "r1": "four", "r2": "five"}
+    folder.joinpath("queries.jsonl").write_text(
+        "".join(json.dumps({"_id": query, "text": text}) + "\n" for query, text in queries.items())
+    )
+    head = "query-id\tcorpus-id\tscore\n"
+    (folder / "qrels" / "train.tsv").write_text(head + "q0\tt0\t1\nq1\tt2\t1\n")
+    (folder / "qrels" / "test.tsv").write_text(head + "r0\tt1\t1\nr1\tt2\t1\nr2\tt3\t1\n")
+    dataset = Dataset.load(folder, root=root)
+    table = groups(dataset, "test", read_tools(dataset.folder, "d").tools)
+    assert table["parents"] == {"r0": "seen", "r1": "seen", "r2": "unseen"}
 
 
 def test_what_only_dev_needs_is_not_seen_by_training(root: Path) -> None:

@@ -18,7 +18,17 @@ import msgspec
 
 from toolscout import metrics, recipes
 from toolscout.config import Settings
-from toolscout.dataset import Dataset, Fold, NoTool, Qrels, in_dev, seen_labels, write_detect, write_run
+from toolscout.dataset import (
+    Dataset,
+    Fold,
+    NoTool,
+    Qrels,
+    drop_leaks,
+    in_dev,
+    seen_labels,
+    write_detect,
+    write_run,
+)
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
 from toolscout.lab.fit import fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
@@ -241,9 +251,10 @@ def groups(
     """The slices of a result: those of `Dataset.groups`, and what training saw of each query's gold.
 
     `tools` says it of the gold tools, `parents` of what they belong to, if that is not the same for all: `seen`,
-    `mixed` or `unseen` (`seen_labels`). With folds it is judged by the training part of the fold that scores the query,
-    without the tenth of it that is dev; after training on another dataset, of the tools alone, which are the same where
-    id and name are (`models.places`).
+    `mixed` or `unseen` (`seen_labels`). A tool without a parent belongs to nothing but itself. With folds it is judged
+    by the training part of the fold that scores the query, without the tenth of it that is dev and without what
+    `lesson` leaves out; after training on another dataset, of the tools alone, which are the same where id and name are
+    (`models.places`).
     """
     qrels, table = dataset.split(split), dataset.groups(split)
     if train_on is not None and train_on.name != dataset.name:
@@ -263,10 +274,12 @@ def groups(
     else:
         pairs = [(dataset.qrels["train"], qrels)] if "train" in dataset.qrels else []
     parents = _parents(tools)
-    for train, scored in pairs:
+    for whole, scored in pairs:
+        train, _ = drop_leaks(whole, dataset.queries, {query: dataset.queries[query] for query in scored})
         table.setdefault("tools", {}).update(seen_labels(train, scored))
         if len(set(parents.values())) > 1:
-            table.setdefault("parents", {}).update(seen_labels(train, scored, key=parents.__getitem__))
+            labels = seen_labels(train, scored, key=lambda tool: parents[tool] or tool)
+            table.setdefault("parents", {}).update(labels)
     return table
 
 

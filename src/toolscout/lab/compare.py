@@ -71,8 +71,8 @@ def compare(
     Returns:
         `tests`: measure → a, b, difference (a - b), its 95 % interval, p (two-sided sign-flip), p corrected by Holm
         over the measures, wins, ties, losses of a; `slices`: slice → value → n and the difference of each measure;
-        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p; empty where nothing was trained on,
-        or another dataset was.
+        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p, not corrected; empty where nothing
+        was trained on, or another dataset was. What was seen is what the training of `label_a` saw.
 
     Raises:
         NotFound, UserError: as `load_checked`; and if the two were scored on different queries.
@@ -84,6 +84,7 @@ def compare(
             f"expected two results of one split, found {label_a} on {result_a['split']}, "
             f"{label_b} on {result_b['split']}"
         )
+    table = _table(dataset, result_a)
     tests: dict[str, dict[str, Any]] = {}
     for name in measures:
         found = metrics.paired_test(a.values[name], b.values[name], seed)
@@ -106,24 +107,23 @@ def compare(
         "b": label_b,
         "n_queries": len(a.ids),
         "tests": tests,
-        "slices": _slices(result_a["slices"], result_b["slices"], measures),
-        "parents": _by_parents(dataset, result_a, a, b, seed, measures),
+        "slices": _slices(metrics.slices(a, table), metrics.slices(b, table), measures),
+        "parents": _by_parents(table.get("parents", {}), a, b, seed, measures),
     }
 
 
+def _table(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The slices of a result; without what training saw, if that was another dataset."""
+    if result["settings"].get("train_on", dataset.name) != dataset.name:
+        return dataset.groups(result["split"])
+    tools = read_tools(dataset.folder, "d").tools
+    return groups(dataset, result["split"], tools, result["settings"].get("folds"))
+
+
 def _by_parents(
-    dataset: Dataset,
-    result: Mapping[str, Any],
-    a: metrics.PerQuery,
-    b: metrics.PerQuery,
-    seed: int,
-    measures: Sequence[str],
+    labels: Mapping[str, str], a: metrics.PerQuery, b: metrics.PerQuery, seed: int, measures: Sequence[str]
 ) -> dict[str, Any]:
     """Paired tests among the queries of whose gold tools' parents training saw all, some, none."""
-    if result["settings"].get("train_on", dataset.name) != dataset.name:
-        return {}
-    tools = read_tools(dataset.folder, "d").tools
-    labels = groups(dataset, result["split"], tools, result["settings"].get("folds")).get("parents", {})
     found: dict[str, Any] = {}
     for value in sorted(set(labels.values())):
         rows = np.array([labels[query] == value for query in a.ids])
@@ -135,13 +135,11 @@ def _by_parents(
 
 
 def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The differences; kinds of queries that need no tool have no rankings to compare."""
+    """The differences in slices of the same queries."""
     return {
         name: {
             value: {"n": row["n"], **{key: row[key] - b[name][value][key] for key in names}}
             for value, row in values.items()
-            if value in b.get(name, {})
         }
         for name, values in a.items()
-        if name != "no_tool_kind"
     }
