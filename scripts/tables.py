@@ -12,7 +12,8 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
                        NDCG@1/3/5/10 of what was fitted on a set, there and on others
     parents SET LABEL…
                        figures of each label on a set, by whether training saw the parents of the gold tools
-    versus SET A B…    how far A is above each B on a set, with 95 % intervals and p (benchmarks/versus.py), by the same
+    versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p:
+                       among all queries p is corrected by Holm for the measures, among parts of them it is not
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
@@ -138,8 +139,12 @@ def parents(labels: Sequence[str]) -> list[str]:
     held = {label: found for label in recipes if (found := result(name, label))}
     slices = [found["slices"]["parents"] for found in held.values()]
     kinds = [kind for kind in KINDS_OF_PARENTS if any(kind in each for each in slices)]
-    counts = [next(each[kind]["n"] for each in slices if kind in each) for kind in kinds]
-    heads = " | ".join(f"{kind} ({n})" for kind, n in zip(kinds, counts, strict=True))
+    counts = [{each[kind]["n"] for each in slices if kind in each} for kind in kinds]
+    if any(len(each) > 1 for each in counts):
+        sys.exit(
+            f"{name}: expected {', '.join(held)} over the same queries of each kind, found others: bench them anew"
+        )
+    heads = " | ".join(f"{kind} ({n})" for kind, [n] in zip(kinds, counts, strict=True))
     rows = [
         f"| {name}, ndcg@5 / recall@5 / recall@10 | all | {heads} | p50, ms |",
         "|---|" + "---:|" * (len(kinds) + 2),
@@ -174,7 +179,7 @@ def versus(labels: Sequence[str]) -> list[str]:
         for kind, group in groups.items():
             cells = (
                 f"{100 * test['difference']:+.1f} ({100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; "
-                f"p {test['p']:.4f})"
+                f"p {test.get('p_holm', test['p']):.4f})"
                 for test in (group[each] for each in tested)
             )
             rows.append(f"| {f'`{other}`' if kind == 'all' else ''} | {kind} {group['n']:,} | {' | '.join(cells)} |")
