@@ -405,8 +405,12 @@ class Rerank(Stage):
     def note(self, search: Search) -> str:
         if search.deadline is None:
             return ""
-        judged, wanted = sum(f", {self.label}" in hit.why for hit in search.hits), min(self.depth, len(search.hits))
+        judged, wanted = self.read(search), min(self.depth, len(search.hits))
         return f"the deadline left {wanted - judged} of {wanted} candidates as they were" if judged < wanted else ""
+
+    def read(self, search: Search) -> int:
+        """How many hits of a search that went through, the first ones, were scored before its deadline."""
+        return sum(self.label in hit.why.split(", ") for hit in search.hits)
 
     def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
         if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):

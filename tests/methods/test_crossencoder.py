@@ -21,9 +21,9 @@ from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.crossencoder import BLENDS, GRAPHS, Blend, export  # noqa: E402
+from toolscout.methods.crossencoder import BLENDS, GRAPHS, Blend, Judging, export  # noqa: E402
 from toolscout.models import Model  # noqa: E402
-from toolscout.pipeline import Stage  # noqa: E402
+from toolscout.pipeline import Pipeline, Stage  # noqa: E402
 from toolscout.store import Catalogue  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training import Plan, train  # noqa: E402
@@ -120,6 +120,31 @@ def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
     assert set(half.ids[:4]) == set(first.ids[:4]) and half.ids[4:] == first.ids[4:]
     assert stage.stages[-1].note(half) == "the deadline left 1 of 5 candidates as they were"  # type: ignore[attr-defined]
     assert [hit.score for hit in half.hits] == sorted((hit.score for hit in half.hits), reverse=True)
+
+
+def test_what_is_read_is_the_caller_s_wording(slang: Lesson, bert: str, model: Model) -> None:
+    stage = pipeline(model, slang.tools, bert)
+    assert isinstance(stage, Pipeline)
+    [first] = stage.stages[0]([Search(query="clone this paper")])
+    [told] = stage.stages[-1].run([first])
+    [reworded] = stage.stages[-1].run([msgspec.structs.replace(first, rewrites=("a bed for two",))])
+    assert reworded.hits == told.hits != first.hits
+
+
+def test_over_another_cross_encoder_each_counts_its_own(slang: Lesson, bert: str, model: Model) -> None:
+    below = pipeline(model, slang.tools, bert)
+    assert isinstance(below, Pipeline)
+    judging = below.stages[-1]
+    assert isinstance(judging, Judging) and judging.name == "crossencoder"
+    above = Judging(judging.judge, 3, below)
+    assert above.name == "crossencoder 2"
+    [found] = below([Search(query="clone this paper")])
+    assert (judging.read(found), above.read(found)) == (5, 0)
+    late = msgspec.structs.replace(found, deadline=time.monotonic() - 1)
+    [same] = above.run([late])
+    assert same.ids == found.ids and above.note(same) == "the deadline left 3 of 3 candidates as they were"
+    [both] = above.run([found])
+    assert (judging.read(both), above.read(both)) == (5, 3)
 
 
 def test_a_caller_sets_the_deadline(slang: Lesson, model: Model, tmp_path: Path) -> None:

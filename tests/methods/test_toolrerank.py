@@ -23,7 +23,7 @@ from toolscout.lab.bench import Job, run
 from toolscout.lab.fit import Lesson, fit, prepared
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging
-from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
+from toolscout.methods.families import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.models import Model
 from toolscout.pipeline import Pipeline
 from toolscout.readings import Readings
@@ -149,6 +149,22 @@ def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(slang: Lesson, bert:
     assert made.manifest.values["hierarchy"] == FLAT and made.manifest.settings["sure"].value == 0.0
     [found] = pipeline(made, slang.tools, bert)([Search(query="somewhere to sleep")])
     assert found.trace[-1].note == FLAT
+
+
+def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: str, home: Path) -> None:
+    made = fit(job(slang, bert, home, "toolrerank", seen=6, unseen=6, sure=0.0, each=0, judged=5))
+    kept = Path(made.folder)
+    [plain] = pipeline(fit(job(slang, bert, home, "toolrerank-none", seen=6, unseen=6)), slang.tools, bert)(
+        [Search(query="somewhere to sleep")]
+    )
+    stage = recipes.build("toolrerank", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert), model=kept))
+    assert isinstance(stage, Pipeline)
+    last = stage.stages[-1]
+    assert isinstance(last, Hierarchy) and last.off == UNUSED
+    with pytest.raises(AssertionError):
+        last.single([])  # nobody was loaded who could tell
+    [found] = stage([Search(query="somewhere to sleep")])
+    assert found.trace[-1].note == UNUSED and found.hits == plain.hits
 
 
 def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path) -> None:
@@ -277,8 +293,7 @@ def test_for_one_parent_all_of_a_new_likely_parent_is_read() -> None:
     [found] = stage(reader, Chosen(10, 50, sure=0.75), True).run([search()])
     assert reader.asked == ["s/b2"]  # a2 belongs to a likely parent too, but training saw that one
     assert found.ids == ("s/a0", "s/b2", "s/b0", "s/a1", "s/b1", "s/c0")
-    assert [hit.score for hit in found.hits] == sorted((hit.score for hit in found.hits), reverse=True)
-    assert len({hit.score for hit in found.hits}) == 6
+    assert [hit.score for hit in found.hits] == pytest.approx([0.9, 0.85, 0.8, 0.7, 0.6, 0.5]), "probabilities still"
     for extend, more in {"none": [], "seen": ["s/a2"], "both": ["s/a2", "s/b2"]}.items():
         reader = Reader(dict.fromkeys(["s/a2", "s/b2"], 0.0))
         stage(reader, Chosen(10, 50, sure=0.75), True, extend=extend).run([search()])
@@ -340,6 +355,14 @@ def test_paths_are_flat_where_they_tell_no_tool_from_another(paths: list[tuple[s
     families = Families(tools)
     assert families.flat == flat
     assert families.one(["s/0", "s/1"]) == (not flat) and not families.one(["s/0", "s/2"])
+
+
+def test_limits_beyond_what_a_search_ranks_are_refused() -> None:
+    for name, setting in (("toolrerank", "unseen"), ("crossencoder", "candidates")):
+        with pytest.raises(ConfigError, match=f"100.*{setting}"):
+            recipes.resolve(name, {setting: 101})
+    with pytest.raises(ConfigError, match="blend"):
+        recipes.resolve("crossencoder", {"blend": -1.0})
 
 
 def test_one_parent_of_two_sources_is_two() -> None:

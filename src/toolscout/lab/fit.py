@@ -218,6 +218,10 @@ def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str
         return Base(name, None, recipes.build(name, parts), name)
     job = prepared(name, learned, settings.home, encoder=encoder, resume=True, **given)
     model = fit(on_shelf(job))
+    if model.manifest.data.refit:
+        given["say"](
+            f"{name} was fitted on the queries to choose on too: what is chosen now trusts it more than it should"
+        )
     return Base(name, model, recipes.build(name, dataclasses.replace(parts, model=model.folder)), job.identity)
 
 

@@ -26,6 +26,7 @@ from toolscout import metrics
 from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
+from toolscout.fusion import DEPTH
 from toolscout.methods import BASE, JUDGED, Fitting, Parts
 from toolscout.methods.logistic import logistic, sigmoid
 from toolscout.methods.ranked import Ranked, trust
@@ -56,7 +57,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe of the first stage.
-        candidates: m, how many tools of the first stage are read.
+        candidates: m, how many tools of the first stage are read; no search ranks more than 100.
         length: pieces that are read of a pair; the longer of query and tool is cut first.
         layers: the first so many layers of the encoder alone; 0: all.
         negatives: hard negatives of a query at a step, drawn from its candidates.
@@ -71,14 +72,14 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     """
 
     base: str = "hybrid-dpr"
-    candidates: Annotated[int, msgspec.Meta(ge=2)] = 50
+    candidates: Annotated[int, msgspec.Meta(ge=2, le=DEPTH)] = 50
     length: Annotated[int, msgspec.Meta(ge=16, le=512)] = 64
     layers: Whole = 0
     negatives: Count = 6
     unused: bool = False
     loss: Literal["binary", "joint"] = "joint"
     start: Literal["base", "encoder"] = "base"
-    blend: float | None = None
+    blend: Annotated[float, msgspec.Meta(ge=0)] | None = None
     precise: Literal["int8", "float32"] = "int8"
     judged: Count = 600
     epochs: Count = 4
@@ -126,7 +127,10 @@ class Blend:
 
 
 class Judge:
-    """Reads a query with tools of a catalogue → how likely it needs each."""
+    """Reads a query with tools of a catalogue → how likely it needs each.
+
+    It is the caller's wording that is read, as in the fit, also over a first stage that rewrites.
+    """
 
     def __init__(self, reader: Reader, tools: Sequence[Tool], blend: Blend) -> None:
         """Take the graph, the catalogue, and what makes a probability of a logit."""
@@ -139,7 +143,7 @@ class Judge:
 
     def others(self, search: Search, ids: Sequence[str]) -> Floats:
         """How likely tools are that the first stage did not name; fewer where the deadline came first."""
-        return self.blend.shares(self.logits(_text(search), ids, search.deadline), self.blend.far)
+        return self.blend.shares(self.logits(search.query, ids, search.deadline), self.blend.far)
 
     def __call__(self, searches: Sequence[Search]) -> list[list[float]]:
         """A score for each hit of each search. One search takes one thread; of a batch, many are done side by side."""
@@ -148,7 +152,7 @@ class Judge:
         return list(_threads().map(self._of, searches))
 
     def _of(self, search: Search) -> list[float]:
-        logits = self.logits(_text(search), search.ids, search.deadline)
+        logits = self.logits(search.query, search.ids, search.deadline)
         distances = self.blend.distances(np.array([hit.score for hit in search.hits]))
         shares: list[float] = self.blend.shares(logits, distances[: len(logits)]).tolist()
         return shares
@@ -164,21 +168,15 @@ if hasattr(os, "register_at_fork"):  # a child has none of these threads
     os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
-def _text(search: Search) -> str:
-    return search.rewrites[-1] if search.rewrites else search.query
-
-
 class Judging(Rerank):
     """The first hits in the order of a `Judge`."""
 
-    def __init__(self, judge: Judge, depth: int) -> None:
-        """Take the judge, and how many hits it reads."""
-        super().__init__(judge, label=LABEL, depth=depth)
+    def __init__(self, judge: Judge, depth: int, below: Stage | None = None) -> None:
+        """Take the judge, how many hits it reads, and the first stage: one over another one has a label of its own."""
+        stages = below.stages if isinstance(below, Pipeline) else ()
+        others = sum(isinstance(stage, Judging) for stage in stages)
+        super().__init__(judge, label=f"{LABEL} {others + 1}" if others else LABEL, depth=depth)
         self.judge = judge
-
-    def read(self, search: Search) -> int:
-        """How many of its hits, the first ones, were read before the deadline."""
-        return sum(f", {LABEL}" in hit.why for hit in search.hits)
 
 
 def taken_apart(stage: Stage, name: str) -> tuple[Stage, Judging]:
@@ -395,4 +393,5 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     options = model.manifest.settings
     reader = OnnxPairs(model.folder / GRAPHS, options["length"].value)
     judge = Judge(kept(reader, parts.readings), parts.catalogue.tools(), Blend(**model.manifest.values["blend"]))
-    return parts.base(model) >> Judging(judge, options["candidates"].value)
+    first = parts.base(model)
+    return first >> Judging(judge, options["candidates"].value, first)

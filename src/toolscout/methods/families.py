@@ -13,10 +13,11 @@ from toolscout.methods.hierarchy import diverse, extended, truncated
 from toolscout.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
 
-__all__ = ["FLAT", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
+__all__ = ["FLAT", "UNUSED", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
 
 STEP: Final = 1e-9
 FLAT: Final = "hierarchy off: the paths of the catalogue are flat"
+UNUSED: Final = "hierarchy off: neither half of it is in use"
 
 
 class Families:
@@ -98,6 +99,7 @@ class Hierarchy(Stage):
         similar: Callable[[Sequence[str]], npt.NDArray[Any]],
         visible: Callable[[Search], Callable[[str], bool]],
         extend: str = "unseen",
+        off: str = "",
     ) -> None:
         """Take what the order depends on.
 
@@ -110,13 +112,14 @@ class Hierarchy(Stage):
             similar: tool ids → (n, n) cosines of their descriptions.
             visible: a search → which tools its caller may discover.
             extend: see `Options`.
+            off: why the hits are left as they are; empty: they are not.
         """
         self.families, self.seen, self.judging, self.chosen = families, seen, judging, chosen
-        self.single, self.similar, self.visible, self.extend = single, similar, visible, extend
+        self.single, self.similar, self.visible, self.extend, self.off = single, similar, visible, extend, off
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Put the hits of each search in the order of its algorithm."""
-        if self.families.flat or not searches:
+        if self.off or not searches:
             return list(searches)
         return [
             msgspec.structs.replace(search, hits=self._single(search) if single else self._multi(search))
@@ -125,8 +128,8 @@ class Hierarchy(Stage):
 
     def note(self, search: Search) -> str:
         """What the query was taken to need, or that the hierarchy is off."""
-        if self.families.flat:
-            return FLAT
+        if self.off:
+            return self.off
         kinds = {hit.why.rpartition(", ")[2] for hit in search.hits}
         told = [text for text in ("one parent", "several parents") if text in kinds]
         return f"taken to need {told[0]}" if told else "left as it was"
@@ -191,9 +194,10 @@ def extends(extend: str, seen: bool) -> bool:
 
 
 def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
-    """The hits in this order, with scores that keep it."""
+    """The hits in this order. Their scores are handed out anew, the highest to the first."""
+    scores = sorted((hit.score for hit in hits), reverse=True)
     found: list[Hit] = []
-    for hit in hits:
-        score = min(hit.score, found[-1].score - STEP) if found else hit.score
-        found.append(Hit(hit.id, score, f"{hit.why}, {why}"))
+    for hit, score in zip(hits, scores, strict=True):
+        least = min(score, found[-1].score - STEP) if found else score
+        found.append(Hit(hit.id, least, f"{hit.why}, {why}"))
     return tuple(found)

@@ -212,7 +212,7 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
         for row, search in zip(candidates, searches, strict=True):
             row[: len(search.hits)] = [place[hit.id] for hit in search.hits]
         asked = [number for number, search in enumerate(searches) if search.hits]
-        texts = [search.rewrites[-1] if search.rewrites else search.query for search in searches if search.hits]
+        texts = [search.query for search in searches if search.hits]  # as in training, whatever the base made of it
         logs = np.zeros(candidates.shape)
         logs[asked] = refiner.shares(tower.tokens(texts, "query"), candidates[asked])
         found = []

@@ -23,9 +23,10 @@ import numpy.typing as npt
 from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError
+from toolscout.fusion import DEPTH
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging, keeping, read_all, taken_apart
-from toolscout.methods.families import FLAT, Chosen, Families, Hierarchy, Truncate
+from toolscout.methods.families import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.methods.grid import Grid, limits
 from toolscout.methods.logistic import logistic, sigmoid
 from toolscout.methods.ranked import Ranked
@@ -40,6 +41,7 @@ STYLE: Final = "short"
 RIDGES: Final = (1e-4, 1e-3, 1e-2)
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,8 +62,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     base: str = "crossencoder"
-    seen: Count | None = None
-    unseen: Count | None = None
+    seen: Limit | None = None
+    unseen: Limit | None = None
     sure: Threshold | None = None
     alike: Threshold | None = None
     each: Whole | None = None
@@ -169,7 +171,7 @@ def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
         return families.of[tool] in trained
 
     chosen = Chosen(**{name: options[name] for name in Chosen.__struct_fields__ if options[name] is not None})
-    judging = Judging(judging.judge, max(chosen.seen, chosen.unseen))
+    judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
     stages = first >> Truncate(seen, chosen.seen, chosen.unseen) >> judging
     if options["hierarchy"] == "none":
         return stages
@@ -189,11 +191,14 @@ def _hierarchy(
     told, weights = options["hierarchy"], model.arrays.get("classifier")
     ids = parts.catalogue.ids
     place = {tool: number for number, tool in enumerate(ids)}
-    known = not families.flat and weights is not None
-    encoder = parts.loaded() if known else None
+    flat = families.flat or weights is None  # or fitted on flat paths: nothing was learned of the hierarchy
+    off = FLAT if flat else "" if chosen.sure or chosen.each else UNUSED
+    encoder = None if off else parts.loaded()
     if encoder is not None:
         parts.load(encoder=encoder, bound=False)
-    rows = parts.tool_rows(encoder, STYLE) if encoder is not None else np.empty((len(ids), 0), dtype=np.float32)
+    rows = np.empty((len(ids), 0), dtype=np.float32)
+    if encoder is not None and chosen.each:
+        rows = parts.tool_rows(encoder, STYLE)
 
     def single(searches: Sequence[Search]) -> Sequence[bool]:
         if told in ("single", "multi"):
@@ -213,8 +218,14 @@ def _hierarchy(
         mask = parts.catalogue.mask(search.visible)
         return lambda tool: mask is None or bool(mask[place[tool]])
 
-    if not known:  # fitted on flat paths: nothing was learned of the hierarchy
-        families = Families([])
     return Hierarchy(
-        families, seen, judging, chosen, single=single, similar=similar, visible=visible, extend=options["extend"]
+        families,
+        seen,
+        judging,
+        chosen,
+        single=single,
+        similar=similar,
+        visible=visible,
+        extend=options["extend"],
+        off=off,
     )
