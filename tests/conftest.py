@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
@@ -55,6 +56,17 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("TOOLSCOUT_") and name not in ("TOOLSCOUT_DATA", "TOOLSCOUT_NO_SKIP", "TOOLSCOUT_FUZZ"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(autouse=True)
+def _one_npx_at_a_time(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """It installs into a cache that all of them share; the processes of a test run must not do so at once."""
+    if request.node.get_closest_marker("node") is None:
+        yield
+        return
+    with (tmp_path_factory.getbasetemp().parent / "npx").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

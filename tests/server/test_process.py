@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -76,17 +77,17 @@ def test_at_a_signal_what_was_asked_is_answered_first(program: Program) -> None:
     begun = threading.Barrier(5)
 
     def ask() -> tuple[int, Any]:
-        connection = program.connect()
         body = json.dumps({"queries": queries})
-        connection.putrequest("POST", "/v1/search/batch")
-        connection.putheader("content-type", "application/json")
-        connection.putheader("content-length", str(len(body)))
-        connection.endheaders()
-        begun.wait(20)
-        time.sleep(0.05)
-        connection.send(body.encode())  # the service is being stopped while this comes in
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        with contextlib.closing(program.connect()) as connection:
+            connection.putrequest("POST", "/v1/search/batch")
+            connection.putheader("content-type", "application/json")
+            connection.putheader("content-length", str(len(body)))
+            connection.endheaders()
+            begun.wait(20)
+            time.sleep(0.05)
+            connection.send(body.encode())  # the service is being stopped while this comes in
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask) for _ in range(4)]

@@ -14,7 +14,7 @@ import numpy as np
 from toolscout import metrics
 from toolscout.dataset import Dataset, read_run
 from toolscout.errors import NotFound, UserError
-from toolscout.lab.bench import groups
+from toolscout.lab.bench import groups, load_dataset
 from toolscout.sources.folder import read_tools
 
 __all__ = ["TESTED", "compare", "load_checked"]
@@ -113,11 +113,16 @@ def compare(
 
 
 def _table(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The slices of a result; without what training saw, if that was another dataset."""
-    if result["settings"].get("train_on", dataset.name) != dataset.name:
-        return dataset.groups(result["split"])
-    tools = read_tools(dataset.folder, "d").tools
-    return groups(dataset, result["split"], tools, result["settings"].get("folds"))
+    """The slices of a result; without what training saw, if that is another dataset that does not lie beside this."""
+    settings, split = result["settings"], result["split"]
+    source = None
+    if settings.get("train_on", dataset.name) != dataset.name:
+        root = dataset.folder.parents[len(Path(dataset.name).parts) - 1]
+        try:
+            source = load_dataset(settings["train_on"], root)
+        except NotFound:
+            return dataset.groups(split)
+    return groups(dataset, split, read_tools(dataset.folder, "d").tools, settings.get("folds"), source)
 
 
 def _by_parents(
