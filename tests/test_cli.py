@@ -160,7 +160,10 @@ def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path:
     import toolscout.cli.demo as demo
 
     monkeypatch.setattr(demo, "LIBRARIES", ("numpy",))
-    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name.startswith("mcp") else object())
+    found = demo.importlib.util.find_spec
+    monkeypatch.setattr(
+        demo.importlib.util, "find_spec", lambda name, *more: None if name.startswith("mcp") else found(name, *more)
+    )
     result = run("demo", "--home", str(tmp_path / "demo"), "compress a folder into a zip archive")
     assert result.exit_code == 0, result.output
     assert "tools indexed" in result.output and "stdlib/" in result.output

@@ -55,6 +55,7 @@ def seconds(*command: str) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("command", "most"), [(("-c", "import toolscout"), 0.150), (("-m", "toolscout", "--help"), 0.300)]
 )

@@ -32,6 +32,8 @@ def locators(data: Path) -> list[Path]:
     return [data / "tool_corpora" / "toucan", *sorted((data / "openapi" / "specs").glob("*.json"))]
 
 
+@pytest.mark.alone
+@pytest.mark.alone
 def test_everything_is_read_in_time_and_read_again_in_less(data: Path, home: Path) -> None:
     with Scout(home) as scout:
         started = time.perf_counter()

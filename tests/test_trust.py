@@ -308,6 +308,7 @@ def test_a_setting_lets_suspicious_tools_in(tmp_path: Path) -> None:
         assert put(scout.store, tool(description="Changed.")).quarantined == 1
 
 
+@pytest.mark.alone
 def test_scanning_many_tools_takes_little_time() -> None:
     tools = [
         tool(f"send_{number}", CLEAN * 5, parameters={"type": "object", "properties": {"to": {"description": CLEAN}}})
@@ -318,6 +319,7 @@ def test_scanning_many_tools_takes_little_time() -> None:
     assert time.perf_counter() - started < 2.0
 
 
+@pytest.mark.alone
 def test_hostile_text_does_not_make_a_scan_slow() -> None:
     started = time.perf_counter()
     for text in (
@@ -389,6 +391,7 @@ def test_suspects_are_judged_once_for_a_snapshot() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_few_published_tools_are_called_suspicious(data: Path, scout: Scout) -> None:
     toucan = read_tools(data / "tool_corpora" / "toucan", "toucan").tools
     started = time.perf_counter()

@@ -135,6 +135,7 @@ def test_a_query_that_comes_again_is_not_asked_again(endpoint: Endpoint) -> None
     assert len(endpoint.asked) == asked
 
 
+@pytest.mark.alone
 def test_an_outage_leaves_search_by_words_and_is_not_waited_for_twice(endpoint: Endpoint, tmp_path: Any) -> None:
     import time
 

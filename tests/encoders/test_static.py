@@ -119,6 +119,7 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path: Path) -> None:
             StaticEncoder(folder)
 
 
+@pytest.mark.alone
 def test_a_query_is_encoded_in_well_under_a_millisecond(encoder: StaticEncoder) -> None:
     query = ["I'm planning a trip to Oslo next week; will it rain, and which hotels near the station are cheap?"]
     encoder.encode(query)

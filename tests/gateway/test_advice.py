@@ -65,6 +65,7 @@ def test_a_schema_that_cannot_be_used_stops_nobody(schema: dict[str, Any]) -> No
     assert advice(tool(**schema), {"x": 1}) == []
 
 
+@pytest.mark.alone
 def test_an_evil_pattern_keeps_nobody_busy() -> None:
     schema = {"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}, "patternProperties": {"^(b+)+$": {}}}
     began = time.monotonic()
@@ -72,6 +73,7 @@ def test_an_evil_pattern_keeps_nobody_busy() -> None:
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.alone
 def test_a_schema_that_would_take_years_to_look_at_keeps_nobody_busy() -> None:
     levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
     schema = {"type": "object", "$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}

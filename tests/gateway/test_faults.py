@@ -69,6 +69,7 @@ def test_calls_in_flight_all_get_an_answer_when_their_server_dies(start: Start) 
     run(start, body, {"bad": busy()})
 
 
+@pytest.mark.alone
 def test_a_server_that_hangs_is_given_up_after_its_time(start: Start) -> None:
     async def body(agent: Agent) -> None:
         began = time.monotonic()
@@ -275,6 +276,7 @@ def test_many_callers_at_once_each_get_their_own_answer(start: Start) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
+@pytest.mark.alone
 def test_five_hundred_callers_at_once_each_get_their_own_answer(start: Start) -> None:
     at_once(start, 500)
 

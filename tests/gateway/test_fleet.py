@@ -55,5 +55,6 @@ def test_eight_servers_with_four_hundred_tools_cost_the_agent_a_twentieth(start:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
+@pytest.mark.alone
 def test_two_hundred_servers_with_ten_thousand_tools(start: Start) -> None:
     fleet(start, 200, 400)

@@ -286,6 +286,7 @@ def tools_of(dataset: str) -> list[Tool]:
 
 
 @with_data
+@pytest.mark.alone
 def test_fourteen_thousand_tools_are_built_and_loaded_in_the_time_allowed() -> None:
     tools = tools_of("tool_corpora/toucan")
     started = time.perf_counter()

@@ -143,6 +143,7 @@ def test_a_budget_holds_whoever_asks_at_once(limit: dict[str, Any]) -> None:
     assert len(made) == budget.spent.calls == 10 and budget.spent.tokens == 1_000
 
 
+@pytest.mark.alone
 def test_calls_keep_their_pace() -> None:
     pace, started = Pace(6000), time.monotonic()
     for _ in range(11):

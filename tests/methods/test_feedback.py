@@ -102,6 +102,7 @@ def test_there_are_never_more_rounds_than_allowed() -> None:
     assert len(found.rewrites) == 3 and len(backend.asked) == 9 and found.query == GOOD
 
 
+@pytest.mark.alone
 def test_the_deadline_holds_though_the_model_is_slow() -> None:
     def slow(data: dict[str, Any], chance: random.Random) -> Any:
         time.sleep(1.0)

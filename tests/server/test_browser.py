@@ -432,6 +432,7 @@ class Work:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [2_000, pytest.param(MANY, marks=pytest.mark.full)])
+@pytest.mark.alone
 def test_with_many_tools_nothing_freezes(visit: Open, tmp_path: Path, count: int) -> None:
     tools = [
         {"name": f"tool_{number}", "description": f"Does task {number} of {number % 97}.", "x": ""}

@@ -139,6 +139,7 @@ def test_a_folder_without_a_corpus_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.alone
 def test_every_entry_of_a_public_dataset_is_in_or_named(name: str, data: Path) -> None:
     folder = data / name
     if not folder.is_dir():

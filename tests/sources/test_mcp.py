@@ -174,6 +174,7 @@ def test_expanded_values_never_reach_a_message(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_many_hanging_servers_take_one_timeout_and_leave_no_process(tmp_path: Path) -> None:
     tag = f"witness-{os.getpid()}-{time.time_ns()}"
     entries = {f"hang{i}": raw("hang-list", timeout=3) for i in range(6)}

@@ -88,6 +88,7 @@ def test_every_operation_of_a_published_document_is_in_or_named(stem: str) -> No
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="TOOLSCOUT_DATA is not set to a folder with openapi/specs")
+@pytest.mark.alone
 def test_a_document_with_deeply_shared_schemas_is_read_quickly_and_keeps_its_inner_names() -> None:
     start = time.perf_counter()
     [reading] = openapi.read(str(DATA / "k8s_core_v1.json"), name="k8s", settings=SETTINGS)
@@ -393,6 +394,7 @@ paths:
     assert tool.parameters["properties"]["next"]["description"].startswith("Recursive")
 
 
+@pytest.mark.alone
 def test_an_exponential_schema_is_cut_in_depth_and_not_in_breadth(read: Callable[..., Reading]) -> None:
     levels = {
         f"L{level}": {

@@ -345,6 +345,7 @@ def test_one_function_or_the_methods_of_one_class_can_be_asked_for() -> None:
     assert glob.meta["module"] == "pathlib" and glob.meta["qualname"] == "Path.glob"
 
 
+@pytest.mark.alone
 def test_the_standard_library_gives_thousands_of_documented_tools_in_seconds() -> None:
     start = time.perf_counter()
     reading = read_one("py:stdlib")

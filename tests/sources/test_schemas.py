@@ -257,6 +257,7 @@ def test_langchain_tools_show_what_a_model_may_fill_in() -> None:
 # --- size and noise ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_fourteen_thousand_lines_are_read_in_about_a_second(tmp_path: Path) -> None:
     line = json.dumps({**WEATHER, "name": "NAME", "inputSchema": CITY})
     locator = write(tmp_path, "big.jsonl", "\n".join(line.replace("NAME", f"tool_{n}") for n in range(14_000)))
