@@ -33,7 +33,6 @@ def locators(data: Path) -> list[Path]:
 
 
 @pytest.mark.alone
-@pytest.mark.alone
 def test_everything_is_read_in_time_and_read_again_in_less(data: Path, home: Path) -> None:
     with Scout(home) as scout:
         started = time.perf_counter()
@@ -51,6 +50,7 @@ def test_everything_is_read_in_time_and_read_again_in_less(data: Path, home: Pat
         assert scout.store.check() == []
 
 
+@pytest.mark.alone
 def test_a_search_takes_at_most_five_times_bare_bm25s(data: Path, home: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
     try:

@@ -358,7 +358,7 @@ def test_paths_are_flat_where_they_tell_no_tool_from_another(paths: list[tuple[s
 
 
 def test_limits_beyond_what_a_search_ranks_are_refused() -> None:
-    for name, setting in (("toolrerank", "unseen"), ("crossencoder", "candidates")):
+    for name, setting in (("toolrerank", "unseen"), ("crossencoder", "candidates"), ("toolrefiner", "candidates")):
         with pytest.raises(ConfigError, match=f"100.*{setting}"):
             recipes.resolve(name, {setting: 101})
     with pytest.raises(ConfigError, match="blend"):

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.fusion import DEPTH
 from toolscout.methods import BASE, Fitting, Parts
 from toolscout.methods.ranked import Ranked, placed, trust
 from toolscout.methods.tuning import (
@@ -56,7 +57,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe of the first stage.
-        candidates: N, how many tools of the first stage are put in a new order.
+        candidates: N, how many tools of the first stage are put in a new order; no search ranks more than 100.
         tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
         start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
         blend: weight of the first stage's score; None: chosen on dev (see `trust`).
@@ -69,7 +70,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     """
 
     base: str = "mlc"
-    candidates: Annotated[int, msgspec.Meta(ge=2)] = 32
+    candidates: Annotated[int, msgspec.Meta(ge=2, le=DEPTH)] = 32
     tool_vectors: Literal["usage", "description"] = "usage"
     start: Literal["base", "encoder"] = "base"
     blend: float | None = None
