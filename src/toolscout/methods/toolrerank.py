@@ -4,7 +4,8 @@ What the paper calls the tool of an API is `Tool.parent`. Over a recipe that rea
 
 1. adaptive truncation: of tools whose parent training saw, only the first m_s candidates are read, of others m_u;
 2. the cross-encoder's probabilities;
-3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed;
+3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed
+   (`methods.query_kind`);
 4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
 
 The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates
@@ -20,15 +21,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.dataset import Qrels
-from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError
 from toolscout.fusion import DEPTH
-from toolscout.methods import Fitting, Parts
+from toolscout.methods import Fitting, Parts, query_kind
 from toolscout.methods.crossencoder import Judging, keeping, read_all, taken_apart
 from toolscout.methods.families import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.methods.grid import Grid, limits
-from toolscout.methods.logistic import logistic, sigmoid
 from toolscout.methods.ranked import Ranked
 from toolscout.methods.tuning import Count, Whole
 from toolscout.models import Model
@@ -38,7 +36,6 @@ from toolscout.types import Search, Tool
 __all__ = ["Options", "fit", "make"]
 
 STYLE: Final = "short"
-RIDGES: Final = (1e-4, 1e-3, 1e-2)
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
@@ -103,13 +100,14 @@ def fit(job: Fitting) -> None:
     rows = np.empty((len(job.tools), 0), dtype=np.float32)
     if encoder is not None:
         rows = job.tool_rows(encoder, STYLE)
-        weights, told = _classifier(job, families, encoder)
-        arrays["classifier"] = weights
+        learned, told = query_kind.learn(job, families, encoder)
+        arrays |= learned
         values |= {f"classifier_{name}": value for name, value in told.items()}
         if options.hierarchy == "oracle":
             single = list(golds.values())
         elif options.hierarchy == "classifier":
-            single = _says_single(weights, job.query_rows(encoder, list(judged)))
+            texts = [job.texts[query] for query in judged]
+            single = query_kind.OneParent(learned)(texts, job.query_rows(encoder, list(judged)))
     grid = Grid(job, options, ranked, logits, families, seen, judge, rows, single)
     chosen, figures = grid.search(hierarchical)
     picked = msgspec.structs.asdict(chosen)
@@ -126,28 +124,6 @@ def fit(job: Fitting) -> None:
         },
         files=job.base.save,
     )
-
-
-def _classifier(job: Fitting, families: Families, encoder: Encoder) -> tuple[npt.NDArray[np.float64], dict[str, float]]:
-    """Weights over query vectors that say whether one parent serves a query, and how often they are right on dev."""
-    job.say(f"fitting the classifier of queries on {len(job.train):,} of them")
-    rows, dev = (job.query_rows(encoder, list(part)) for part in (job.train, job.dev))
-    labels, wanted = (_labels(part, families) for part in (job.train, job.dev))
-    tried = [logistic(rows, labels, ridge) for ridge in RIDGES]
-    right = [float(np.mean(np.array(_says_single(weights, dev)) == wanted)) for weights in tried]
-    best = int(np.argmax(right))
-    often = float(np.mean(wanted))
-    told = {"accuracy": right[best], "majority": max(often, 1 - often), "single": often, "ridge": RIDGES[best]}
-    job.say(f"the classifier is right on {right[best]:.1%} of dev; the commoner kind is {told['majority']:.1%}")
-    return tried[best], told
-
-
-def _labels(qrels: Qrels, families: Families) -> npt.NDArray[np.bool_]:
-    return np.array([families.one(list(tools)) for tools in qrels.values()], dtype=np.bool_)
-
-
-def _says_single(weights: npt.NDArray[Any], rows: Vectors) -> list[bool]:
-    return [bool(share > 0.5) for share in sigmoid(rows @ weights[:-1] + weights[-1])]
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
@@ -188,10 +164,11 @@ def _hierarchy(
     options: Mapping[str, Any],
 ) -> Hierarchy:
     """The last stage. What it compares tools and queries with is embedded only if there is a hierarchy."""
-    told, weights = options["hierarchy"], model.arrays.get("classifier")
+    told = options["hierarchy"]
+    one_parent = query_kind.OneParent(model.arrays) if "classifier" in model.arrays else None
     ids = parts.catalogue.ids
     place = {tool: number for number, tool in enumerate(ids)}
-    flat = families.flat or weights is None  # or fitted on flat paths: nothing was learned of the hierarchy
+    flat = families.flat or one_parent is None  # or fitted on flat paths: nothing was learned of the hierarchy
     off = FLAT if flat else "" if chosen.sure or chosen.each else UNUSED
     encoder = None if off else parts.loaded()
     if encoder is not None:
@@ -207,8 +184,9 @@ def _hierarchy(
             if parts.gold is None:
                 raise ConfigError("hierarchy oracle: expected bench, which knows what queries need, found a search")
             return [families.one(parts.gold(search.query)) for search in searches]
-        assert encoder is not None and weights is not None
-        return _says_single(weights, encoder.encode([search.query for search in searches], "query"))
+        assert encoder is not None and one_parent is not None
+        texts = [search.query for search in searches]
+        return one_parent(texts, encoder.encode(texts, "query"))
 
     def similar(tools: Sequence[str]) -> npt.NDArray[Any]:
         found = rows[[place[tool] for tool in tools]]
