@@ -12,6 +12,8 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
                        NDCG@1/3/5/10 of what was fitted on a set, there and on others
     parents SET LABEL…
                        figures of each label on a set, by whether training saw the parents of the gold tools
+    golds SET LABEL…   the same of each label, by how many gold tools a query has
+    sweeps SET LABEL…  what each sweep of a recipe found on dev
     versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p:
                        among all queries p is corrected by Holm for the measures, among parts of them it is not
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
@@ -38,6 +40,8 @@ MORE = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5", "comp@|N|")
 BESIDE = "hybrid-minilm"
 GAINS = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
 TARGETS = ("toolbench", "ultratool", "bfcl", "hammerbench")
+BY_GOLDS = ("recall@5", "comp@5", "comp@|N|")
+SWEPT = ("recall@5", "ndcg@5", "comp@5", "detect_auroc")
 KINDS_OF_PARENTS = ("seen", "mixed", "unseen")
 HEADS = " | ".join(name.replace("|", "\\|") for name in MORE)
 TABLE = re.compile(r"(<!-- table (\S+) (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
@@ -134,6 +138,36 @@ def hidden(labels: Sequence[str]) -> list[str]:
     return rows
 
 
+def golds(labels: Sequence[str]) -> list[str]:
+    name, *recipes = labels
+    held = {label: found["slices"]["gold"] for label in recipes if (found := result(name, label))}
+    kinds = sorted({(kind, each["n"]) for slices in held.values() for kind, each in slices.items()})
+    heads = " | ".join(f"{kind} ({n:,})" for kind, n in kinds)
+    rows = [f"| {name}, recall@5 / comp@5 / comp@\\|N\\| by gold tools | {heads} |", "|---|" + "---:|" * len(kinds)]
+    for label, slices in held.items():
+        cells = [" / ".join(f"{100 * slices[kind][each]:.1f}" for each in BY_GOLDS) for kind, _ in kinds]
+        rows.append(f"| `{label}` | {' | '.join(cells)} |")
+    return rows
+
+
+def sweeps(labels: Sequence[str]) -> list[str]:
+    name, *recipes = labels
+    held = [json.loads((RESULTS / name / f"{label}.sweep.json").read_text()) for label in recipes]
+    shown = [each for each in SWEPT if all(each in trial["dev"] for found in held for trial in found["trials"])]
+    rows = [f"| {name}, dev | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
+    for found in held:
+        for trial in sorted(found["trials"], key=lambda trial: _place(found["over"], trial["settings"])):
+            told = ", ".join(f"`{setting}` {value}" for setting, value in trial["settings"].items())
+            values = " | ".join(f"{100 * trial['dev'][each]:.1f}" for each in shown)
+            rows.append(f"| {told} | {values} |")
+    return rows
+
+
+def _place(over: dict[str, list[Any]], settings: dict[str, Any]) -> list[int]:
+    """Where a combination stands in the order in which its values were given."""
+    return [values.index(settings[setting]) for setting, values in over.items()]
+
+
 def parents(labels: Sequence[str]) -> list[str]:
     name, *recipes = labels
     held = {label: found for label in recipes if (found := result(name, label))}
@@ -211,6 +245,8 @@ KINDS = {
     "intervals": intervals,
     "transfer": transfer,
     "hidden": hidden,
+    "golds": golds,
+    "sweeps": sweeps,
     "parents": parents,
     "versus": versus,
     "learning": learning,
