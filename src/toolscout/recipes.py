@@ -69,6 +69,7 @@ class Recipe:
     options: type[msgspec.Struct] | None = None
     transfers: bool = False
     judges: bool = False
+    revision: int = 1
 
 
 STRONG: Final = {  # what was left of COLT once each part had to earn its place on dev (benchmarks/LAB.md)
@@ -94,6 +95,7 @@ def _learned(
     encoder: str | None = "minilm",
     transfers: bool = False,
     judges: bool = False,
+    revision: int = 1,
 ) -> Recipe:
     """A recipe that is fitted, from a method's module; see `toolscout.methods`."""
     return Recipe(
@@ -107,6 +109,7 @@ def _learned(
         options=method.Options,
         transfers=transfers,
         judges=judges,
+        revision=revision,
     )
 
 
@@ -197,7 +200,7 @@ RECIPES: dict[str, Recipe] = {
             transfers=True,
         ),
         *(
-            _learned(name, summary, toolrerank, settings, transfers=True)
+            _learned(name, summary, toolrerank, settings, transfers=True, revision=2)
             for name, summary, settings in (
                 ("crossencoder-10", "crossencoder that reads 10 tools.", _first(10)),
                 ("crossencoder-30", "crossencoder that reads 30 tools.", _first(30)),

@@ -57,7 +57,7 @@ def train_command(
     job = prepared(
         recipe,
         lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
-        Path(out),
+        Path(out) if Path(out).name else Path(out).resolve(),
         encoder=encoder,
         changes=changes(pairs),
         seed=seed,

@@ -418,7 +418,8 @@ def _fit(
             f"--train-on: expected a recipe that serves tools it was not fitted on, found {job.recipe}, and "
             f"{source.name} and {job.dataset.name} share no tool: use another recipe"
         )
-    if train is None and source is job.dataset and set(scored) & {*source.qrels.get("train", ()), *source.qrels["dev"]}:
+    own = {query for part in ("train", "dev") for query in source.qrels.get(part, ())}
+    if train is None and source is job.dataset and own & set(scored):
         raise ConfigError(
             f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
         )

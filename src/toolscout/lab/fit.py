@@ -16,7 +16,7 @@ from toolscout import decision, encoders, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool, Qrels, drop_leaks, in_dev
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.errors import ConfigError, NotFound, StoreError, UserError
 from toolscout.methods import Base, Fitting, Parts
 from toolscout.models import Data, Manifest, Model
 from toolscout.pipeline import Floors
@@ -199,6 +199,7 @@ def prepared(
         readings=readings,
         no_tool=no_tool,
         resume=resume,
+        revision=recipes.recipe(name).revision,
         base=base,
         notes=lambda: {"floors": msgspec.to_builtins(learned.floors)},
         say=say,
@@ -241,8 +242,13 @@ def fit(job: Fitting) -> Model:
     if job.out.exists():
         held = _held(job)
         if job.resume and held is not None and held.job == job.identity:
-            job.say(f"kept {job.out}: it is finished")
-            return models.load(job.out, recipe=job.recipe)
+            try:
+                model = models.load(job.out, recipe=job.recipe)
+            except StoreError as error:
+                job.say(str(error))
+            else:
+                job.say(f"kept {job.out}: it is finished")
+                return model
     if not job.resume:
         shutil.rmtree(job.work, ignore_errors=True)
     job.work.mkdir(parents=True, exist_ok=True)
@@ -272,8 +278,18 @@ def _held(job: Fitting) -> Manifest | None:
     Raises:
         ConfigError: if it is something that must not be overwritten.
     """
+    if not job.out.is_dir():
+        raise ConfigError(f"{job.out}: expected a folder for the model, found a file: choose another place")
     try:
         held = models.read_manifest(job.out)
+    except StoreError as error:
+        if models.FORMAT.encode() not in (job.out / models.MANIFEST).read_bytes():
+            raise ConfigError(
+                f"{job.out}: expected a free folder or a model, found a {models.MANIFEST} of something else: choose "
+                "another folder"
+            ) from None
+        job.say(str(error))
+        return None
     except NotFound:
         if any(job.out.iterdir()):
             raise ConfigError(

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+import toolscout
 from toolscout import metrics, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
@@ -205,7 +206,8 @@ class _Book:
         identity = {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
-            "encoder": job.encoder,
+            "encoder": job.encoder or recipes.recipe(job.recipe).encoder or job.settings.encoder,
+            "version": toolscout.__version__,
             "seed": job.seed,
             "over": {name: list(values) for name, values in job.over.items()},
             "settings": dict(job.changes),

@@ -178,6 +178,7 @@ class Fitting:
         readings: where what cross-encoders read is kept; None: in `work`, for a resume.
         no_tool: queries that need no tool, for methods that judge the need.
         licence: of the data, where it is known.
+        revision: of the recipe's rules; a model fitted by others is another.
         resume: whether to go on from what an interrupted fit left in `work`.
         base: what it goes on from, if its options have a `base`.
         notes: → what whoever ordered the fit wants to find in the manifest's `values`, JSON values; it is asked when
@@ -203,6 +204,7 @@ class Fitting:
     no_tool: NoTool | None = None
     licence: str | None = None
     resume: bool = False
+    revision: int = 1
     base: Base | None = None
     notes: Callable[[], Mapping[str, Any]] = dict
     say: Callable[[str], None] = lambda text: None
@@ -221,7 +223,8 @@ class Fitting:
         data = [self.data.fingerprint, models.catalogue_mark(self.tools), *([self.base.job] if self.base else [])]
         if self.no_tool is not None:
             data.append(self.no_tool.fingerprint)
-        return digest("fit/1", [toolscout.__version__, self.recipe, settings, self.seed, encoder, *data])
+        recipe = self.recipe if self.revision == 1 else f"{self.recipe}/{self.revision}"
+        return digest("fit/1", [toolscout.__version__, recipe, settings, self.seed, encoder, *data])
 
     def loaded(self) -> Encoder:
         """The encoder, ready-made."""
@@ -263,7 +266,7 @@ class Fitting:
         chosen: Mapping[str, Any] | None = None,
         values: Mapping[str, Any] | None = None,
         refit: bool = False,
-        seconds: float | None = None,
+        earlier: float = 0.0,
         files: Callable[[Path], None] | None = None,
     ) -> Model:
         """Write the model; rows of arrays that belong to tools are in the order of `tools`.
@@ -275,7 +278,7 @@ class Fitting:
             chosen: settings that were chosen on dev.
             values: what the method wants to know again; JSON values.
             refit: whether the model was at last fitted on train and dev together.
-            seconds: wall time of the fit, if part of it was spent before an interruption.
+            earlier: seconds that were spent on this fit before it was interrupted and resumed.
             files: writes further files of the model into the folder that it is given.
         """
         picked = chosen or {}
@@ -294,7 +297,7 @@ class Fitting:
             seed=self.seed,
             data=data,
             metrics=metrics,
-            fit_seconds=time.monotonic() - self.started if seconds is None else seconds,
+            fit_seconds=earlier + time.monotonic() - self.started,
             encoder=encoder,
             values={**(values or {}), **self.notes()},
             card=_card(data, self.licence, told, metrics),

@@ -25,7 +25,7 @@ from toolscout.methods import Fitting, Parts, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.novelty import behind, margin
 from toolscout.methods.sets import Sets
-from toolscout.methods.tuning import FOLDER, Graphs, kept, trained, tunable
+from toolscout.methods.tuning import FOLDER, Amount, Graphs, about, kept, trained, tunable
 from toolscout.pipeline import Retrieve, Stage
 from toolscout.types import Tool, digest, render
 
@@ -46,7 +46,7 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
 
     base: str | None = "dpr-inbatch"
     collaborative: bool = True
-    margin: float | None = None
+    margin: Amount | None = None
 
 
 def fit(job: Fitting) -> None:
@@ -74,7 +74,7 @@ def fit(job: Fitting) -> None:
         return job.judge({query: [job.tools[number].id for number in top_k(row, 10)] for query, row in found})
 
     values: dict[str, Any] = {"stage_one": judge(tools), "tool_length": encoder.tool_length}
-    seconds = None
+    earlier = 0.0
     if options.collaborative:
         task = Collaboration(
             queries=queries[: len(gold)],
@@ -87,15 +87,15 @@ def fit(job: Fitting) -> None:
         )
         done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"))
         tools = np.where(used[:, None], unit_rows(task.tool_rows()), tools)
-        values |= {"best_epoch": done.best, "history": done.history, "peak_mb": round(done.peak_mb, 1)}
-        seconds = done.seconds
+        values |= about(done)
+        earlier = done.earlier
     chosen, figures = margin(job, queries[len(gold) :] @ tools.T, used, options.margin)
     job.save(
         {"tools": tools, "used": used},
         metrics=figures,
         chosen={"margin": chosen} if options.margin is None else {},
         values=values,
-        seconds=seconds,
+        earlier=earlier,
         files=kept(encoder.model),
     )
 

@@ -256,7 +256,7 @@ def fit(job: Fitting) -> None:
             "judged": len(judged),
             **about(done),
         },
-        seconds=done.seconds,
+        earlier=done.earlier,
         files=files,
     )
 

@@ -25,6 +25,7 @@ from toolscout.methods import Base, Fitting, Parts, plain
 from toolscout.methods.novelty import behind, margin
 from toolscout.methods.tuning import (
     FOLDER,
+    Amount,
     Batch,
     Count,
     Positive,
@@ -74,7 +75,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
     temperature: Positive = 0.05
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
-    margin: float | None = None
+    margin: Amount | None = None
     hold: Whole = 32_768
 
 
@@ -146,7 +147,7 @@ def fit(job: Fitting) -> None:
         metrics=figures,
         chosen={"margin": chosen} if options.margin is None else {},
         values=about(done),
-        seconds=done.seconds,
+        earlier=done.earlier,
         files=kept(tower.model),
     )
 

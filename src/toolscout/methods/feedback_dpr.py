@@ -13,7 +13,6 @@ rounds as are surely better there than none. Without joint training each epoch l
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -168,9 +167,7 @@ def _fit(job: Fitting, catalogue: Catalogue, refiner: Refiner) -> None:
         balance=chosen.balance,
         turns=None if chosen.joint else chosen.epochs,
     )
-    begun = time.monotonic()
     done = trained(job, task, tower, patience=chosen.patience if chosen.joint else chosen.epochs)
-    beside = begun - job.started - time.monotonic()
 
     job.say("choosing the rounds of a search on dev")
     index = Exact(tower.vectors(tools[:1]).shape[1])
@@ -193,7 +190,7 @@ def _fit(job: Fitting, catalogue: Catalogue, refiner: Refiner) -> None:
                 for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True))
             ],
         },
-        seconds=done.seconds + beside + time.monotonic(),
+        earlier=done.earlier,
         files=kept(tower.model),
     )
 

@@ -32,7 +32,7 @@ from toolscout.methods import Fitting, Parts, dpr
 from toolscout.methods.calibration import floors, platt
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.sets import Sets
-from toolscout.methods.tuning import FOLDER, Amount, Count, Graphs, Positive, Whole, kept, trained
+from toolscout.methods.tuning import FOLDER, Amount, Count, Graphs, Positive, Whole, about, kept, trained
 from toolscout.methods.usage import softmax
 from toolscout.models import Model
 from toolscout.pipeline import Detect, Floors, Retrieve, Stage
@@ -126,12 +126,7 @@ def fit(job: Fitting) -> None:
     targets = ("ndcg@5", "detect_auroc") if judges else ("ndcg@5",)
     done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
     arrays = task.arrays()
-    values: dict[str, Any] = {
-        "tool_length": encoder.tool_length,
-        "best_epoch": done.best,
-        "history": done.history,
-        "peak_mb": round(done.peak_mb, 1),
-    }
+    values: dict[str, Any] = {"tool_length": encoder.tool_length, **about(done)}
     if judges:
         towers = Reader(arrays, options.transfer)
         logits = towers.read(rows[n:], arrays["pool"], passed[n:])[1]
@@ -145,7 +140,7 @@ def fit(job: Fitting) -> None:
         },
         metrics=judge(arrays),
         values=values,
-        seconds=done.seconds,
+        earlier=done.earlier,
         files=kept(encoder.model),
     )
 

@@ -18,6 +18,7 @@ from toolscout.methods import Fitting, Parts
 from toolscout.methods.sets import WEIGHTS, Sets
 from toolscout.methods.tuning import (
     FOLDER,
+    Amount,
     Batch,
     Count,
     Positive,
@@ -53,7 +54,7 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
 
     loss: Literal["softmax", "binary"] = "softmax"
     start: Literal["usage", "zeros"] = "usage"
-    sets: float | None = None
+    sets: Amount | None = None
     epochs: Count = 6
     batch: Batch = 128
     rate: Positive = 2e-4
@@ -61,7 +62,7 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
     thinned: Share = 0.1
     hold: Whole = 32_768
-    novelty: float = 0.5
+    novelty: Amount = 0.5
 
 
 def fit(job: Fitting) -> None:
@@ -124,7 +125,7 @@ def fit(job: Fitting) -> None:
         encoder=described,
         chosen=picked(options, {"sets": weight, **chosen}),
         values=about(done),
-        seconds=done.seconds,
+        earlier=done.earlier,
         files=kept(tower.model),
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.ngrams import Bags, Ngrams, checksums
 from toolscout.methods.sets import WEIGHTS, Sets
+from toolscout.methods.tuning import Amount, Count, Positive
 from toolscout.methods.usage import Blend, Floats, Rows, Study, best, picked, softmax, stage
 from toolscout.pipeline import Stage
 
@@ -36,11 +37,11 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
         sets: weight of the sets of tools; None: the best on dev.
     """
 
-    rate: float = 0.3
-    batch: int = 256
-    epochs: int | None = None
-    most_epochs: int = 12
-    sets: float | None = None
+    rate: Positive = 0.3
+    batch: Count = 256
+    epochs: Count | None = None
+    most_epochs: Count = 12
+    sets: Amount | None = None
 
 
 class Head:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from toolscout.indexes import top_k
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.ngrams import Bags, Ngrams, checksums
+from toolscout.methods.tuning import Amount, Count
 from toolscout.methods.usage import Blend, Floats, Rows, Study, Usage, best, picked, stage
 from toolscout.pipeline import Stage
 
@@ -34,9 +35,9 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
         focus: how much more the nearer ones count: weights exp(focus · likeness).
     """
 
-    k: int | None = None
-    focus: float | None = None
-    novelty: float = 1.0
+    k: Count | None = None
+    focus: Amount | None = None
+    novelty: Amount = 1.0
 
 
 class Log:

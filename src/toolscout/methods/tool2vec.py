@@ -17,7 +17,19 @@ from toolscout import encoders
 from toolscout.encoders import Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Whole, kept, tower_of, trained, tunable
+from toolscout.methods.tuning import (
+    FOLDER,
+    Amount,
+    Batch,
+    Count,
+    Positive,
+    Whole,
+    about,
+    kept,
+    tower_of,
+    trained,
+    tunable,
+)
 from toolscout.methods.usage import (
     DESCRIBED,
     Blend,
@@ -46,8 +58,8 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
         beta: what a cosine with a mean is multiplied with before the softmax; None: the likeliest on dev.
     """
 
-    beta: float | None = None
-    novelty: float = 0.6
+    beta: Positive | None = None
+    novelty: Amount = 0.6
 
 
 class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
@@ -60,8 +72,8 @@ class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
         hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
     """
 
-    beta: float | None = None
-    novelty: float = 0.6
+    beta: Positive | None = None
+    novelty: Amount = 0.6
     epochs: Count = 1
     batch: Batch = 128
     rate: Positive = 5e-5
@@ -108,12 +120,13 @@ def fit_tuned(job: Fitting) -> None:
         study,
         tower.vectors(tokens),
         encoder=described,
-        values={"history": done.history, "examples_per_second": round(done.rate, 2)},
+        values=about(done),
+        earlier=done.earlier,
         files=kept(tower.model),
     )
 
 
-def _fit(job: Fitting, study: Study, rows: Rows, **about: Any) -> None:
+def _fit(job: Fitting, study: Study, rows: Rows, **more: Any) -> None:
     """Choose on dev and save; `rows` are those of the queries of the study."""
     job.say("taking means and choosing on dev")
     means, used = _means(study, rows, study.n_train)
@@ -133,7 +146,7 @@ def _fit(job: Fitting, study: Study, rows: Rows, **about: Any) -> None:
         metrics=figures,
         chosen=picked(job.options, {"beta": beta, **chosen}),
         refit=True,
-        **about,
+        **more,
     )
 
 

@@ -25,11 +25,13 @@ import numpy.typing as npt
 
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.errors import ConfigError
 from toolscout.fusion import DEPTH
 from toolscout.methods import BASE, Fitting, Parts
 from toolscout.methods.ranked import Ranked, placed, trust
 from toolscout.methods.tuning import (
     FOLDER,
+    Amount,
     Batch,
     Count,
     Positive,
@@ -73,7 +75,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     candidates: Annotated[int, msgspec.Meta(ge=2, le=DEPTH)] = 32
     tool_vectors: Literal["usage", "description"] = "usage"
     start: Literal["base", "encoder"] = "base"
-    blend: float | None = None
+    blend: Amount | None = None
     give_way: bool = False
     part: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     epochs: Count = 3
@@ -102,6 +104,11 @@ def fit(job: Fitting) -> None:
     place = {tool.id: number for number, tool in enumerate(job.tools)}
     learned, dev = (Ranked(job, qrels, options.candidates, place) for qrels in (chosen, job.dev))
     there = np.asarray(learned.gold.any(axis=1))
+    if not there.any():
+        raise ConfigError(
+            f"expected a first stage that finds tools which training queries need, found none of them among the first "
+            f"{options.candidates} of {job.base.recipe}: set another base, or more candidates"
+        )
     encoder = own or raw
     used = np.zeros(len(place), dtype=np.bool_)
     used[[place[tool] for tools in chosen.values() for tool in tools]] = True
@@ -159,7 +166,7 @@ def fit(job: Fitting) -> None:
             "giving_way": blended(logs, blend, True).means(),
             **about(done),
         },
-        seconds=done.seconds,
+        earlier=done.earlier,
         files=files,
     )
 

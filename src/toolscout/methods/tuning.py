@@ -169,7 +169,14 @@ def trained(job: Fitting, task: Task, tower: Tower | None = None, **fixed: Any) 
     if tower is not None:
         job.say(f"training on {task.size:,} examples with {'bfloat16' if tower.half else 'float32'} on {tower.device}")
     checkpoint = job.work / "checkpoint.safetensors"
-    return train(task, plan(job.options, job.seed, **fixed), checkpoint=checkpoint, resume=job.resume, say=job.say)
+    return train(
+        task,
+        plan(job.options, job.seed, **fixed),
+        checkpoint=checkpoint,
+        resume=job.resume,
+        job=job.identity,
+        say=job.say,
+    )
 
 
 def kept(model: Any) -> Callable[[Path], None]:
@@ -182,6 +189,7 @@ def about(done: Trained) -> dict[str, Any]:
     return {
         "best_epoch": done.best,
         "history": done.history,
+        "training_seconds": done.seconds,
         "examples_per_second": round(done.rate, 2),
         "peak_mb": round(done.peak_mb, 1),
     }

@@ -30,7 +30,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE
 from toolscout.methods import Fitting, Parts, plain
 from toolscout.methods.ngrams import checksums
-from toolscout.methods.tuning import Tuning
+from toolscout.methods.tuning import Amount, Positive, Tuning
 from toolscout.models import Model
 from toolscout.pipeline import Retrieve, Stage
 from toolscout.types import Explanation, Tool
@@ -85,19 +85,19 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             of its tools hidden (benchmarks/hidden_tools.py).
     """
 
-    sharpness: float | None = None
-    kappa: float | None = None
-    agreement: float | None = None
-    novelty: float = 0.8
+    sharpness: Positive | None = None
+    kappa: Amount | None = None
+    agreement: Amount | None = None
+    novelty: Amount = 0.8
 
 
 class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of `mixed` beside those of the encoder that is tuned for it; see `Blend`."""
 
-    sharpness: float | None = None
-    kappa: float | None = None
-    agreement: float | None = None
-    novelty: float = 0.8
+    sharpness: Positive | None = None
+    kappa: Amount | None = None
+    agreement: Amount | None = None
+    novelty: Amount = 0.8
 
 
 def softmax(scores: Floats) -> Floats:

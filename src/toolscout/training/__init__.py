@@ -115,7 +115,17 @@ class Task:
         return groups
 
     def begin(self, epoch: int, random: np.random.Generator) -> None:
-        """Prepare an epoch, counted from 0: draw edges, mine negatives. Called again when an epoch is resumed."""
+        """Prepare an epoch, counted from 0: draw edges, mine negatives.
+
+        Called again when an epoch is resumed, if `state` is empty.
+        """
+
+    def state(self) -> dict[str, Tensor]:
+        """What `begin` made of the weights as they were, which are others in mid-epoch; empty: nothing of the kind."""
+        return {}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` gave, in place of `begin`."""
 
     def backward(self, rows: npt.NDArray[np.intp], random: np.random.Generator) -> float:
         """Leave the gradients of one batch of examples in the module. Returns the loss."""
@@ -134,6 +144,7 @@ class Trained:
         history: the figures of each epoch, with its mean `loss`.
         best: the epoch that was kept, counted from 1.
         seconds: wall time, of all parts of an interrupted training.
+        earlier: those of `seconds` that were spent before it was last resumed.
         rate: examples a second, without dev, since it was last resumed.
         peak_mb: highest memory of the process, or of the CUDA device.
     """
@@ -141,6 +152,7 @@ class Trained:
     history: list[dict[str, float]]
     best: int
     seconds: float
+    earlier: float
     rate: float
     peak_mb: float
 
@@ -172,6 +184,7 @@ def train(
     *,
     checkpoint: Path | None = None,
     resume: bool = False,
+    job: str = "",
     say: Callable[[str], None] = lambda text: None,
 ) -> Trained:
     """Train the task's module, and leave the weights of the best epoch in it.
@@ -181,6 +194,7 @@ def train(
         plan: how.
         checkpoint: the file to go on from after a kill, written every five minutes and after every epoch; None: none.
         resume: whether to go on from that file, if it is there.
+        job: fingerprint of what the task belongs to; a checkpoint serves no other.
         say: told the loss, the speed and the time left every fifteen seconds, and the dev figures.
 
     Raises:
@@ -193,32 +207,39 @@ def train(
     torch.set_num_threads(plan.threads or threads)
     try:
         with torch.random.fork_rng(), allocator.held():
-            return _Loop(task, plan, checkpoint, say).run(resume)
+            return _Loop(task, plan, checkpoint, job, say).run(resume)
     finally:
         torch.set_num_threads(threads)
 
 
 class _Loop:
-    def __init__(self, task: Task, plan: Plan, checkpoint: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(self, task: Task, plan: Plan, checkpoint: Path | None, job: str, say: Callable[[str], None]) -> None:
         self.task, self.plan, self.file, self.say = task, plan, checkpoint, say
         self.optimizer = torch.optim.AdamW(task.groups(plan.decay), lr=plan.rate)
         self.parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        self.at = Position(identity=digest("training/1", [task.identity, dataclasses.asdict(plan), task.size]))
+        self.at = Position(identity=digest("training/2", [job, task.identity, dataclasses.asdict(plan), task.size]))
         self.best: dict[str, Tensor] = {}
+        self.earlier = 0.0
+        self.drawn: dict[str, Tensor] = {}
         self.per_epoch = math.ceil(task.size / plan.batch)
         self.busy, self.examples = 0.0, 0
         self.ticked = self.told = self.saved = time.monotonic()
 
     def run(self, resume: bool) -> Trained:
         if self.file is not None and resume and self.file.exists():
-            self.at, self.best = checkpoints.load(self.file, self.at.identity, self.task.module, self.optimizer)
+            self.at, self.best, self.drawn = checkpoints.load(
+                self.file, self.at.identity, self.task.module, self.optimizer
+            )
+            self.earlier = self.at.seconds
             self.say(f"going on after {self.at.epoch} epochs and {self.at.step} of {self.per_epoch} steps")
         while self.at.epoch < self.plan.epochs and not self._waited_enough():
             self._epoch()
         self.task.module.load_state_dict(self.best)
         self.task.module.eval()
         rate = self.examples / self.busy if self.busy else 0.0
-        return Trained(self.at.history, self.at.best + 1, round(self.at.seconds, 3), rate, _peak_mb())
+        return Trained(
+            self.at.history, self.at.best + 1, round(self.at.seconds, 3), round(self.earlier, 3), rate, _peak_mb()
+        )
 
     def _waited_enough(self) -> bool:
         return bool(self.best) and self.at.epoch - 1 - self.at.best >= self.plan.patience
@@ -226,7 +247,10 @@ class _Loop:
     def _epoch(self) -> None:
         epoch = self.at.epoch
         torch.manual_seed(int(self._random(epoch, 0, "torch").integers(2**62)))
-        self.task.begin(epoch, self._random(epoch, 0, "task"))
+        if self.at.step and self.drawn:
+            self.task.restore(self.drawn)
+        else:
+            self.task.begin(epoch, self._random(epoch, 0, "task"))
         order = batches(self.task.size, self.plan.batch, self._random(epoch, 0, "order"), self.task.lengths)
         self.task.module.train()
         for rows in order[self.at.step :]:
@@ -287,7 +311,8 @@ class _Loop:
         self.at.seconds += now - self.ticked
         self.ticked = self.saved = now
         if self.file is not None:
-            checkpoints.save(self.file, self.at, self.task.module, self.optimizer, self.best)
+            drawn = self.task.state() if self.at.step else {}
+            checkpoints.save(self.file, self.at, self.task.module, self.optimizer, self.best, drawn)
             self.saved = time.monotonic()
 
     def _random(self, epoch: int, step: int, use: Literal["order", "task", "torch"]) -> np.random.Generator:

@@ -116,6 +116,19 @@ class Lists(BiEncoder):
         others = [np.setdiff1d(self.used, gold) for gold in self.texts.gold]
         self.mined = [found[np.isin(found, other)][:POOL] for found, other in zip(nearest, others, strict=True)]
 
+    def state(self) -> dict[str, Tensor]:
+        """The hard negatives, that the encoder of this epoch's beginning chose; -1 where a query has fewer."""
+        if self.sampled is None:
+            return {}
+        table = np.full((len(self.mined), max(map(len, self.mined), default=0)), -1, dtype=np.int64)
+        for row, places in zip(table, self.mined, strict=True):
+            row[: len(places)] = places
+        return {"mined": torch.from_numpy(table)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take them back."""
+        self.mined = [row[row >= 0].astype(np.intp) for row in state["mined"].numpy()]
+
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """One step on some queries."""
         columns = self.listed(rows, random)

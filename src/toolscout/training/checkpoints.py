@@ -45,12 +45,23 @@ def save(
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     best: Mapping[str, Tensor],
+    drawn: Mapping[str, Tensor],
 ) -> None:
-    """Write everything that a training needs to go on; random numbers need nothing, they follow from the position."""
+    """Write everything that a training needs to go on; random numbers need nothing, they follow from the position.
+
+    Args:
+        path: of the file.
+        position: how far it has come.
+        module: what is trained.
+        optimizer: its state goes with it.
+        best: the weights of the best epoch so far.
+        drawn: see `Task.state`.
+    """
     from safetensors.torch import save_file
 
     tensors = {f"module/{name}": value for name, value in module.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
+    tensors |= {f"drawn/{name}": value for name, value in drawn.items()}
     for number, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{number}/{name}": value for name, value in values.items()}
     state = {"format": FORMAT, "position": msgspec.json.encode(position).decode()}
@@ -62,8 +73,11 @@ def save(
 
 def load(
     path: Path, identity: str, module: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[Position, dict[str, Tensor]]:
-    """Put a checkpoint's values into the module and the optimizer. Returns the position and the best weights so far.
+) -> tuple[Position, dict[str, Tensor], dict[str, Tensor]]:
+    """Put a checkpoint's values into the module and the optimizer.
+
+    Returns:
+        The position, the best weights so far, and what was drawn for the epoch.
 
     Raises:
         ConfigError: if it is damaged, or of another task or plan.
@@ -90,7 +104,7 @@ def load(
         number, _, key = name.partition("/")
         held.setdefault(int(number), {})[key] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": held})
-    return position, _below("best/", tensors)
+    return position, _below("best/", tensors), _below("drawn/", tensors)
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -147,7 +147,7 @@ class Collaboration(Task):
         wanted[lists, np.searchsorted(self.used, np.concatenate(golds))] = True
         if not self.shape.length or self.shape.length >= len(self.used):
             return self.used, None, wanted
-        length = max(self.shape.length, 1 + int(wanted.sum(axis=1).max()))
+        length = min(len(self.used), max(self.shape.length, 1 + int(wanted.sum(axis=1).max())))
         keys = np.where(wanted, -1.0, random.random(wanted.shape))
         found = np.argpartition(keys, length - 1, axis=1)[:, :length]
         columns, listed = np.unique(found, return_inverse=True)
