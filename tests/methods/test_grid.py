@@ -1,4 +1,4 @@
-"""toolrerank's grid: what is chosen on dev has to be clearly better than what is plainest."""
+"""toolrerank's grid: what is chosen on dev has to be clearly better than what is taken without it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from toolscout.methods.crossencoder import Blend
 from toolscout.methods.families import Chosen, Families
@@ -14,7 +15,7 @@ from toolscout.methods.toolrerank import Options
 from toolscout.types import Search, Tool
 
 TOOLS = [Tool(id=f"s/{number:02}", name=f"t{number}", path=(f"family{number // 4}",)) for number in range(64)]
-PLAIN = Chosen(50, 50, alike=0.9)
+FIRST = Chosen(50, 50, sure=0.8, alike=0.8)
 
 
 def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range(16), **options: Any) -> Grid:
@@ -53,29 +54,52 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
 FALLING = np.linspace(3, -6, 50)
 
 
-def test_what_changes_nothing_on_dev_is_not_used() -> None:
+def test_what_changes_nothing_on_dev_leaves_all_as_it_is() -> None:
     for single in (True, False):
         grid = made([{0}] * 6, FALLING, [single] * 6)
         chosen, figures = grid.search(True)
-        assert chosen == PLAIN and figures == {"recall@5": 1.0, "ndcg@5": 1.0, "comp@5": 1.0}
+        assert chosen == FIRST and figures == {"recall@5": 1.0, "ndcg@5": 1.0, "comp@5": 1.0}
         assert len(grid.by_limits) == 9 and next(iter(grid.by_limits)) == "50/50"
 
 
 def test_a_half_of_the_hierarchy_is_used_where_it_is_clearly_better_and_by_its_own_queries() -> None:
     scattered = FALLING - 3.5
     scattered[[0, 4, 5, 6, 7]] = [3, 0, 0, 0, 0]  # before 1, 2 and 3, which belong to what is best
-    found, _ = made([{0, 1, 2, 3}] * 6, scattered).search(True)
-    assert found == Chosen(50, 50, sure=0.9, alike=0.9)
+    grid = made([{0, 1, 2, 3}] * 6, scattered)
+    found, figures = grid.search(True)
+    assert found == FIRST and figures["comp@5"] == 1.0 > grid.figures([grid.ids(0)[3:]] * 6)["comp@5"]
+    apart, _ = made([{0, 4, 5, 6, 7}] * 6, scattered).search(True)
+    assert apart == Chosen(50, 50, sure=0.0, alike=0.8)  # what is needed is of another parent than what is best
     crowded, _ = made([{0, 1, 4, 5, 8}] * 6, FALLING, [False] * 6).search(True)
-    assert crowded == Chosen(50, 50, alike=0.9, each=2)  # nobody asks for one parent alone: that half stays off
+    assert crowded == Chosen(50, 50, sure=0.8, alike=0.8, each=2)
+
+
+def test_less_than_two_standard_errors_are_not_enough() -> None:
+    several, one = {0, 1, 4, 5, 8}, {0, 1, 2, 3, 4}
+    for better, errors in ((6, 1.56), (7, 1.93), (8, 2.29)):
+        golds = [several] * better + [one] * 2
+        grid = made(golds, FALLING, [False] * len(golds))
+        lists = [grid._read(row, (50, 50)) for row in range(len(golds))]
+        off, on = (
+            np.sum(list(grid._over(range(len(golds)), found).values.values()), axis=0)
+            for found in (
+                [grid._final(row, columns, Chosen(50, 50, alike=0.8, each=each)) for row, columns in enumerate(lists)]
+                for each in (0, 2)
+            )
+        )
+        gain = on - off
+        assert gain.mean() / (gain.std(ddof=1) / len(gain) ** 0.5) == pytest.approx(errors, abs=0.005)
+        assert (grid.search(True)[0].each == 2) == (errors > 2)
 
 
 def test_one_query_switches_nothing_on_and_what_is_given_stays() -> None:
     golds = [{0, 4, 8, 12, 16}]
-    assert made(golds, FALLING, [False]).search(True)[0] == PLAIN
-    assert made(golds, FALLING, [False], each=2).search(True)[0] == Chosen(50, 50, alike=0.9, each=2)
-    assert made(golds, FALLING, [False], sure=0.7).search(True)[0] == Chosen(50, 50, sure=0.7, alike=0.9)
-    assert made(golds * 6, FALLING, [False] * 6, alike=0.8, each=0).search(True)[0] == Chosen(50, 50, alike=0.8)
+    assert made(golds, FALLING, [False]).search(True)[0] == FIRST
+    assert made(golds, FALLING, [False], each=2).search(True)[0] == Chosen(50, 50, sure=0.8, alike=0.8, each=2)
+    assert made(golds, FALLING, [False], sure=0.7).search(True)[0] == Chosen(50, 50, sure=0.7, alike=0.8)
+    assert made(golds * 6, FALLING, [False] * 6, alike=0.9, each=0).search(True)[0] == Chosen(
+        50, 50, sure=0.8, alike=0.9
+    )
 
 
 def test_gains_here_and_losses_there_are_not_clear() -> None:
@@ -83,7 +107,7 @@ def test_gains_here_and_losses_there_are_not_clear() -> None:
     golds = [several, one, several, one, several, one, several]
     free, on = made(golds, FALLING, [False] * 7), made(golds, FALLING, [False] * 7, each=2)
     assert sum(on.search(True)[1].values()) > sum(free.figures([free.ids(0)] * 7).values())
-    assert free.search(True)[0] == PLAIN
+    assert free.search(True)[0] == FIRST
 
 
 def test_less_is_read_only_where_dev_says_clearly_that_it_is_better() -> None:

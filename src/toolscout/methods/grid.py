@@ -1,12 +1,14 @@
 """ToolRerank's search for its five numbers: every candidate of the dev queries is read once, then all is arithmetic.
 
-A new order has to earn its place: of the settings on offer the first is the plainest, and it is left only for one that
-is clearly better on dev, query by query (`ranked.clear`); among equals the first is taken.
+Dev is small: the best of many settings there is often the best by chance. So there is a first one, and it is left only
+for what is better by two standard errors, query by query (`ranked.clear`). What stands first, and that it takes two,
+was itself found on dev, by choosing on two thirds of it and looking at the rest (benchmarks/LAB.md).
 
-* Of the limits the plainest is to read all, as the cross-encoder itself does, with the weight that dev gave it. Few
-  of the dev queries need what training never saw: dev says how far to read of what it saw, and next to nothing of the
-  rest, which the paper would have read further, not less. A short m_u that is no worse on dev is no evidence.
-* Of each half of the hierarchy it is to leave it out, and then what changes least.
+* Of the limits it is to read all, as the cross-encoder itself does, with the weight that dev gave it. Few of the dev
+  queries need what training never saw: dev says how far to read of what it saw, and next to nothing of the rest, which
+  the paper would have read further, not less. A short m_u that is no worse on dev is no evidence.
+* Of algorithm 1 it is the paper's threshold.
+* Of algorithm 2 it is to leave it out.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from toolscout.types import Search
 __all__ = ["Grid", "limits"]
 
 LIMITS: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
-THRESHOLDS: Final = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+THRESHOLDS: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
 MOST: Final = (4, 3, 2)
+ERRORS: Final = 2.0
 
 
 def limits(options: Any) -> list[tuple[int, int]]:
-    """m_s and m_u on offer, the plainest first."""
+    """m_s and m_u on offer."""
     return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMITS))
 
 
@@ -100,12 +103,12 @@ class Grid:
         return chosen
 
     def _sure(self) -> list[dict[str, Any]]:
-        """What algorithm 1 may be told, the plainest first."""
+        """What algorithm 1 may be told."""
         given = self.options.sure
-        return [{"sure": each} for each in ((0.0, *THRESHOLDS) if given is None else (given,))]
+        return [{"sure": each} for each in ((*THRESHOLDS, 0.0) if given is None else (given,))]
 
     def _groups(self) -> list[dict[str, Any]]:
-        """What algorithm 2 may be told, the plainest first."""
+        """What algorithm 2 may be told."""
         options = self.options
         cosines = THRESHOLDS if options.alike is None else (options.alike,)
         off = [{"alike": cosines[0], "each": 0}] if options.each is None else []
@@ -154,7 +157,7 @@ class Grid:
 
 
 def _earned(found: Sequence[metrics.PerQuery]) -> int:
-    """Which of the settings on offer: the best, if it is clearly better than the first, else that one."""
+    """Which of the settings on offer: the best, if it is clearly better than the first; else the first."""
     totals = [np.sum(list(each.values.values()), axis=0) for each in found]
     best = int(np.argmax([each.mean() for each in totals]))
-    return best if clear(totals[best] - totals[0]) else 0
+    return best if clear(totals[best] - totals[0], ERRORS) else 0

@@ -87,12 +87,13 @@ def placed(
     return found
 
 
-def clear(gain: npt.NDArray[np.float64]) -> bool:
-    """Whether what is gained, query by query, is more than one standard error of its mean; one query shows nothing.
+def clear(gain: npt.NDArray[np.float64], errors: float = 1.0) -> bool:
+    """Whether what is gained, query by query, is more than so many standard errors of its mean.
 
-    The one-standard-error rule of Breiman et al., Classification and Regression Trees, 1984, §3.4.3.
+    One query shows nothing. With one error it is the rule of Breiman et al., Classification and Regression Trees, 1984,
+    §3.4.3.
     """
-    return len(gain) > 1 and bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+    return len(gain) > 1 and bool(gain.mean() > errors * gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
 def trust(found: Mapping[float, PerQuery]) -> float:
