@@ -112,6 +112,80 @@ def test_a_folder_of_something_else_is_not_overwritten(root: Path, tmp_path: Pat
     assert (out / "thesis.txt").read_text() == "precious"
 
 
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("file", [models.MANIFEST, models.ARRAYS])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_damaged_model_is_fitted_again(root: Path, tmp_path: Path, file: str, resume: bool) -> None:
+    out = tmp_path / "m"
+    before = fit(prepared("neighbours", learned(root), out)).manifest
+    flip(out / file)
+    said: list[str] = []
+    after = fit(prepared("neighbours", learned(root), out, resume=resume, say=said.append)).manifest
+    assert after.files == before.files and models.load(out).manifest == after
+    assert not resume or any(str(out) in line and "expected" in line for line in said)
+
+
+def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home")
+
+    def bases() -> list[Path]:
+        return sorted((tmp_path / "home" / "bench-models").iterdir())
+
+    fit(prepared("feedback-prf", learned(root), tmp_path / "one", changes={"base": "neighbours"}, settings=settings))
+    [shelved] = bases()
+    flip(shelved / models.ARRAYS)
+    fit(prepared("feedback-prf", learned(root), tmp_path / "two", changes={"base": "neighbours"}, settings=settings))
+    assert bases() == [shelved] and models.load(shelved).manifest.recipe == "neighbours"
+
+
+def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
+    with pytest.raises(ConfigError, match="expected a free folder or a model, found a manifest.json of something else"):
+        fit(prepared("neighbours", learned(root), tmp_path / "app"))
+    assert (tmp_path / "app" / "manifest.json").read_text() == '{"name": "an app"}'
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(ConfigError, match="file: expected a folder for the model, found a file"):
+        fit(prepared("neighbours", learned(root), tmp_path / "file"))
+
+
+def test_models_of_other_rules_are_others(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepared("neighbours", learned(root), tmp_path / "m").identity
+    monkeypatch.setitem(recipes.RECIPES, "neighbours", dataclasses.replace(recipes.RECIPES["neighbours"], revision=2))
+    assert prepared("neighbours", learned(root), tmp_path / "m").identity != before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value"),
+    [
+        ("mlc-light", "batch", 0),
+        ("mlc-light", "epochs", 0),
+        ("mlc-light", "most_epochs", 0),
+        ("mlc-light", "sets", -1),
+        ("mlc-light", "rate", -1.0),
+        ("mlc-light", "kappa", -10.0),
+        ("mlc-light", "kappa", float("nan")),
+        ("neighbours", "k", 0),
+        ("neighbours", "novelty", -1.0),
+        ("neighbours", "sharpness", 0.0),
+        ("tool2vec", "beta", 0.0),
+        ("tool2vec-tuned", "novelty", -0.1),
+        ("mlc", "sets", -0.5),
+        ("dpr", "margin", -0.1),
+        ("colt", "margin", -0.1),
+        ("toolrefiner", "blend", -1.0),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(recipe: str, setting: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"recipe {recipe}: .*{setting}"):
+        recipes.resolve(recipe, {setting: value})
+
+
 def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
 
@@ -139,6 +213,13 @@ def test_a_set_without_training_queries_says_so(root: Path) -> None:
     dataset = load_dataset("slang", root)
     with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 0"):
         lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
+
+
+def test_bench_of_a_set_without_training_queries_says_so_too(root: Path) -> None:
+    for name in ("train", "dev"):
+        (root / "slang" / "qrels" / f"{name}.tsv").unlink()
+    with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
+        run(job(root))
 
 
 def test_bench_fits_on_train_and_scores_test_once(root: Path) -> None:
@@ -217,7 +298,9 @@ def test_a_method_that_cannot_transfer_refuses_before_it_fits(root: Path) -> Non
     assert not (root.parent / "home" / "bench-models").exists()
 
 
-def test_the_command_trains_and_says_what_came_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_trains_and_says_what_came_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     monkeypatch.setenv("TOOLSCOUT_DATA", str(root))
     out = root.parent / "model"
     shown = cli("train", "neighbours", "--data", "slang", "--set", "k=20", "--out", str(out))
@@ -229,6 +312,9 @@ def test_the_command_trains_and_says_what_came_out(root: Path, monkeypatch: pyte
     )
     assert json.loads(kept.stdout)["recipe"] == "neighbours" and "it is finished" in kept.stderr
     assert "licence: none known" in (out / "README.md").read_text()
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    here = cli("train", "neighbours", "--data", "slang", "--out", ".")
+    assert here.exit_code == 1 and "expected a folder of the model's own, found the one you are in" in here.stderr
     refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
     assert refused.exit_code == 1 and "found one that is not" in refused.stderr
     assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1

@@ -143,6 +143,9 @@ def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
         sweep(job(root))
     with pytest.raises(UserError, match=r"found those of another: seed 0 \(now 1\)"):
         sweep(job(root, seed=1), resume=True)
+    other = Settings(home=root.parent / "home", encoder="minilm")
+    with pytest.raises(UserError, match=r"found those of another: encoder 'static' \(now 'minilm'\)"):
+        sweep(job(root, settings=other), resume=True)
     file = root / "slang" / "queries.jsonl"
     file.write_text(file.read_text().replace("umbrella", "parasol"))
     with pytest.raises(UserError, match="found those of another: data "):

@@ -131,25 +131,48 @@ def test_a_large_catalogue_is_sampled_and_still_learned(folder: Path, tmp_path: 
     assert history[-1]["loss"] < history[0]["loss"] and model.manifest.metrics["recall@5"] > 0.5
 
 
-def test_an_interrupted_fit_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fitted(folder, tmp_path / "whole")
+@pytest.mark.parametrize("dies_at", [9, 10])
+@pytest.mark.parametrize("changes", [{}, {"whole": 3, "sampled": 1, "hard": 2}], ids=["whole", "mined"])
+def test_an_interrupted_fit_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], dies_at: int
+) -> None:
+    whole = fitted(folder, tmp_path / "whole", **changes)
     steps: list[int] = []
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
     plain = Lists.backward
 
     def dying(self: Lists, rows: Any, random: Any) -> float:
         steps.append(1)
-        if len(steps) == 9:
+        if len(steps) == dies_at:
             raise KeyboardInterrupt
         return plain(self, rows, random)
 
     monkeypatch.setattr(Lists, "backward", dying)
     with pytest.raises(KeyboardInterrupt):
-        fitted(folder, tmp_path / "again")
-    dpr.fit(dataclasses.replace(job(folder, tmp_path / "again"), resume=True))
+        fitted(folder, tmp_path / "again", **changes)
+    dpr.fit(dataclasses.replace(job(folder, tmp_path / "again", **changes), resume=True))
     assert len(steps) == 1 + 12 * 2
     one, other = load(whole).manifest, load(tmp_path / "again").manifest
     assert one.metrics == other.metrics and one.values["history"] == other.values["history"]
+    assert other.fit_seconds >= other.values["training_seconds"] > 0
+
+
+def test_a_checkpoint_serves_no_other_catalogue(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(self: Lists, rows: Any, random: Any) -> float:
+        raise KeyboardInterrupt
+
+    plain = Lists.backward
+    monkeypatch.setattr(Lists, "figures", lambda self: monkeypatch.setattr(Lists, "backward", dying) or {})
+    with pytest.raises(KeyboardInterrupt):
+        fitted(folder, tmp_path / "model")
+    monkeypatch.undo()
+    assert Lists.backward is plain and (tmp_path / "model.work" / "checkpoint.safetensors").exists()
+    task = dataclasses.replace(job(folder, tmp_path / "model"), resume=True)
+    less = [tool for tool in task.tools if tool.id != "zh/tianqi"]
+    assert len(less) == len(task.tools) - 1
+    with pytest.raises(ConfigError, match="expected a checkpoint of this training .* train without --resume"):
+        dpr.fit(dataclasses.replace(task, tools=less))
+    dpr.fit(task)
 
 
 def test_an_encoder_that_cannot_be_tuned_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 from toolscout import recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
+from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
 from toolscout.models import Model  # noqa: E402
@@ -109,6 +111,12 @@ def test_over_bm25_with_descriptions_and_fewer_hits_than_candidates(slang: Lesso
     found = stage([Search(query="translate a song"), Search(query="zzz"), Search(query="reserve a room")])
     assert "other/translate" in found[0].ids and not found[1].hits
     assert 0 < len(found[2].hits) < 6 and "d/weather/forecast" not in found[2].ids
+
+
+def test_a_first_stage_that_finds_nothing_is_named(slang: Lesson, bert: str, home: Path) -> None:
+    tools = [Tool(id=tool.id, name=f"n{number}", description="zzz") for number, tool in enumerate(slang.tools)]
+    with pytest.raises(ConfigError, match="found none of them among the first 32 of bm25: set another base"):
+        fitted(dataclasses.replace(slang, tools=tools), bert, home, "toolrefiner", base="bm25", **TUNED)
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------

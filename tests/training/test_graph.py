@@ -141,6 +141,15 @@ def test_a_list_holds_all_golds_and_others_that_somebody_uses() -> None:
     assert task(length=99).lists(np.array([0]), np.random.default_rng(0))[1] is None
 
 
+def test_a_query_that_needs_every_tool_that_is_used_has_a_list_of_them_all() -> None:
+    every = [np.arange(4), *GOLD[1:]]
+    made = task(length=2)
+    made.gold = every
+    columns, listed, gold = made.lists(np.array([0, 1]), np.random.default_rng(1))
+    assert listed is not None and listed.shape == (2, 4) and columns.tolist() == [0, 1, 2, 3]
+    assert gold.sum(axis=1).tolist() == [4, len(GOLD[1])]
+
+
 def test_frozen_queries_stay_and_free_ones_move() -> None:
     for queries, moved in (("frozen", False), ("free", True)):
         made = task(queries=queries, layers=0, loss="softmax", sharpness=20.0, contrast=0.0)

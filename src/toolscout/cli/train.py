@@ -10,7 +10,7 @@ import click
 from toolscout.cli.data import below, changes, set_option
 from toolscout.cli.output import encoder_option, json_option, print_json
 from toolscout.config import load_settings
-from toolscout.errors import NotFound
+from toolscout.errors import ConfigError, NotFound
 
 
 @click.command("train")
@@ -46,6 +46,10 @@ def train_command(
     from toolscout.sources.folder import read_tools
     from toolscout.vectors import VectorStore
 
+    if Path(out).resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise ConfigError(
+            f"--out {out}: expected a folder of the model's own, found the one you are in: name one below"
+        )
     place = os.environ.get("TOOLSCOUT_DATA")
     root = Path(place) if place else None
     settings = load_settings(home=(ctx.obj or {}).get("home"))
@@ -57,7 +61,7 @@ def train_command(
     job = prepared(
         recipe,
         lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
-        Path(out) if Path(out).name else Path(out).resolve(),
+        Path(out),
         encoder=encoder,
         changes=changes(pairs),
         seed=seed,
