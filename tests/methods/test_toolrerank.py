@@ -300,6 +300,17 @@ def test_for_one_parent_all_of_a_new_likely_parent_is_read() -> None:
         assert reader.asked == more
 
 
+@pytest.mark.parametrize(("size", "read"), [(50, 48), (51, 0)])
+def test_of_a_parent_with_very_many_tools_only_those_that_were_named_are_read(size: int, read: int) -> None:
+    many = [Tool(id=f"s/b{number}", name="b", path=("b",)) for number in range(size)]
+    reader = Reader(dict.fromkeys([tool.id for tool in many], 0.1))
+    made = stage(reader, Chosen(10, 50, sure=0.75), True)
+    made.families = Families([*(tool for tool in TOOLS if tool.path != ("b",)), *many])
+    [found] = made.run([search()])
+    assert len(reader.asked) == read and len(found.hits) == 5 + read
+    assert found.ids[:2] == ("s/a0", "s/b0")
+
+
 def test_what_a_caller_may_not_see_is_not_brought_in() -> None:
     reader = Reader({"s/b2": 0.99})
     [found] = stage(reader, Chosen(10, 50, sure=0.75), True).run([search(visible=bool)])

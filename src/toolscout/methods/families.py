@@ -16,6 +16,7 @@ from toolscout.types import Explanation, Hit, Search, Tool
 __all__ = ["FLAT", "UNUSED", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
 
 STEP: Final = 1e-9
+WHOLE: Final = 50
 FLAT: Final = "hierarchy off: the paths of the catalogue are flat"
 UNUSED: Final = "hierarchy off: neither half of it is in use"
 
@@ -176,7 +177,8 @@ class Hierarchy(Stage):
         return dict(zip(ids, self.judging.judge.others(search, ids).tolist(), strict=False))
 
     def _extended(self, family: Any) -> bool:
-        return extends(self.extend, self.seen(self.families.members[family][0]))
+        members = self.families.members[family]
+        return extends(self.extend, self.seen(members[0]), len(members))
 
     def _multi(self, search: Search) -> tuple[Hit, ...]:
         read = self.judging.read(search)
@@ -188,9 +190,9 @@ class Hierarchy(Stage):
         return _falling([*listed, *search.hits[read:]], "several parents")
 
 
-def extends(extend: str, seen: bool) -> bool:
-    """Whether a likely parent brings in all its tools."""
-    return extend == "both" or extend == ("seen" if seen else "unseen")
+def extends(extend: str, seen: bool, size: int) -> bool:
+    """Whether a likely parent brings in all its tools: not where they are so many that a search would wait for them."""
+    return size <= WHOLE and (extend == "both" or extend == ("seen" if seen else "unseen"))
 
 
 def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:

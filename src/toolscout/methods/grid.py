@@ -138,7 +138,7 @@ class Grid:
         """What a query's likely families bring in."""
         found: dict[str, float] = {}
         for family in tools:
-            if extends(self.options.extend, family in self.seen):
+            if extends(self.options.extend, family in self.seen, len(self.families.members[family])):
                 found |= {tool: share for tool, share in self._others(row, family).items() if tool not in ranked}
         return found
 

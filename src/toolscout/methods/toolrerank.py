@@ -52,7 +52,8 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             they are.
         alike: τ_m, the cosine that makes two tools alike, for the other queries.
         each: n, how many of each group of like tools come first; 0: these queries are left as they are.
-        extend: of which likely parents all tools are read, for queries that one parent serves.
+        extend: of which likely parents all tools are read, for queries that one parent serves; of a parent with more
+            than 50 tools those that the first stage named.
         hierarchy: which algorithm a query gets: as the `classifier` says, `none`, one for all, or (`oracle`) as its
             gold tools say, which only `bench` can know.
         judged: dev queries that all this is chosen by, at most.
