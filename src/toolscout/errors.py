@@ -5,6 +5,7 @@
     ToolscoutError
     ├── UserError                  somebody can fix it: expected, found, what to do (exit code 1)
     │   ├── ConfigError            a setting or a configuration file is wrong
+    │   │   └── CheckpointError    an interrupted training cannot go on from what it left
     │   ├── MissingExtra           a package of an optional extra is not installed
     │   ├── SourceError            a whole source cannot be read
     │   │   └── BadEntry           one entry of a source cannot be read; the others go on
@@ -28,6 +29,7 @@ __all__ = [
     "BadEntry",
     "BadReply",
     "Changed",
+    "CheckpointError",
     "ConfigError",
     "Denied",
     "MissingExtra",
@@ -57,6 +59,10 @@ class UserError(ToolscoutError):
 
 class ConfigError(UserError):
     """A setting or a configuration file is wrong."""
+
+
+class CheckpointError(ConfigError):
+    """What an interrupted training left is damaged, or of another training."""
 
 
 class MissingExtra(UserError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +13,9 @@ from tests_cli import run as cli
 from toolscout import decision, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
-from toolscout.errors import ConfigError, NotFound, UserError
+from toolscout.errors import CheckpointError, ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
-from toolscout.lab.fit import Lesson, fit, lesson, prepared
+from toolscout.lab.fit import Lesson, fit, lesson, on_shelf, prepared
 from toolscout.methods import BASE, Fitting
 from toolscout.pipeline import Floors
 from toolscout.scout import Scout
@@ -118,19 +119,28 @@ def flip(file: Path) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("file", [models.MANIFEST, models.ARRAYS])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_damaged_model_is_fitted_again(root: Path, tmp_path: Path, file: str, resume: bool) -> None:
+def test_a_damaged_model_is_fitted_again(root: Path, tmp_path: Path, resume: bool) -> None:
     out = tmp_path / "m"
     before = fit(prepared("neighbours", learned(root), out)).manifest
-    flip(out / file)
+    flip(out / models.ARRAYS)
     said: list[str] = []
     after = fit(prepared("neighbours", learned(root), out, resume=resume, say=said.append)).manifest
     assert after.files == before.files and models.load(out).manifest == after
-    assert not resume or any(str(out) in line and "expected" in line for line in said)
+    assert not resume or any(str(out) in line and "expected digest" in line for line in said)
 
 
-def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path) -> None:
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [flip, cut, empty, Path.unlink])
+@pytest.mark.parametrize("file", [models.MANIFEST, models.ARRAYS])
+def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path, file: str, harm: Any) -> None:
     settings = Settings(home=tmp_path / "home")
 
     def bases() -> list[Path]:
@@ -138,15 +148,54 @@ def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path)
 
     fit(prepared("feedback-prf", learned(root), tmp_path / "one", changes={"base": "neighbours"}, settings=settings))
     [shelved] = bases()
-    flip(shelved / models.ARRAYS)
+    harm(shelved / file)
     fit(prepared("feedback-prf", learned(root), tmp_path / "two", changes={"base": "neighbours"}, settings=settings))
     assert bases() == [shelved] and models.load(shelved).manifest.recipe == "neighbours"
+
+
+@pytest.mark.parametrize("harm", [flip, cut, empty])
+def test_where_the_manifest_is_damaged_nobody_knows_whose_model_it_was(root: Path, tmp_path: Path, harm: Any) -> None:
+    fit(prepared("tool2vec", learned(root), tmp_path / "m"))
+    harm(tmp_path / "m" / models.MANIFEST)
+    before = (tmp_path / "m" / models.ARRAYS).read_bytes()
+    with pytest.raises(ConfigError, match="found a manifest.json that is damaged or of another: choose another folder"):
+        fit(prepared("neighbours", learned(root), tmp_path / "m"))
+    assert (tmp_path / "m" / models.ARRAYS).read_bytes() == before
+
+
+def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bool] = []
+    plain = recipes.RECIPES["neighbours"].fit
+    assert plain is not None
+
+    def stale(task: Fitting) -> None:
+        tried.append((task.work / "checkpoint").exists())
+        if tried[-1]:
+            raise CheckpointError("of another training")
+        plain(task)
+
+    monkeypatch.setitem(recipes.RECIPES, "neighbours", dataclasses.replace(recipes.RECIPES["neighbours"], fit=stale))
+    settings = Settings(home=tmp_path / "home")
+    for task, fits in (
+        (on_shelf(prepared("neighbours", learned(root), tmp_path, settings=settings, resume=True)), True),
+        (prepared("neighbours", learned(root), tmp_path / "m", settings=settings, resume=True), False),
+    ):
+        task.work.mkdir(parents=True)
+        (task.work / "checkpoint").write_text("old")
+        if fits:
+            assert fit(task).manifest.recipe == "neighbours"
+        else:
+            with pytest.raises(CheckpointError):
+                fit(task)
+    assert tried == [True, False, True]
 
 
 def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
-    with pytest.raises(ConfigError, match="expected a free folder or a model, found a manifest.json of something else"):
+    with pytest.raises(ConfigError, match="or a model, found a manifest.json that is damaged or of another"):
         fit(prepared("neighbours", learned(root), tmp_path / "app"))
     assert (tmp_path / "app" / "manifest.json").read_text() == '{"name": "an app"}'
     (tmp_path / "file").write_text("precious")

@@ -16,7 +16,7 @@ from toolscout import decision, encoders, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool, Qrels, drop_leaks, in_dev
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound, StoreError, UserError
+from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError
 from toolscout.methods import Base, Fitting, Parts
 from toolscout.models import Data, Manifest, Model
 from toolscout.pipeline import Floors
@@ -228,7 +228,11 @@ def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str
 
 def on_shelf(job: Fitting) -> Fitting:
     """The same fit, with its model on the shelf of `bench`, where fits of the same identity meet."""
-    return dataclasses.replace(job, out=job.settings.home / "bench-models" / f"{job.recipe}-{job.identity[:16]}")
+    return dataclasses.replace(job, out=_shelf(job) / f"{job.recipe}-{job.identity[:16]}")
+
+
+def _shelf(job: Fitting) -> Path:
+    return job.settings.home / "bench-models"
 
 
 def fit(job: Fitting) -> Model:
@@ -239,8 +243,9 @@ def fit(job: Fitting) -> Model:
     """
     for line in _said(job):
         job.say(line)
+    shelved = job.out.parent == _shelf(job)
     if job.out.exists():
-        held = _held(job)
+        held = _held(job, ours=shelved)
         if job.resume and held is not None and held.job == job.identity:
             try:
                 model = models.load(job.out, recipe=job.recipe)
@@ -254,7 +259,15 @@ def fit(job: Fitting) -> Model:
     job.work.mkdir(parents=True, exist_ok=True)
     method = recipes.recipe(job.recipe).fit
     assert method is not None
-    method(dataclasses.replace(job, started=time.monotonic()))
+    try:
+        method(dataclasses.replace(job, started=time.monotonic()))
+    except CheckpointError as error:
+        if not shelved:
+            raise
+        job.say(str(error))
+        shutil.rmtree(job.work)
+        job.work.mkdir(parents=True)
+        method(dataclasses.replace(job, started=time.monotonic()))
     return models.load(job.out, recipe=job.recipe)
 
 
@@ -272,8 +285,12 @@ def _said(job: Fitting) -> list[str]:
     ]
 
 
-def _held(job: Fitting) -> Manifest | None:
-    """The model that stands where this one shall go; None: nothing does.
+def _held(job: Fitting, *, ours: bool) -> Manifest | None:
+    """The model that stands where this one shall go; None: nothing does that is worth keeping.
+
+    Args:
+        job: the fit.
+        ours: whether nothing but this fit can have put anything there, so that what is damaged may be replaced.
 
     Raises:
         ConfigError: if it is something that must not be overwritten.
@@ -282,20 +299,16 @@ def _held(job: Fitting) -> Manifest | None:
         raise ConfigError(f"{job.out}: expected a folder for the model, found a file: choose another place")
     try:
         held = models.read_manifest(job.out)
-    except StoreError as error:
-        if models.FORMAT.encode() not in (job.out / models.MANIFEST).read_bytes():
-            raise ConfigError(
-                f"{job.out}: expected a free folder or a model, found a {models.MANIFEST} of something else: choose "
-                "another folder"
-            ) from None
-        job.say(str(error))
-        return None
-    except NotFound:
-        if any(job.out.iterdir()):
-            raise ConfigError(
-                f"{job.out}: expected a free folder or a model, found other files: choose another folder"
-            ) from None
-        return None
+    except (NotFound, StoreError) as error:
+        if ours:
+            job.say(str(error))
+            return None
+        if isinstance(error, NotFound) and not any(job.out.iterdir()):
+            return None
+        found = "other files" if isinstance(error, NotFound) else f"a {models.MANIFEST} that is damaged or of another"
+        raise ConfigError(
+            f"{job.out}: expected a free folder or a model, found {found}: choose another folder, or remove it"
+        ) from None
     if held.recipe != job.recipe:
         raise ConfigError(
             f"{job.out}: expected a free folder or a model of {job.recipe}, found one of {held.recipe}: "

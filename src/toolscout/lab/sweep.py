@@ -202,12 +202,13 @@ class _Book:
         Raises:
             UserError: if it is another one's.
         """
-        job = self.job
+        job, chosen = self.job, recipes.recipe(self.job.recipe)
         identity = {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
-            "encoder": job.encoder or recipes.recipe(job.recipe).encoder or job.settings.encoder,
+            "encoder": (job.encoder or chosen.encoder or job.settings.encoder) if chosen.encodes else None,
             "version": toolscout.__version__,
+            "revision": chosen.revision,
             "seed": job.seed,
             "over": {name: list(values) for name, values in job.over.items()},
             "settings": dict(job.changes),

@@ -8,8 +8,9 @@ What the paper calls the tool of an API is `Tool.parent`. Over a recipe that rea
    (`methods.query_kind`);
 4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
 
-The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates
-and leaving a half of the hierarchy out (see `methods.grid`). With flat paths the hierarchy is off, and says so.
+The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates,
+algorithm 1 with the paper's τ_s, and no algorithm 2 (see `methods.grid`). With flat paths the hierarchy is
+off, and says so.
 """
 
 from __future__ import annotations

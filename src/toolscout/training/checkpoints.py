@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from toolscout.errors import ConfigError
+from toolscout.errors import CheckpointError
 
 __all__ = ["Position", "load", "save"]
 
@@ -80,7 +80,7 @@ def load(
         The position, the best weights so far, and what was drawn for the epoch.
 
     Raises:
-        ConfigError: if it is damaged, or of another task or plan.
+        CheckpointError: if it is damaged, or of another task or plan.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -92,9 +92,11 @@ def load(
             raise ValueError(f"format {state.get('format')!r}")
         position = msgspec.json.decode(state["position"], type=Position)
     except (OSError, SafetensorError, ValueError, KeyError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: expected a checkpoint, found damage ({error}): train without --resume") from None
+        raise CheckpointError(
+            f"{path}: expected a checkpoint, found damage ({error}): train without --resume"
+        ) from None
     if position.identity != identity:
-        raise ConfigError(
+        raise CheckpointError(
             f"{path}: expected a checkpoint of this training ({identity}), found one of other data or settings "
             f"({position.identity}): train without --resume"
         )
