@@ -158,7 +158,7 @@ def test_where_the_manifest_is_damaged_nobody_knows_whose_model_it_was(root: Pat
     fit(prepared("tool2vec", learned(root), tmp_path / "m"))
     harm(tmp_path / "m" / models.MANIFEST)
     before = (tmp_path / "m" / models.ARRAYS).read_bytes()
-    with pytest.raises(ConfigError, match="found a manifest.json that is damaged or of another: choose another folder"):
+    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model: choose another folder"):
         fit(prepared("neighbours", learned(root), tmp_path / "m"))
     assert (tmp_path / "m" / models.ARRAYS).read_bytes() == before
 
@@ -195,7 +195,7 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
 def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
-    with pytest.raises(ConfigError, match="or a model, found a manifest.json that is damaged or of another"):
+    with pytest.raises(ConfigError, match="or a model, found a manifest.json that is damaged, or of no model"):
         fit(prepared("neighbours", learned(root), tmp_path / "app"))
     assert (tmp_path / "app" / "manifest.json").read_text() == '{"name": "an app"}'
     (tmp_path / "file").write_text("precious")

@@ -305,7 +305,7 @@ def _held(job: Fitting, *, ours: bool) -> Manifest | None:
             return None
         if isinstance(error, NotFound) and not any(job.out.iterdir()):
             return None
-        found = "other files" if isinstance(error, NotFound) else f"a {models.MANIFEST} that is damaged or of another"
+        found = "other files" if isinstance(error, NotFound) else f"a {models.MANIFEST} that is damaged, or of no model"
         raise ConfigError(
             f"{job.out}: expected a free folder or a model, found {found}: choose another folder, or remove it"
         ) from None

@@ -9,8 +9,8 @@ What the paper calls the tool of an API is `Tool.parent`. Over a recipe that rea
 4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
 
 The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates,
-algorithm 1 with the paper's τ_s, and no algorithm 2 (see `methods.grid`). With flat paths the hierarchy is
-off, and says so.
+algorithm 1 with a τ_s of 0.8, and no algorithm 2 (see `methods.grid`). With flat paths the hierarchy is off, and says
+so.
 """
 
 from __future__ import annotations
