@@ -18,6 +18,7 @@ Prints JSON and writes it to benchmarks/results/load.json. Needs TOOLSCOUT_DATA,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -128,21 +129,22 @@ def load(port: int, texts: Sequence[str], *, seconds: float, connections: int, b
 
 def teach(port: int, texts: Sequence[str]) -> int:
     """Search each text and call the first tool of the answer: something to learn from. Returns how many were called."""
-    connection, called = http.client.HTTPConnection("127.0.0.1", port, timeout=60), 0
+    called = 0
 
-    def post(path: str, body: dict[str, Any]) -> Any:
+    def post(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> Any:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         content = answer.read()
         assert answer.status == 200, content
         return json.loads(content)
 
-    for start in range(0, len(texts), 64):
-        for found in post("/v1/search/batch", {"queries": texts[start : start + 64], "k": 1})["results"]:
-            for hit in found["hits"]:
-                post("/v1/calls", {"tool": hit["id"], "ok": True, "search_id": found["search_id"]})
-                called += 1
-    connection.close()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        for start in range(0, len(texts), 64):
+            batch = {"queries": texts[start : start + 64], "k": 1}
+            for found in post(connection, "/v1/search/batch", batch)["results"]:
+                for hit in found["hits"]:
+                    post(connection, "/v1/calls", {"tool": hit["id"], "ok": True, "search_id": found["search_id"]})
+                    called += 1
     return called
 
 

@@ -62,13 +62,12 @@ def test_a_port_that_is_taken_is_one_sentence(program: Program, home: Path) -> N
 
 
 def test_a_length_that_is_no_number_is_refused_and_the_service_lives_on(program: Program) -> None:
-    connection = program.connect()
-    connection.putrequest("POST", "/v1/search")
-    connection.putheader("content-type", "application/json")
-    connection.putheader("content-length", "nonsense")
-    connection.endheaders()
-    assert connection.getresponse().status == 400
-    connection.close()
+    with contextlib.closing(program.connect()) as connection:
+        connection.putrequest("POST", "/v1/search")
+        connection.putheader("content-type", "application/json")
+        connection.putheader("content-length", "nonsense")
+        connection.endheaders()
+        assert connection.getresponse().status == 400
     assert program.ask("GET", "/health")[0] == 200
 
 
@@ -102,9 +101,8 @@ def test_at_a_signal_what_was_asked_is_answered_first(program: Program) -> None:
 def load(program: Program, seed: int, acknowledged: set[tuple[str, str]], stop: threading.Event) -> None:
     """Search, call and give feedback until the service dies; note every event that was acknowledged."""
     chance = random.Random(seed)
-    connection = program.connect()
 
-    def ask(path: str, body: dict[str, Any]) -> Any:
+    def ask(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> Any:
         connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         answer = connection.getresponse()
         content = json.loads(answer.read())
@@ -112,15 +110,16 @@ def load(program: Program, seed: int, acknowledged: set[tuple[str, str]], stop: 
         return content
 
     try:
-        while not stop.is_set():
-            queries = [f"task number {chance.randrange(300)}" for _ in range(chance.randint(1, 4))]
-            for found in ask("/v1/search/batch", {"queries": queries})["results"]:
-                acknowledged.add(("search", found["search_id"]))
-            tool, search_id = found["hits"][0]["id"], found["search_id"]
-            ask("/v1/calls", {"tool": tool, "ok": True, "search_id": search_id})
-            acknowledged.add(("call", search_id))
-            ask("/v1/feedback", {"good": [tool], "search_id": search_id})
-            acknowledged.add(("feedback", search_id))
+        with contextlib.closing(program.connect()) as connection:
+            while not stop.is_set():
+                queries = [f"task number {chance.randrange(300)}" for _ in range(chance.randint(1, 4))]
+                for found in ask(connection, "/v1/search/batch", {"queries": queries})["results"]:
+                    acknowledged.add(("search", found["search_id"]))
+                tool, search_id = found["hits"][0]["id"], found["search_id"]
+                ask(connection, "/v1/calls", {"tool": tool, "ok": True, "search_id": search_id})
+                acknowledged.add(("call", search_id))
+                ask(connection, "/v1/feedback", {"good": [tool], "search_id": search_id})
+                acknowledged.add(("feedback", search_id))
     except (OSError, http.client.HTTPException, ValueError):
         pass  # it was killed
 
