@@ -75,6 +75,28 @@ def test_every_setting_is_said_with_its_origin(root: Path, tmp_path: Path) -> No
     assert said[1] == "encoder = static, seed = 0"
 
 
+@pytest.mark.parametrize("recipe", ["neighbours", "tool2vec", "mlc-light"])
+def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_path: Path, recipe: str) -> None:
+    taught, settings, said = learned(root), Settings(home=tmp_path / "home"), list[str]()
+
+    def uses(model: models.Model | None) -> float:
+        assert model is not None and model.manifest.data.refit == (model.manifest.settings["refit"].value is True)
+        return float(model.arrays["uses"].sum())
+
+    def below(**changes: object) -> Fitting:
+        more = {"base": recipe, **{f"base.{name}": value for name, value in changes.items()}}
+        return prepared("feedback-prf", taught, tmp_path / "m", changes=more, settings=settings, say=said.append)
+
+    train, both = (sum(map(len, {**taught.train, **dev}.values())) for dev in ({}, taught.dev))
+    assert uses(fit(prepared(recipe, taught, tmp_path / "alone"))) == both
+    assert uses(fit(prepared(recipe, taught, tmp_path / "told", changes={"refit": False}))) == train
+    base = below().base
+    assert base is not None and uses(base.model) == train and "refit = False (default)" in said
+    assert not any("trusts it more" in line for line in said)
+    base = below(refit=True).base
+    assert base is not None and uses(base.model) == both and any("trusts it more" in line for line in said)
+
+
 def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="recipe neighbours: expected settings that it knows.*colour"):
         prepared("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})

@@ -217,7 +217,13 @@ def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str
                 f"{name}, which is not: leave the setting out"
             )
         return Base(name, None, recipes.build(name, parts), name)
+    fitted = recipes.recipe(name).options
+    refits = fitted is not None and "refit" in fitted.__struct_fields__ and "refit" not in given["changes"]
+    if refits:  # above it, dev is to be as new as a query is
+        given = {**given, "changes": {**given["changes"], "refit": False}}
     job = prepared(name, learned, settings.home, encoder=encoder, resume=True, **given)
+    if refits:
+        job = dataclasses.replace(job, origins={**job.origins, "refit": "default"})
     model = fit(on_shelf(job))
     if model.manifest.data.refit:
         given["say"](

@@ -120,7 +120,7 @@ class Training:
 
 
 def fit(job: Fitting) -> None:
-    """Train on train, choose on dev, train on both."""
+    """Train on train, choose on dev, train on both (on train again without `refit`)."""
     encoder = job.loaded()
     study = Study(job, encoder)
     training = Training(study, study.n_train)
@@ -137,8 +137,8 @@ def fit(job: Fitting) -> None:
             break
         quality, logits, epochs, weight = scored[likest], found, epoch, likest
     chosen, figures = study.joined(training.head.usage(logits, weight))
-    job.say(f"training on train and dev, {epochs} epochs")
-    training = Training(study, len(study.ids))
+    job.say(f"training on train{' and dev' if job.options.refit else ''}, {epochs} epochs")
+    training = Training(study, study.n_kept)
     for _ in range(epochs):
         training.epoch()
     head = training.head
@@ -149,12 +149,12 @@ def fit(job: Fitting) -> None:
             "sparse": head.sparse,
             "dense": head.dense,
             **head.sets.arrays(),
-            "uses": study.uses(len(study.ids)),
+            "uses": study.uses(study.n_kept),
         },
         metrics=figures,
         encoder=encoder,
         chosen=picked(job.options, {"epochs": epochs, "sets": weight, **chosen}),
-        refit=True,
+        refit=job.options.refit,
     )
 
 

@@ -111,7 +111,7 @@ def _both(one: Log, other: Log, text: str, row: Rows, k: int, focus: float) -> F
 
 
 def fit(job: Fitting) -> None:
-    """Choose on dev among the neighbours in train; the model holds both."""
+    """Choose on dev among the neighbours in train; the model holds both, or train alone without `refit`."""
     encoder = job.loaded()
     study = Study(job, encoder)
     log = Log.of(study, study.n_train)
@@ -125,7 +125,7 @@ def fit(job: Fitting) -> None:
     focuses = FOCUS if job.options.focus is None else (job.options.focus,)
     k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
     chosen, figures = study.joined(usage((k, focus)))
-    whole = Log.of(study, len(study.ids))
+    whole = Log.of(study, study.n_kept)
     job.save(
         {
             "rows": whole.rows,
@@ -133,12 +133,12 @@ def fit(job: Fitting) -> None:
             "rarity": whole.ngrams.rarity,
             **{f"bags.{name}": array for name, array in whole.bags._asdict().items()},
             **{f"gold.{name}": array for name, array in whole.gold._asdict().items()},
-            "uses": study.uses(len(study.ids)),
+            "uses": study.uses(study.n_kept),
         },
         metrics=figures,
         encoder=encoder,
         chosen=picked(job.options, {"k": k, "focus": focus, **chosen}),
-        refit=True,
+        refit=job.options.refit,
     )
 
 

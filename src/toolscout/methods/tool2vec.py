@@ -67,6 +67,7 @@ class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         beta: as in `Options`.
+        refit: as in `Blend`.
         epochs: of the tuning; one in the paper.
         margin: by which the query that shares a tool must be nearer, in cosine.
         hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
@@ -74,6 +75,7 @@ class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
 
     beta: Positive | None = None
     novelty: Amount = 0.6
+    refit: bool = True
     epochs: Count = 1
     batch: Batch = 128
     rate: Positive = 5e-5
@@ -82,7 +84,7 @@ class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
 
 
 def fit(job: Fitting) -> None:
-    """Take means over train, choose on dev, take means over both."""
+    """Take means over train, choose on dev, take means over both (over train again without `refit`)."""
     encoder = job.loaded()
     study = Study(job, encoder)
     _fit(job, study, study.rows, encoder=encoder)
@@ -139,13 +141,13 @@ def _fit(job: Fitting, study: Study, rows: Rows, **more: Any) -> None:
     if beta is None:
         beta = best(SHARPEST, lambda each: study.likelihood(shares(each)))
     chosen, figures = study.joined(shares(beta))
-    sums = _sums(study, rows, len(study.ids))
+    sums = _sums(study, rows, study.n_kept)
     means, lengths = unit_rows(sums), np.sqrt(np.einsum("nd,nd->n", sums, sums))
     job.save(
-        {"means": means, "lengths": lengths, "uses": study.uses(len(study.ids))},
+        {"means": means, "lengths": lengths, "uses": study.uses(study.n_kept)},
         metrics=figures,
         chosen=picked(job.options, {"beta": beta, **chosen}),
-        refit=True,
+        refit=job.options.refit,
         **more,
     )
 

@@ -83,12 +83,15 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         novelty: how much the description of a tool without usage counts. Dev cannot tell: it comes from the same log as
             train, and hardly ever needs a new tool. The defaults come from validation queries of MetaTool with a fifth
             of its tools hidden (benchmarks/hidden_tools.py).
+        refit: whether it learns from dev too once all is chosen. What another fit goes on from does not, unless it is
+            told to: what is chosen above it would take dev for queries as it sees every day.
     """
 
     sharpness: Positive | None = None
     kappa: Amount | None = None
     agreement: Amount | None = None
     novelty: Amount = 0.8
+    refit: bool = True
 
 
 class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -346,6 +349,7 @@ class Study:
         rows: their vectors, `(n, dim)` float32.
         gold: the positions of their tools.
         n_train: how many are train.
+        n_kept: how many the model learns from in the end.
     """
 
     def __init__(self, job: Fitting, encoder: Encoder) -> None:
@@ -357,6 +361,7 @@ class Study:
         self.rows = job.query_rows(encoder, self.ids)
         self.gold = [np.array(sorted(position[tool] for tool in judged[query])) for query in self.ids]
         self.n_train = len(job.train)
+        self.n_kept = len(self.ids) if getattr(job.options, "refit", False) else self.n_train
         self._wanted = np.zeros((len(job.dev), len(job.tools)), dtype=np.bool_)
         for row, gold in zip(self._wanted, self.gold[self.n_train :], strict=True):
             row[gold] = True
