@@ -35,8 +35,8 @@ from toolscout.training.intents import Towers, Transfer  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
-QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 30, "threads": 1}
-OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "scaled": False}
+QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 100, "threads": 1}
+OURS = {"loss": "softmax", "length": 0, "sharpness": 5.0, "seen": "new", "scaled": False, "rate": 0.001, "epochs": 100}
 CHAT = ["why? why?", "who? when? why?", "what? where?", "how? why? who?", "when? when?", "where? how?", "is it? why?"]
 ALSO = ["when? why?", "who? who? what?", "how? where?", "what? what? why?", "where? when? how?", "is he? when?"]
 

@@ -65,7 +65,7 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     search: bool = True
     k: Count = 20
     floor: Annotated[float, msgspec.Meta(ge=-1, lt=1)] = 0.7
-    transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "gate"
+    transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "attention"
     need: Amount = 0.2
     loss: Literal["colt", "softmax"] = "softmax"
     length: Whole = 0
