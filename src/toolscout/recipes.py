@@ -56,6 +56,8 @@ class Recipe:
         options: every setting of the fit with its default.
         transfers: whether a model serves catalogues of which it knows no tool.
         judges: whether it can judge if a tool is needed, and learns from queries that need none.
+        over: which recipes its fit can go on from, if not all: a setting that they have, and what they are called.
+        revision: of its rules; a model fitted by others is another.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Recipe:
     options: type[msgspec.Struct] | None = None
     transfers: bool = False
     judges: bool = False
+    over: tuple[str, str] | None = None
     revision: int = 1
 
 
@@ -109,6 +112,7 @@ def _learned(
         options=method.Options,
         transfers=transfers,
         judges=judges,
+        over=getattr(method, "OVER", None),
         revision=revision,
     )
 

@@ -97,6 +97,25 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
     assert base is not None and uses(base.model) == both and any("trusts it more" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "base", "expected"),
+    [
+        ("colt", "mlc", "a recipe that tunes an encoder"),
+        ("masstool", "bm25", "a recipe that tunes an encoder"),
+        ("feedback-dpr", "neighbours", "a recipe that tunes an encoder"),
+        ("toolrerank", "dpr", "a cross-encoder"),
+        ("toolrerank", "crossencoder-10", "a cross-encoder"),
+    ],
+)
+def test_what_cannot_be_gone_on_from_is_refused_before_it_is_fitted(
+    root: Path, tmp_path: Path, recipe: str, base: str, expected: str
+) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(ConfigError, match=f"--set base: expected {expected} .*, found {base}"):
+        prepared(recipe, learned(root), tmp_path / "m", changes={"base": base}, settings=Settings(home=home))
+    assert not (home / "bench-models").exists()
+
+
 def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="recipe neighbours: expected settings that it knows.*colour"):
         prepared("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})

@@ -161,6 +161,7 @@ def prepared(
     base = None
     ready = encoders.load(wanted, settings) if chosen.encodes and isinstance(wanted, str) else wanted
     if (first := getattr(options, "base", None)) is not None:
+        _can_go_on(chosen, first)
         base = _base(
             first,
             learned,
@@ -204,6 +205,15 @@ def prepared(
         notes=lambda: {"floors": msgspec.to_builtins(learned.floors)},
         say=say,
     )
+
+
+def _can_go_on(chosen: recipes.Recipe, first: str) -> None:
+    """Refuse, before anything is fitted, what a recipe cannot go on from."""
+    if chosen.over is not None:
+        setting, called = chosen.over
+        found = recipes.recipe(first).options
+        if found is None or setting not in found.__struct_fields__:
+            raise ConfigError(f"--set base: expected {called}, found {first}")
 
 
 def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str, Any]) -> Base:

@@ -6,8 +6,10 @@ A method is a module with three names ::
     fit(job: Fitting)        learns from the job's queries and ends with `job.save(…)`
     make(parts, settings)    the stages up to the ranked hits, with what `parts.load()` brings
 
-A setting whose default is None is chosen on dev. A fitted pipeline still finds tools that training never saw, and
-returns no other tools than those of the present catalogue: it starts from `parts.catalogue`, never from the model.
+One that goes on from what only some recipes bring says which: `OVER`, a setting that all of these have, and what they
+are called. A setting whose default is None is chosen on dev. A fitted pipeline still finds tools that training never
+saw, and returns no other tools than those of the present catalogue: it starts from `parts.catalogue`, never from the
+model.
 """
 
 from __future__ import annotations

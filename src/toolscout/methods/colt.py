@@ -31,6 +31,7 @@ from toolscout.types import Tool, digest, render
 
 __all__ = ["Options", "fit", "make"]
 
+OVER: Final = dpr.BRINGS
 TOOL_LENGTH: Final = 64
 
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from toolscout.dataset import Qrels
 from toolscout.encoders import Kind, Vectors, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.errors import ConfigError
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
 from toolscout.methods import Base, Fitting, Parts, plain
@@ -41,9 +40,10 @@ from toolscout.models import Model
 from toolscout.pipeline import Stage
 from toolscout.types import Tool, digest, render
 
-__all__ = ["STYLE", "FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make", "nearest"]
+__all__ = ["BRINGS", "STYLE", "FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make", "nearest"]
 
 STYLE: Final = "short"
+BRINGS: Final = ("tool_length", "a recipe that tunes an encoder (dpr)")
 DEPTH: Final = 10
 NEAR: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
 
@@ -177,11 +177,6 @@ def encoder_of(model: Model) -> FittedEncoder:
 
 
 def encoder_of_base(base: Base) -> FittedEncoder:
-    """The encoder that the first stage of another method brings.
-
-    Raises:
-        ConfigError: if it tunes none.
-    """
-    if base.model is None or "tool_length" not in base.model.manifest.settings:
-        raise ConfigError(f"--set base: expected a recipe that tunes an encoder (dpr), found {base.recipe}")
+    """The encoder that the first stage of another method brings, one of those of `BRINGS`."""
+    assert base.model is not None
     return encoder_of(base.model)

@@ -46,6 +46,7 @@ from toolscout.types import Hit, Search, digest, render
 
 __all__ = ["Options", "fit", "make"]
 
+OVER: Final = dpr.BRINGS
 LABEL: Final = "feedback-dpr"
 AT_ONCE: Final = 256
 Texts = Callable[[list[str]], Vectors]

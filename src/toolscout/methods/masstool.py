@@ -42,6 +42,7 @@ __all__ = ["Options", "Pool", "Reader", "fit", "make", "meanings"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Places = npt.NDArray[np.intp]
+OVER: Final = dpr.BRINGS
 BLOCK: Final = 1024
 AT_ONCE: Final = 32  # new queries that a search encodes besides its own
 

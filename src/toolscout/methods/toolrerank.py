@@ -25,7 +25,7 @@ import numpy.typing as npt
 from toolscout.errors import ConfigError
 from toolscout.fusion import DEPTH
 from toolscout.methods import Fitting, Parts, query_kind
-from toolscout.methods.crossencoder import Judging, keeping, read_all, taken_apart
+from toolscout.methods.crossencoder import READS, Judging, keeping, read_all, taken_apart
 from toolscout.methods.families import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.methods.grid import Grid, limits
 from toolscout.methods.ranked import Ranked
@@ -37,6 +37,7 @@ from toolscout.types import Search, Tool
 __all__ = ["Options", "fit", "make"]
 
 STYLE: Final = "short"
+OVER: Final = READS
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
