@@ -14,6 +14,7 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
                        figures of each label on a set, by whether training saw the parents of the gold tools
     golds SET LABEL…   the same of each label, by how many gold tools a query has
     sweeps SET LABEL…  what each sweep of a recipe found on dev
+    swept LABEL SET…   what one sweep found on the dev of several sets, and the mean of both figures over all of them
     versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p:
                        among all queries p is corrected by Holm for the measures, among parts of them it is not
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
@@ -163,6 +164,20 @@ def sweeps(labels: Sequence[str]) -> list[str]:
     return rows
 
 
+def swept(labels: Sequence[str]) -> list[str]:
+    label, *names = labels
+    held = [json.loads((RESULTS / name / f"{label}.sweep.json").read_text()) for name in names]
+    heads = " | ".join(f"{found['dataset']} ({found['n_dev']:,})" for found in held)
+    rows = [f"| dev, ndcg@5 / comp@5 | {heads} | mean of all |", "|---|" + "---:|" * (len(held) + 1)]
+    by_settings = [{json.dumps(trial["settings"]): trial for trial in found["trials"]} for found in held]
+    for trial in sorted(held[0]["trials"], key=lambda trial: _place(held[0]["over"], trial["settings"])):
+        told = ", ".join(f"`{setting}` {value}" for setting, value in trial["settings"].items())
+        pairs = [[each[json.dumps(trial["settings"])]["dev"][name] for name in SHOWN] for each in by_settings]
+        cells = [" / ".join(f"{100 * value:.1f}" for value in pair) for pair in pairs]
+        rows.append(f"| {told} | {' | '.join(cells)} | {100 * sum(map(sum, pairs)) / (2 * len(pairs)):.1f} |")
+    return rows
+
+
 def _place(over: dict[str, list[Any]], settings: dict[str, Any]) -> list[int]:
     """Where a combination stands in the order in which its values were given."""
     return [values.index(settings[setting]) for setting, values in over.items()]
@@ -247,6 +262,7 @@ KINDS = {
     "hidden": hidden,
     "golds": golds,
     "sweeps": sweeps,
+    "swept": swept,
     "parents": parents,
     "versus": versus,
     "learning": learning,

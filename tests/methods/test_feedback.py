@@ -115,6 +115,7 @@ def test_the_deadline_holds_though_the_model_is_slow() -> None:
     assert notes(found) == ["round 1: left as it was: the model did not answer in time"]
 
 
+@pytest.mark.alone
 def test_the_clock_of_a_query_starts_with_its_turn_and_a_deadline_holds_while_it_waits() -> None:
     def slow(data: dict[str, Any], chance: random.Random) -> Any:
         time.sleep(0.15)
