@@ -169,6 +169,8 @@ def swept(labels: Sequence[str]) -> list[str]:
     held = [json.loads((RESULTS / name / f"{label}.sweep.json").read_text()) for name in names]
     heads = " | ".join(f"{found['dataset']} ({found['n_dev']:,})" for found in held)
     rows = [f"| dev, ndcg@5 / comp@5 | {heads} | mean of all |", "|---|" + "---:|" * (len(held) + 1)]
+    if any(found["over"] != held[0]["over"] or len(found["trials"]) != len(held[0]["trials"]) for found in held):
+        sys.exit(f"{label}: expected the same combinations for {', '.join(names)}, found others: sweep them anew")
     by_settings = [{json.dumps(trial["settings"]): trial for trial in found["trials"]} for found in held]
     for trial in sorted(held[0]["trials"], key=lambda trial: _place(held[0]["over"], trial["settings"])):
         told = ", ".join(f"`{setting}` {value}" for setting, value in trial["settings"].items())

@@ -15,7 +15,7 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import CheckpointError, ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
-from toolscout.lab.fit import Lesson, fit, lesson, on_shelf, prepared
+from toolscout.lab.fit import Lesson, asked, fit, lesson, on_shelf, prepared
 from toolscout.methods import BASE, Fitting
 from toolscout.pipeline import Floors
 from toolscout.scout import Scout
@@ -91,7 +91,7 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
     assert uses(fit(prepared(recipe, taught, tmp_path / "alone"))) == both
     assert uses(fit(prepared(recipe, taught, tmp_path / "told", changes={"refit": False}))) == train
     base = below().base
-    assert base is not None and uses(base.model) == train and "refit = False (default)" in said
+    assert base is not None and uses(base.model) == train and "refit = False (base)" in said
     assert not any("trusts it more" in line for line in said)
     base = below(refit=True).base
     assert base is not None and uses(base.model) == both and any("trusts it more" in line for line in said)
@@ -103,15 +103,15 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
         ("colt", "mlc", "a recipe that tunes an encoder"),
         ("masstool", "bm25", "a recipe that tunes an encoder"),
         ("feedback-dpr", "neighbours", "a recipe that tunes an encoder"),
-        ("toolrerank", "dpr", "a cross-encoder"),
-        ("toolrerank", "crossencoder-10", "a cross-encoder"),
+        ("toolrerank", "dpr", "the recipe crossencoder"),
+        ("toolrerank", "crossencoder-10", "the recipe crossencoder"),
     ],
 )
 def test_what_cannot_be_gone_on_from_is_refused_before_it_is_fitted(
     root: Path, tmp_path: Path, recipe: str, base: str, expected: str
 ) -> None:
     home = tmp_path / "home"
-    with pytest.raises(ConfigError, match=f"--set base: expected {expected} .*, found {base}"):
+    with pytest.raises(ConfigError, match=f"--set base: expected {expected}.*, found {base}"):
         prepared(recipe, learned(root), tmp_path / "m", changes={"base": base}, settings=Settings(home=home))
     assert not (home / "bench-models").exists()
 
@@ -334,6 +334,31 @@ def test_bench_twice_gives_the_same_figures_and_resume_keeps_the_model(root: Pat
     assert again["fit_seconds"] == first["fit_seconds"]
     anew = run(job(root), force=True).result
     assert (folder / "manifest.json").stat().st_mtime_ns > stamp and anew["run_sha256"] == first["run_sha256"]
+
+
+def test_a_result_from_under_other_defaults_is_measured_again(root: Path) -> None:
+    said: list[str] = []
+    first = run(job(root)).result
+    file = root.parent / "out" / "slang" / "neighbours.json"
+    held = json.loads(file.read_text())
+    held["fitted"][0]["settings"]["novelty"]["value"] = 0.5
+    file.write_text(json.dumps(held))
+    again = run(job(root), resume=True, say=said.append)
+    assert not again.kept and again.result["fitted"][0]["settings"] == first["fitted"][0]["settings"]
+    assert any(line.endswith("for other defaults stood behind it: novelty 0.5 (now 1.0)") for line in said)
+    assert run(job(root), resume=True).kept
+
+
+def test_every_setting_of_a_fit_is_named_and_of_what_it_goes_on_from() -> None:
+    found = asked("toolrefiner-tool2vec", {"candidates": 8, "base.batch": 4})
+    assert (found["candidates"], found["give_way"], found["blend"]) == (8, True, None)
+    assert (found["base"], found["base.batch"], found["base.refit"]) == ("tool2vec-tuned", 4, False)
+    assert (
+        asked("tool2vec-tuned", {})["refit"]
+        and asked("toolrefiner", {"base": "neighbours", "base.refit": True})["base.refit"]
+    )
+    assert asked("toolrerank", {})["base.base.base"] == "dpr"
+    assert not any(name.startswith("base.") for name in {**asked("colt-no-semantic", {}), **asked("feedback-prf", {})})
 
 
 def test_folds_fit_anew_for_each_and_score_every_query_once(root: Path) -> None:

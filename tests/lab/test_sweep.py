@@ -154,6 +154,14 @@ def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
     assert len(sweep(job(root), force=True)["trials"]) == 6 and len(fits) == 12
 
 
+def test_a_sweep_from_under_other_defaults_is_another(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep(job(root, trials=1))
+    now = module.asked("tool2vec", {})
+    monkeypatch.setattr(module, "asked", lambda name, changes: {**now, "novelty": 0.1})
+    with pytest.raises(UserError, match=r"found those of another: asked .*'novelty': 0\.6.*'novelty': 0\.1"):
+        sweep(job(root), resume=True)
+
+
 def test_with_fewer_trials_than_combinations_as_many_different_ones_are_tried(root: Path, fits: list[Any]) -> None:
     found = sweep(job(root, trials=5))
     assert len(found["trials"]) == len(set(fits)) == len(fits) == 5 and found["sampler"] == "tpe"

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes  # noqa: E402
+from toolscout import models, recipes  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
@@ -68,6 +68,9 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
     pairs = list(zip(first(texts), stage(texts), strict=True))
     assert all(set(one.ids[:4]) == set(other.ids[:4]) and one.ids[4:] == other.ids[4:] for one, other in pairs)
     assert any(one.ids[:4] != other.ids[:4] for one, other in pairs)
+    base = models.load(model.folder / "base")
+    assert not base.manifest.data.refit and base.manifest.settings["refit"].origin == "base"
+    assert base.arrays["uses"].sum() == sum(map(len, slang.train.values()))
 
 
 def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, bert: str, model: Model) -> None:

@@ -177,7 +177,7 @@ def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path)
 
 
 def test_a_base_that_reads_no_pairs_is_refused(slang: Lesson, bert: str, home: Path) -> None:
-    with pytest.raises(ConfigError, match="--set base: expected a cross-encoder .*, found dense"):
+    with pytest.raises(ConfigError, match="--set base: expected the recipe crossencoder, found dense"):
         fit(
             prepared(
                 "toolrerank",

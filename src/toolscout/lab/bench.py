@@ -30,7 +30,7 @@ from toolscout.dataset import (
     write_run,
 )
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
-from toolscout.lab.fit import fit, lesson, on_shelf, prepared
+from toolscout.lab.fit import asked, fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
 from toolscout.lab.results import write_json
 from toolscout.methods.feedback import degraded
@@ -177,7 +177,9 @@ def run(
     """
     held = _held(job, force)
     if held is not None and resume and job.run_path.exists():
-        return Outcome(held, kept=True)
+        if not (other := _other_defaults(job, held)):
+            return Outcome(held, kept=True)
+        say(f"{job.dataset.name}: {job.label}: measured again, for other defaults stood behind it: {_shown(other)}")
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool: expected queries to train on, found --folds too: leave one of them out")
     qrels = job.dataset.split(job.split)
@@ -310,16 +312,29 @@ def _held(job: Job, force: bool) -> dict[str, Any] | None:
             return None
         raise UserError(f"{job.json_path}: expected a result, found damage: use --force") from None
     wanted = msgspec.json.decode(msgspec.json.encode(job.identity()))
-    other = {key: held.get(key) for key in wanted if held.get(key) != wanted[key]}
+    other = {key: (held.get(key), wanted[key]) for key in wanted if held.get(key) != wanted[key]}
     if not other:
         return held
     if force:
         return None
-    shown = ", ".join(f"{key} {held.get(key)!r} (now {wanted[key]!r})" for key in other)
     raise UserError(
-        f"{job.json_path}: expected a free label, found a result with other settings: {shown}; "
+        f"{job.json_path}: expected a free label, found a result with other settings: {_shown(other)}; "
         "choose another --label, or --force"
     )
+
+
+def _shown(other: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{key} {found!r} (now {now!r})" for key, (found, now) in other.items())
+
+
+def _other_defaults(job: Job, held: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings of a result's fit that the same words would set otherwise today, with both values."""
+    if recipes.recipe(job.recipe).fit is None or not held.get("fitted"):
+        return {}
+    found = {name: each["value"] for name, each in held["fitted"][0]["settings"].items()}
+    now = msgspec.json.decode(msgspec.json.encode(asked(job.recipe, job.changes)))
+    fixed = {name: value for name, value in now.items() if value is not None}
+    return {name: (found[name], value) for name, value in fixed.items() if found.get(name, value) != value}
 
 
 def _tools(dataset: Dataset, qrels: Qrels) -> list[Tool]:

@@ -25,11 +25,14 @@ from toolscout.store import Catalogue
 from toolscout.types import Tool, digest
 from toolscout.vectors import VectorStore
 
-__all__ = ["Lesson", "fit", "lesson", "on_shelf", "prepared"]
+__all__ = ["Lesson", "asked", "fit", "lesson", "on_shelf", "prepared"]
 
 CALIBRATE: Final = (
     4_000  # requests that the floors of the decision are set by, at most; 500 missed a budget of 2 % by 0.9
 )
+AS_BASE: Final = {
+    "refit": False
+}  # of what a fit goes on from: nothing above it is to be chosen on what it learned from
 OF_BASE: Final = "base."  # settings with this before their name are those of the recipe that a fit goes on from
 
 
@@ -161,7 +164,7 @@ def prepared(
     base = None
     ready = encoders.load(wanted, settings) if chosen.encodes and isinstance(wanted, str) else wanted
     if (first := getattr(options, "base", None)) is not None:
-        _can_go_on(chosen, first)
+        _check_base(chosen, first)
         base = _base(
             first,
             learned,
@@ -207,7 +210,29 @@ def prepared(
     )
 
 
-def _can_go_on(chosen: recipes.Recipe, first: str) -> None:
+def asked(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a fit, and with `base.` before their names those of what it goes on from; None: chosen on dev.
+
+    Raises:
+        ConfigError: for a recipe that is not fitted, or a setting that it does not know.
+    """
+    options, _ = recipes.resolve(name, {key: changes[key] for key in changes if not key.startswith(OF_BASE)})
+    found = msgspec.structs.asdict(options)
+    first = found.get("base")
+    if first is not None and recipes.recipe(first).fit is not None:
+        below = {key.removeprefix(OF_BASE): changes[key] for key in changes if key.startswith(OF_BASE)}
+        found |= {OF_BASE + key: value for key, value in asked(first, _of_a_base(first, below)).items()}
+    return found
+
+
+def _of_a_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes to a recipe's settings when another fit goes on from it."""
+    fitted = recipes.recipe(name).options
+    known = () if fitted is None else fitted.__struct_fields__
+    return {**{key: value for key, value in AS_BASE.items() if key in known}, **changes}
+
+
+def _check_base(chosen: recipes.Recipe, first: str) -> None:
     """Refuse, before anything is fitted, what a recipe cannot go on from."""
     if chosen.over is not None:
         setting, called = chosen.over
@@ -227,13 +252,10 @@ def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str
                 f"{name}, which is not: leave the setting out"
             )
         return Base(name, None, recipes.build(name, parts), name)
-    fitted = recipes.recipe(name).options
-    refits = fitted is not None and "refit" in fitted.__struct_fields__ and "refit" not in given["changes"]
-    if refits:  # above it, dev is to be as new as a query is
-        given = {**given, "changes": {**given["changes"], "refit": False}}
-    job = prepared(name, learned, settings.home, encoder=encoder, resume=True, **given)
-    if refits:
-        job = dataclasses.replace(job, origins={**job.origins, "refit": "default"})
+    whole = _of_a_base(name, given["changes"])
+    job = prepared(name, learned, settings.home, encoder=encoder, resume=True, **{**given, "changes": whole})
+    ours = dict.fromkeys(set(whole) - set(given["changes"]), "base")
+    job = dataclasses.replace(job, origins={**job.origins, **ours})
     model = fit(on_shelf(job))
     if model.manifest.data.refit:
         given["say"](

@@ -23,7 +23,7 @@ from toolscout import metrics, models, recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError, NotFound, UserError, require
-from toolscout.lab.fit import OF_BASE, Lesson, fit, lesson, on_shelf, prepared
+from toolscout.lab.fit import OF_BASE, Lesson, asked, fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, versions
 from toolscout.lab.results import SWEEP, write_json
 from toolscout.methods import JUDGED, Parts
@@ -212,6 +212,7 @@ class _Book:
             "seed": job.seed,
             "over": {name: list(values) for name, values in job.over.items()},
             "settings": dict(job.changes),
+            **({"asked": asked(job.recipe, job.changes)} if chosen.fit is not None else {}),
             "data": self.learned.fingerprint,
             "catalogue": models.catalogue_mark(self.learned.tools),
             **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),

@@ -28,7 +28,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
-        base: the recipe that learned; it must rank by cosines.
+        base: the recipe that learned; the weights on offer are meant for one that ranks by cosines.
         weight: the most that it may add to a BM25 score; None: the best on dev.
     """
 

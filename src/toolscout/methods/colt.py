@@ -55,7 +55,7 @@ def fit(job: Fitting) -> None:
 
     Raises:
         MissingExtra: without torch.
-        ConfigError: if stage 1 has no encoder of its own, or there is nothing to train on.
+        ConfigError: if there is nothing to train on.
     """
     from toolscout.training.collaboration import Collaboration, Shape
 

@@ -44,7 +44,7 @@ __all__ = ["Blend", "Judge", "Judging", "Options", "export", "fit", "keeping", "
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
 LABEL: Final = "crossencoder"
 STYLE: Final = "short"
-READS: Final = ("precise", "a cross-encoder (crossencoder)")
+READS: Final = ("precise", "the recipe crossencoder")
 BLENDS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # the last is the first stage, but for near ties
 RIDGE: Final = 1e-3
 PROBES: Final = 64  # pairs in which the peaks of the activations are looked for
@@ -188,7 +188,7 @@ def taken_apart(stage: Stage, name: str) -> tuple[Stage, Judging]:
     """
     last = stage.stages[-1] if isinstance(stage, Pipeline) else stage
     if not isinstance(stage, Pipeline) or not isinstance(last, Judging):
-        raise ConfigError(f"--set base: expected {READS[1]}, found {name}")
+        raise ConfigError(f"expected a cross-encoder, found {name}")
     return Pipeline(stage.stages[:-1]), last
 
 

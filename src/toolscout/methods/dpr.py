@@ -177,6 +177,6 @@ def encoder_of(model: Model) -> FittedEncoder:
 
 
 def encoder_of_base(base: Base) -> FittedEncoder:
-    """The encoder that the first stage of another method brings, one of those of `BRINGS`."""
+    """The encoder that the first stage of another method brings; that it has one, `BRINGS` has seen to."""
     assert base.model is not None
     return encoder_of(base.model)

@@ -2,15 +2,16 @@
 
 Over the frozen encoder of another recipe (`base`). Queries, tools and scenes are joined by graphs as in COLT
 (`training.collaboration`). A query's vector is the sum of three unit rows (eq. 6): its own; the mean of its nearest
-training queries' graph vectors, by attention; and that mean again, gated by what the detection tower knows of the
-query. A later query has no edges: its own part is the encoder's vector. The pool of neighbours can grow without any
-training (`Pool.added`). A tool that no training query used keeps the encoder's vector of its text.
+training queries' graph vectors, by attention; and that mean again, joined with what the detection tower knows of
+the query (AdaKT). A later query has no edges: its own part is the encoder's vector. The pool of neighbours can grow
+without any training (`Pool.added`). A tool that no training query used keeps the encoder's vector of its text.
 
 Where this differs from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours
 pass; a query without neighbours is its own part alone; the contrast compares cosines, as the released code does and
-eq. 11 does not; the need is calibrated on queries that were not trained on; the epoch is chosen on dev. Two parts
+eq. 11 does not; the need is calibrated on queries that were not trained on; the epoch is chosen on dev. Three parts
 that were not worth their place on dev are settings, and not the default: a query that sees its own edges in training
-(`seen`), and COLT's list-wise loss over ten tools (`loss`, `length`).
+(`seen`), COLT's list-wise loss over ten tools (`loss`, `length`), and the gate of AdaKT (`transfer`), for which
+self-attention stands, another of the paper's four ways.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def fit(job: Fitting) -> None:
 
     Raises:
         MissingExtra: without torch.
-        ConfigError: if the base has no encoder of its own, or there is nothing to train on.
+        ConfigError: if there is nothing to train on.
     """
     from toolscout.training.intents import Intents, IntentShape
 

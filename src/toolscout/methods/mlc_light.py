@@ -8,6 +8,7 @@ in a batch are touched, and rare ones keep a high rate.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -120,12 +121,12 @@ class Training:
 
 
 def fit(job: Fitting) -> None:
-    """Train on train, choose on dev, train on both (on train again without `refit`)."""
+    """Train on train, choose on dev, train on both (without `refit` it stays with train)."""
     encoder = job.loaded()
     study = Study(job, encoder)
     training = Training(study, study.n_train)
     bags, rows = training.ngrams.bags(study.features[study.n_train :]), study.rows[study.n_train :]
-    quality, logits, epochs, weight = -1.0, np.empty(0, np.float32), 0, 0.0
+    quality, logits, epochs, weight, head = -1.0, np.empty(0, np.float32), 0, 0.0, training.head
     weights = (WEIGHTS if len(training.head.sets) else WEIGHTS[:1]) if job.options.sets is None else (job.options.sets,)
     for epoch in range(1, (job.options.epochs or job.options.most_epochs) + 1):
         loss = training.epoch()
@@ -136,12 +137,15 @@ def fit(job: Fitting) -> None:
         if not job.options.epochs and scored[likest] < quality + GAIN:
             break
         quality, logits, epochs, weight = scored[likest], found, epoch, likest
+        if not job.options.refit:
+            head = copy.deepcopy(training.head)
     chosen, figures = study.joined(training.head.usage(logits, weight))
-    job.say(f"training on train{' and dev' if job.options.refit else ''}, {epochs} epochs")
-    training = Training(study, study.n_kept)
-    for _ in range(epochs):
-        training.epoch()
-    head = training.head
+    if job.options.refit:
+        job.say(f"training on train and dev, {epochs} epochs")
+        training = Training(study, study.n_kept)
+        for _ in range(epochs):
+            training.epoch()
+        head = training.head
     job.save(
         {
             "keys": training.ngrams.keys,

@@ -84,7 +84,7 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             train, and hardly ever needs a new tool. The defaults come from validation queries of MetaTool with a fifth
             of its tools hidden (benchmarks/hidden_tools.py).
         refit: whether it learns from dev too once all is chosen. What another fit goes on from does not, unless it is
-            told to: what is chosen above it would take dev for queries as it sees every day.
+            told to: whoever chooses above it on dev would trust it more than new queries bear out.
     """
 
     sharpness: Positive | None = None
