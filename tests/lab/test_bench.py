@@ -209,6 +209,8 @@ def test_detection_needs_a_recipe_that_judges_need(root: Path) -> None:
     out = ["--out", str(root.parent / "cli"), "--data", str(root)]
     refused = cli("bench", "small", "-r", "bm25", "--no-tool", "chat", *out)
     assert refused.exit_code == 1 and "expected a recipe that judges whether a tool is needed" in refused.stderr
+    refused = cli("bench", "small", "-r", "masstool", "--set", "need=0", "--no-tool", "chat", *out)
+    assert refused.exit_code == 1 and "expected a weight above 0 for what judges the need" in refused.stderr
 
 
 @pytest.mark.parametrize(

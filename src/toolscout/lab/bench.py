@@ -182,6 +182,8 @@ def run(
         say(f"{job.dataset.name}: {job.label}: measured again, for other defaults stood behind it: {_shown(other)}")
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool: expected queries to train on, found --folds too: leave one of them out")
+    if job.no_tool and recipes.recipe(job.recipe).judges and asked(job.recipe, job.changes).get("need") == 0:
+        raise ConfigError("--no-tool: expected a weight above 0 for what judges the need, found need=0: leave one out")
     qrels = job.dataset.split(job.split)
     tools = _tools(job.dataset, qrels)
     reset_peak()
