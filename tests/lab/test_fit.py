@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import lessons
@@ -20,6 +21,7 @@ from toolscout.methods import BASE, Fitting
 from toolscout.pipeline import Floors
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
+from toolscout.types import Search
 
 
 @pytest.fixture
@@ -95,6 +97,26 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
     assert not any("trusts it more" in line for line in said)
     base = below(refit=True).base
     assert base is not None and uses(base.model) == both and any("trusts it more" in line for line in said)
+
+
+@pytest.mark.parametrize("recipe", ["neighbours", "tool2vec", "mlc-light"])
+def test_a_model_that_was_not_fitted_on_dev_answers_it_as_its_figures_say(
+    root: Path, tmp_path: Path, recipe: str
+) -> None:
+    taught = learned(root)
+    job = prepared(recipe, taught, tmp_path / "m", changes={"refit": False})
+    model = fit(job)
+    stage = recipes.build(recipe, recipes.Parts(recipes.Catalogue.of(taught.tools), model=model.folder))
+    found = stage([Search(query=taught.dataset.queries[query], k=20) for query in taught.dev])
+    figures = job.judge({query: search.ids for query, search in zip(taught.dev, found, strict=True)})
+    assert figures == pytest.approx(model.manifest.metrics, abs=1e-9)
+
+
+def test_a_classifier_that_stays_with_train_is_the_one_of_its_best_epoch(root: Path, tmp_path: Path) -> None:
+    chosen = fit(prepared("mlc-light", learned(root), tmp_path / "chosen", changes={"refit": False}))
+    epochs = chosen.manifest.settings["epochs"].value
+    told = fit(prepared("mlc-light", learned(root), tmp_path / "told", changes={"refit": False, "epochs": epochs}))
+    assert all(np.array_equal(told.arrays[name], array) for name, array in chosen.arrays.items())
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,10 @@ def _shown(other: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def _other_defaults(job: Job, held: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings of a result's fit that the same words would set otherwise today, with both values."""
+    """Settings of a result's fit that the same words would set otherwise today, with both values.
+
+    A result names no settings of what its fit went on from: a change of those is not seen.
+    """
     if recipes.recipe(job.recipe).fit is None or not held.get("fitted"):
         return {}
     found = {name: each["value"] for name, each in held["fitted"][0]["settings"].items()}

@@ -30,9 +30,7 @@ __all__ = ["Lesson", "asked", "fit", "lesson", "on_shelf", "prepared"]
 CALIBRATE: Final = (
     4_000  # requests that the floors of the decision are set by, at most; 500 missed a budget of 2 % by 0.9
 )
-AS_BASE: Final = {
-    "refit": False
-}  # of what a fit goes on from: nothing above it is to be chosen on what it learned from
+AS_BASE: Final = {"refit": False}  # settings of what a fit goes on from; see `methods.usage.Blend`
 OF_BASE: Final = "base."  # settings with this before their name are those of the recipe that a fit goes on from
 
 
