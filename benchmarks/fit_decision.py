@@ -22,16 +22,16 @@ import click
 import msgspec
 import numpy as np
 
+from toolscout.abstain.decision import BUNDLED
+from toolscout.abstain.fit import Asked, fitted
+from toolscout.abstain.score_features import Signals, names
 from toolscout.dataset import NoTool
-from toolscout.decision import BUNDLED
 from toolscout.encoders import encode_tools, split_identifiers
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
-from toolscout.lab.decide import Asked, fitted
-from toolscout.lab.fit import Lesson, lesson
-from toolscout.signals import Signals, names
+from toolscout.recipes.fit import Lesson, lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 

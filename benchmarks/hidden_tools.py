@@ -22,17 +22,18 @@ from typing import Any
 
 import click
 
-from toolscout import metrics, recipes
+from toolscout import metrics
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.data import changes
 from toolscout.config import Settings
 from toolscout.lab.bench import load_dataset
-from toolscout.lab.fit import fit, lesson, on_shelf, prepared
-from toolscout.pipeline import Stage
-from toolscout.recipes import Parts
+from toolscout.recipes import registry
+from toolscout.recipes.fit import fit, lesson, on_shelf, prepared
+from toolscout.recipes.registry import Parts
+from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.types import Search, Tool
-from toolscout.vectors import VectorStore
 
 HIDDEN = 0.2
 BATCH = 256
@@ -59,7 +60,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
         dev={query: gold for query, gold in whole.dev.items() if not hidden & set(gold)},
     )
     vectors = VectorStore(settings.home / "bench")
-    chosen = recipes.recipe(name)
+    chosen = registry.recipe(name)
     job = prepared(
         name,
         learned,
@@ -76,7 +77,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     def over(some: Sequence[Tool], recipe: str = name) -> Stage:
         encoder = job.encoder if recipe == name else chosen.encoder or "static"
         parts = Parts(Catalogue.of(some), encoder, settings, vectors, model=model.folder if recipe == name else None)
-        return recipes.build(recipe, parts)
+        return registry.build(recipe, parts)
 
     shown = [tool for tool in tools if tool.id not in hidden]
     full, without, dense = over(tools), over(shown), over(tools, "dense")

@@ -25,14 +25,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from toolscout import metrics, recipes
+from toolscout import metrics
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.stuffing import Prior
 from toolscout.dataset import Dataset, in_dev
 from toolscout.errors import NotFound
-from toolscout.pipeline import Cut, Stage
-from toolscout.prior import Prior
+from toolscout.recipes import registry
+from toolscout.search.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
-from toolscout.trust import suspects
 from toolscout.types import Search, Tool
 
 TOOLS = 100
@@ -87,7 +88,7 @@ def terms(text: str) -> list[str]:
 def searcher(name: str, tools: Sequence[Tool], *, defended: bool) -> Stage:
     """A recipe over the tools, cut to five; with the product's prior, or as bench measures it."""
     catalogue = Catalogue.of(tools)
-    stage = recipes.build(name, catalogue)
+    stage = registry.build(name, catalogue)
     return stage >> Prior(suspects(catalogue)) >> Cut(5) if defended else stage >> Cut(5)
 
 

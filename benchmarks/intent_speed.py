@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from toolscout import models, recipes
+from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
 from toolscout.methods import Parts
 from toolscout.methods.dpr import FittedEncoder
-from toolscout.methods.tuning import FOLDER
+from toolscout.methods.shared.tuning import FOLDER
+from toolscout.models import model_store
+from toolscout.recipes import registry
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.types import Search
 
 QUERIES, WARM_UP = 200, 20
@@ -36,11 +37,11 @@ def main() -> dict[str, Any]:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "intent-speed.json")
     given = parser.parse_args()
-    model = models.load(given.model)
+    model = model_store.load(given.model)
     dataset = Dataset.load(Path(os.environ["TOOLSCOUT_DATA"]) / model.manifest.data.name)
     encoder = FittedEncoder(given.model / FOLDER, model.manifest.values["tool_length"])
     tools = read_tools(dataset.folder, "d").tools
-    stage = recipes.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=given.model))
+    stage = registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=given.model))
     texts = list(dataset.texts("test").values())
     texts = texts[:: len(texts) // QUERIES][:QUERIES]
     alone: list[float] = []

@@ -33,13 +33,14 @@ import click
 import httpx
 import msgspec
 
-from toolscout import champion, metrics
+from toolscout import metrics
+from toolscout.access.policy import hashed_key, new_key
 from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, ToolscoutError
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import commit, machine, peak_mb, reset_peak, versions
-from toolscout.learn import learn
-from toolscout.policy import hashed_key, new_key
+from toolscout.learn.loop import learn
+from toolscout.models import champion
 from toolscout.scout import Scout
 
 SOURCE, BATCH, FLOOD = "tools", 64, "flood"

@@ -36,7 +36,12 @@ import click
 import msgspec
 import numpy as np
 
-from toolscout import decision, encoders, metrics
+from toolscout import encoders, metrics
+from toolscout.abstain import calibration, decision
+from toolscout.abstain.fit import Asked, fitted
+from toolscout.abstain.logistic import logistic, sigmoid
+from toolscout.abstain.score_features import Signals, names
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.dataset import NoTool
 from toolscout.encoders import Vectors, encode_tools
@@ -44,15 +49,10 @@ from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
-from toolscout.lab.decide import Asked, fitted
-from toolscout.lab.fit import lesson
 from toolscout.lab.machine import commit, machine, versions
-from toolscout.methods import calibration
-from toolscout.methods.logistic import logistic, sigmoid
-from toolscout.signals import Signals, names
+from toolscout.recipes.fit import lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
-from toolscout.vectors import VectorStore
 
 NEED = ("metatool", "bfcl", "hammerbench")
 FIT = ("metatool", "bfcl", "seal_tools_in")

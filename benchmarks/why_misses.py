@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolscout import recipes
+from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
 from toolscout.indexes.words import tokenize
-from toolscout.pipeline import Cut
+from toolscout.recipes import registry
+from toolscout.search.pipeline import Cut
+from toolscout.search.why import Why, explain
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.types import Hit, Search, render
-from toolscout.why import Why, explain
 
 SETS = ("bfcl", "metatool", "toolbench", "ultratool", "numpybank")
 EACH, K = 4, 5
@@ -31,7 +31,7 @@ FIELDS = ("name", "description", "parameters", "parameter_descriptions", "path")
 def misses(root: Path, name: str) -> list[dict[str, Any]]:
     dataset = Dataset.load(root / name, root=root)
     catalogue = Catalogue.of(read_tools(root / name, "d").tools)
-    stage = recipes.build("hybrid", catalogue)
+    stage = registry.build("hybrid", catalogue)
     found = []
     for query, gold in sorted(dataset.split("test").items()):
         search = Search(query=dataset.queries[query], k=K)
@@ -43,7 +43,7 @@ def misses(root: Path, name: str) -> list[dict[str, Any]]:
                 query=search.query, k=K, hits=tuple(Hit(h.id, h.score, h.why, tools[h.id]) for h in answer.hits)
             )
             told = explain(
-                catalogue, stage, lambda other: recipes.build("hybrid", other), search, f"d/{lost[0]}", filled
+                catalogue, stage, lambda other: registry.build("hybrid", other), search, f"d/{lost[0]}", filled
             )
             found.append({"set": name, "query": query, **check(catalogue, search, told)})
         if len(found) == EACH:
@@ -55,7 +55,7 @@ def check(catalogue: Catalogue, search: Search, told: Why) -> dict[str, Any]:
     """The causes with the outcome of each check."""
     [tool] = catalogue.tools([told.tool])
     held = {term for field in FIELDS for term in tokenize(render(tool, field))}
-    wide = recipes.build("hybrid", catalogue)
+    wide = registry.build("hybrid", catalogue)
     [everything] = wide([Search(query=search.query, k=len(catalogue))])
     checks = {
         "missing words are absent": all(not set(tokenize(word)) & held for word in told.missing),
@@ -75,7 +75,7 @@ def check(catalogue: Catalogue, search: Search, told: Why) -> dict[str, Any]:
                 description=f"{tool.description} {added}".strip(),
                 meta=meta,
             )
-            again = recipes.build("hybrid", Catalogue.of(changed if t.id == tool.id else t for t in catalogue.tools()))
+            again = registry.build("hybrid", Catalogue.of(changed if t.id == tool.id else t for t in catalogue.tools()))
             checks["the cure works"] = tool.id in (again >> Cut())([Search(query=search.query, k=K)])[0].ids
     return {
         "tool": told.tool.removeprefix("d/"),

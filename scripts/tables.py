@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolscout.lab.results import TRAINED, UNTRAINED
+from toolscout.checks.results import TRAINED, UNTRAINED
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

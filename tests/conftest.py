@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from toolscout.catalogue.store import Origin
 from toolscout.scout import Scout
-from toolscout.store import Origin
 from toolscout.testing import toy_tools
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolscout.policy import Rules
+from toolscout.access.policy import Rules
+from toolscout.catalogue.store import Origin
 from toolscout.scout import Scout
-from toolscout.store import Origin
 from toolscout.types import Hints, Tool
 
 SOURCES = ["mail", "ﬁles", "Ｃrm", "pay-é", "ops"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from toolscout.catalogue.store import Store
 from toolscout.scout import Scout
-from toolscout.store import Store
 
 FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
 SOURCES, TOOLS = ("one", "two", "three"), 1200

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from toolscout import decision
-from toolscout.decision import Judge, floors_of, judge, read
+from toolscout.abstain import decision
+from toolscout.abstain.decision import Judge, floors_of, judge, read
+from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError, StoreError
 from toolscout.methods import Parts
-from toolscout.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.scout import Scout
-from toolscout.store import Catalogue
+from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search, Tool
 

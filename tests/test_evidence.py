@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import traffic
-from toolscout import evidence
-from toolscout.evidence import Live, collect
-from toolscout.journal import Journal
-from toolscout.learn import learn
+from toolscout.journal import evidence
+from toolscout.journal.evidence import Live, collect
+from toolscout.journal.journal import Journal
+from toolscout.learn.loop import learn
 from toolscout.scout import Scout
 
 CALLERS = [f"c{number}" for number in range(10)]

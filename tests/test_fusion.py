@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.fusion import WEIGHT, words_and_meaning
+from toolscout.search.fusion import WEIGHT, words_and_meaning
 from toolscout.types import Search
 
 SEARCH = Search(query="any")

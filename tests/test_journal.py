@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from toolscout.journal import Journal, redact
+from toolscout.journal.journal import Journal, redact
 
 
 @pytest.fixture

@@ -16,12 +16,13 @@ import pytest
 
 import traffic
 from tests_cli import run
-from toolscout import champion, metrics, models
+from toolscout import metrics
+from toolscout.checks.synthetic_queries import NO_TOOL
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
-from toolscout.evidence import Live, collect
-from toolscout.learn import last, learn
-from toolscout.probes import NO_TOOL
+from toolscout.journal.evidence import Live, collect
+from toolscout.learn.loop import last, learn
+from toolscout.models import champion, model_store
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -99,7 +100,7 @@ def test_a_candidate_that_is_not_better_is_refused_with_the_figures(taught: Scou
     assert report.outcome == "refused" and report.verdict is not None
     assert "it is not better: ndcg@5" in report.reason and "95 % interval" in report.reason
     assert report.candidate is not None  # it stays, so that it can be promoted by hand
-    assert models.verify(champion.place(taught.settings.home, report.candidate)).recipe
+    assert model_store.verify(champion.place(taught.settings.home, report.candidate)).recipe
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
@@ -116,7 +117,7 @@ def test_what_was_used_since_is_looked_for_among_the_newest_events_alone(
     asked = traffic.requests(60, 1)
     traffic.replay(office, asked, CALLERS)
     assert len(Live(office.journal, 0, 1_000)()[1]) > 50
-    monkeypatch.setattr("toolscout.evidence.MOST_EVENTS", 20)  # a start must not take longer as a journal grows
+    monkeypatch.setattr("toolscout.journal.evidence.MOST_EVENTS", 20)  # a start must not take longer as a journal grows
     _, found = Live(office.journal, 0, 1_000)()
     assert {each.query for each in found} == {text for text, _ in asked[-10:]}
 
@@ -248,7 +249,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     assert learn(office, recipes=[recipe]).outcome == "promoted"
     [entry] = champion.history(office.settings.home)
     folder = champion.place(office.settings.home, entry.model)
-    sure = models.read_manifest(folder).values["sure"]
+    sure = model_store.read_manifest(folder).values["sure"]
     texts = [text for text, _ in traffic.requests(100, 77)]
 
     def kept(asked: Sequence[str]) -> set[str]:
@@ -258,9 +259,9 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     known = {text for text, hits in firsts.items() if hits and hits[0].score >= sure}
     assert len(known) >= least * len(firsts)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
-    models.note(folder, floors=always)
+    model_store.note(folder, floors=always)
     assert kept(texts) == known and not kept(NO_TOOL)
-    models.note(folder, sure=None)
+    model_store.note(folder, sure=None)
     assert not kept(texts)
 
 
@@ -311,7 +312,7 @@ def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -
     assert learn(office, recipes=["neighbours"]).outcome == "promoted"
     [entry] = champion.history(office.settings.home)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
-    models.note(champion.place(office.settings.home, entry.model), floors=always, sure=None)
+    model_store.note(champion.place(office.settings.home, entry.model), floors=always, sure=None)
     assert office.search("umbrella or raincoat today").answer == "no_tool_fits"
     more = [{"name": f"tool_{number}", "description": f"Does task {number}."} for number in range(7)]
     office.add(more[:6], name="few")  # twelve where there were six
@@ -370,7 +371,7 @@ def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, 
 
 
 def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_path: Path) -> None:
-    name = models.read_manifest(champion.current(taught.settings.home) or tmp_path).recipe
+    name = model_store.read_manifest(champion.current(taught.settings.home) or tmp_path).recipe
     with Scout(taught.settings.home) as scout:
         for how, recipe in (({}, name), ({"recipe": "bm25"}, "bm25"), ({"recipe": name}, name)):
             scout.search("umbrella", **how)
@@ -387,7 +388,7 @@ def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Sc
     if harm == "gone":
         shutil.rmtree(folder)
     elif harm == "damaged":
-        (folder / models.ARRAYS).write_bytes(b"x")
+        (folder / model_store.ARRAYS).write_bytes(b"x")
     elif harm == "pointer":
         (folder.parent / "champion.json").write_text("{")
     else:
@@ -405,7 +406,7 @@ def test_who_may_not_see_everything_hears_no_path_of_a_champion_that_cannot_serv
 ) -> None:
     folder = champion.current(taught.settings.home)
     assert folder is not None
-    file = folder / models.ARRAYS if harm == "damaged" else folder.parent / "champion.json"
+    file = folder / model_store.ARRAYS if harm == "damaged" else folder.parent / "champion.json"
     file.write_bytes(b"{")
     for _ in range(2):
         found = taught.search("deliver a letter", visible=everything, caller="bob")
@@ -472,10 +473,10 @@ def test_two_runs_at_once_are_refused(office: Scout) -> None:
 def test_former_champions_stay_and_other_candidates_go(taught: Scout) -> None:
     home = taught.settings.home
     first = champion.history(home)[-1].model
-    assert [path.name for path, _ in models.list_models(champion.shelf(home))] == [first]
+    assert [path.name for path, _ in model_store.list_models(champion.shelf(home))] == [first]
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
     report = learn(taught)
-    assert {path.name for path, _ in models.list_models(champion.shelf(home))} == {first, report.candidate}
+    assert {path.name for path, _ in model_store.list_models(champion.shelf(home))} == {first, report.candidate}
 
 
 def test_a_model_that_a_setting_names_stays(taught: Scout) -> None:
@@ -496,7 +497,7 @@ def test_a_rollback_passes_over_those_whose_models_are_gone(taught: Scout) -> No
         champion.promote(home, f"later-{number}", "by hand")
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
     candidate = learn(taught).candidate
-    there = {path.name for path, _ in models.list_models(champion.shelf(home))}
+    there = {path.name for path, _ in model_store.list_models(champion.shelf(home))}
     assert there == {candidate, *(f"later-{number}" for number in range(2, 7))}
     left = [champion.rollback(home) for _ in range(5)]
     assert [each and each.model for each in left] == ["later-5", "later-4", "later-3", "later-2", None]
@@ -507,7 +508,7 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
     home = taught.settings.home
     champion.rollback(home)
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
-    [(other, _)] = models.list_models(champion.shelf(home))
+    [(other, _)] = model_store.list_models(champion.shelf(home))
 
     def meanwhile(text: str) -> None:
         if "against" in text:

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from toolscout import models
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.models import Data, Model, Setting
+from toolscout.models import model_store
+from toolscout.models.model_store import Data, Model, Setting
 from toolscout.testing import HashEncoder, toy_tools
 from toolscout.types import Tool
 
@@ -31,12 +31,12 @@ def saved(folder: Path, **fields: object) -> Model:
         "encoder": HashEncoder(),
         "card": "Fitted on small.",
     }
-    return models.save(folder, **{**defaults, **fields})  # type: ignore[arg-type]
+    return model_store.save(folder, **{**defaults, **fields})  # type: ignore[arg-type]
 
 
 def test_what_was_saved_is_loaded_with_every_setting_and_its_origin(tmp_path: Path) -> None:
     saved(tmp_path / "m")
-    model = models.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools())
+    model = model_store.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools())
     np.testing.assert_array_equal(model.arrays["table"], ARRAYS["table"])
     assert model.manifest.settings["kappa"] == Setting(3.0, "dev")
     assert (model.manifest.seed, model.manifest.n_tools, model.manifest.data.n_train) == (7, 10, 9)
@@ -58,20 +58,20 @@ def test_a_flipped_byte_in_any_file_is_refused_naming_both_digests(tmp_path: Pat
         for place in range(0, len(whole), 1 if path.name == "manifest.json" else max(1, len(whole) // 40)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
             with pytest.raises((StoreError, NotFound), match="expected .* found"):
-                models.load(tmp_path / "m")
+                model_store.load(tmp_path / "m")
         path.write_bytes(whole)
-    assert models.verify(tmp_path / "m").recipe == "tool2vec"
+    assert model_store.verify(tmp_path / "m").recipe == "tool2vec"
 
 
 def test_another_encoder_recipe_or_catalogue_is_refused_naming_both_sides(tmp_path: Path) -> None:
     saved(tmp_path / "m")
     with pytest.raises(ConfigError, match=r"expected a model fitted on encoder hash \(.*found one fitted on hash \("):
-        models.load(tmp_path / "m", encoder=HashEncoder(32))
+        model_store.load(tmp_path / "m", encoder=HashEncoder(32))
     with pytest.raises(ConfigError, match="expected a model of dpr, found one of tool2vec"):
-        models.load(tmp_path / "m", recipe="dpr")
+        model_store.load(tmp_path / "m", recipe="dpr")
     strangers = [Tool(id="other/get_forecast", name="else")]
     with pytest.raises(ConfigError, match=r"this catalogue \(1 tools.*found one fitted on small \(10 tools"):
-        models.load(tmp_path / "m", catalogue=strangers)
+        model_store.load(tmp_path / "m", catalogue=strangers)
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -86,43 +86,44 @@ def test_a_model_within_another_is_linked_where_that_goes_and_neither_changes_th
         raise OSError(18, "Invalid cross-device link")
 
     if not links:
-        monkeypatch.setattr("toolscout.models.os.link", refused)
+        monkeypatch.setattr("toolscout.models.model_store.os.link", refused)
     base, outer = tmp_path / "base", tmp_path / "outer"
     saved(base, files=extra)
     for name in ("outer", "other"):
-        saved(tmp_path / name, files=lambda folder: models.put(base, folder / "base"))
+        saved(tmp_path / name, files=lambda folder: model_store.put(base, folder / "base"))
     inner = outer / "base"
-    assert models.load(inner).manifest == models.load(base).manifest
+    assert model_store.load(inner).manifest == model_store.load(base).manifest
     for name in ("model.safetensors", "encoder/weights.safetensors"):
         assert (inner / name).samefile(base / name) == links
-    before = models.read_manifest(inner)
-    models.note(base, sure=1.5)
-    assert models.read_manifest(base).values == {"sure": 1.5} and models.verify(inner) == before
-    models.note(outer, sure=2.5)
-    assert models.verify(outer).values == {"sure": 2.5} and models.verify(tmp_path / "other").values == {}
+    before = model_store.read_manifest(inner)
+    model_store.note(base, sure=1.5)
+    assert model_store.read_manifest(base).values == {"sure": 1.5} and model_store.verify(inner) == before
+    model_store.note(outer, sure=2.5)
+    assert model_store.verify(outer).values == {"sure": 2.5} and model_store.verify(tmp_path / "other").values == {}
     saved(base, arrays={"table": np.zeros((10, 2), dtype=np.float32)})
     shutil.rmtree(tmp_path / "outer")
-    np.testing.assert_array_equal(models.load(tmp_path / "other" / "base").arrays["table"], ARRAYS["table"])
+    np.testing.assert_array_equal(model_store.load(tmp_path / "other" / "base").arrays["table"], ARRAYS["table"])
 
 
 def test_what_was_found_out_later_is_noted_in_the_manifest(tmp_path: Path) -> None:
     saved(tmp_path / "m", values={"floors": 1})
-    models.note(tmp_path / "m", sure=-1.25, floors=2)
-    found = models.verify(tmp_path / "m")
+    model_store.note(tmp_path / "m", sure=-1.25, floors=2)
+    found = model_store.verify(tmp_path / "m")
     assert found.values == {"floors": 2, "sure": -1.25}
     assert (
-        models.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools()).manifest == found
+        model_store.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools()).manifest
+        == found
     )
     with pytest.raises(NotFound):
-        models.note(tmp_path / "none", sure=1.0)
+        model_store.note(tmp_path / "none", sure=1.0)
 
 
 def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"found no manifest\.json"):
-        models.load(tmp_path)
+        model_store.load(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"format": "else/2"}))
     with pytest.raises(StoreError, match="expected a manifest of format toolscout-model/1"):
-        models.load(tmp_path)
+        model_store.load(tmp_path)
 
 
 def test_a_model_of_a_later_format_is_refused(tmp_path: Path) -> None:
@@ -130,18 +131,18 @@ def test_a_model_of_a_later_format_is_refused(tmp_path: Path) -> None:
     later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").sealed()
     (tmp_path / "m" / "manifest.json").write_bytes(msgspec.json.encode(later))
     with pytest.raises(StoreError, match="found 'toolscout-model/9'"):
-        models.load(tmp_path / "m")
+        model_store.load(tmp_path / "m")
 
 
 def test_a_file_too_many_or_too_few_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "m")
     (tmp_path / "m" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(StoreError, match=r"found pytorch_model\.bin one more"):
-        models.load(tmp_path / "m")
+        model_store.load(tmp_path / "m")
     (tmp_path / "m" / "pytorch_model.bin").unlink()
     (tmp_path / "m" / "tools.json").unlink()
     with pytest.raises(StoreError, match=r"found tools\.json missing"):
-        models.load(tmp_path / "m")
+        model_store.load(tmp_path / "m")
 
 
 def test_a_model_that_could_not_be_written_leaves_the_former_one(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_model_that_could_not_be_written_leaves_the_former_one(tmp_path: Path)
 
     with pytest.raises(OSError, match="disk full"):
         saved(tmp_path / "m", seed=8, files=fails)
-    assert models.load(tmp_path / "m").manifest.seed == 7
+    assert model_store.load(tmp_path / "m").manifest.seed == 7
     assert saved(tmp_path / "m", seed=8).manifest.seed == 8
 
 
@@ -161,7 +162,7 @@ def test_tools_are_known_by_name_and_id_within_the_source(tmp_path: Path) -> Non
     renamed = Tool(id="weather/get_forecast", name="forecast")
     moved = Tool(id="elsewhere/search", name="search")
     exported = Tool(id="mine/mail/search", name="search")
-    whole = models.places([("mail/search", "search")], [Tool(id="mail/search", name="search"), moved, exported])
+    whole = model_store.places([("mail/search", "search")], [Tool(id="mail/search", name="search"), moved, exported])
     assert whole.tolist() == [0, -1, 0]
     assert model.places([renamed, moved]).tolist() == [-1, model.tools.index(("search", "search"))]
 
@@ -169,9 +170,9 @@ def test_tools_are_known_by_name_and_id_within_the_source(tmp_path: Path) -> Non
 def test_the_mark_of_a_catalogue_follows_what_tools_say_and_not_their_source() -> None:
     tools = toy_tools()
     moved = [msgspec.structs.replace(tool, id=f"x/{tool.id.partition('/')[2]}") for tool in reversed(tools)]
-    assert models.catalogue_mark(tools) == models.catalogue_mark(moved)
+    assert model_store.catalogue_mark(tools) == model_store.catalogue_mark(moved)
     changed = [msgspec.structs.replace(tools[0], description="else"), *tools[1:]]
-    assert models.catalogue_mark(tools) != models.catalogue_mark(changed)
+    assert model_store.catalogue_mark(tools) != model_store.catalogue_mark(changed)
 
 
 def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:
@@ -179,6 +180,6 @@ def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:
     saved(tmp_path / "b")
     (tmp_path / "b" / "manifest.json").write_text("{}")
     (tmp_path / "c").mkdir()
-    [(first, manifest), (second, problem)] = models.list_models(tmp_path)
+    [(first, manifest), (second, problem)] = model_store.list_models(tmp_path)
     assert (first.name, second.name) == ("a", "b")
-    assert isinstance(manifest, models.Manifest) and "expected a manifest" in str(problem)
+    assert isinstance(manifest, model_store.Manifest) and "expected a manifest" in str(problem)

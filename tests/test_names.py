@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.names import EXACT, _Lookup, named, selected
+from toolscout.catalogue.store import Catalogue, Origin
 from toolscout.scout import Scout
-from toolscout.store import Catalogue, Origin
+from toolscout.search.exact_names import EXACT, _Lookup, named, selected
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 

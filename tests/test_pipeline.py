@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from toolscout.catalogue.store import Catalogue
 from toolscout.errors import PipelineError
 from toolscout.indexes.sparse import BM25
-from toolscout.pipeline import (
+from toolscout.search.pipeline import (
     Cut,
     Decide,
     Detect,
@@ -20,7 +21,6 @@ from toolscout.pipeline import (
     order,
     reciprocal_rank,
 )
-from toolscout.store import Catalogue
 from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolscout.readings import Floats, Kept, Readings, kept
+from toolscout.encoders.pair_cache import Floats, Kept, Readings, kept
 
 
 class Reader:

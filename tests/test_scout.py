@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, NotFound, SourceError
-from toolscout.recipes import RECIPES, build
+from toolscout.recipes.registry import RECIPES, build
 from toolscout.scout import Scout
-from toolscout.store import Catalogue
 from toolscout.testing import toy_tools
 
 

@@ -16,17 +16,19 @@ import pytest
 import lessons
 from tests_cli import run
 from tiny import tiny_bert
-from toolscout import encoders, models, recipes
+from toolscout import encoders
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import load_settings
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.lab.fit import Lesson, fit, lesson, prepared
-from toolscout.models import Setting
-from toolscout.names import EXACT, Names
-from toolscout.recipes import Parts
+from toolscout.models import model_store
+from toolscout.models.model_store import Setting
+from toolscout.recipes import registry
+from toolscout.recipes.fit import Lesson, fit, lesson, prepared
+from toolscout.recipes.registry import Parts
 from toolscout.scout import Scout
+from toolscout.search.exact_names import EXACT, Names
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.testing import HashEncoder
 from toolscout.types import Hit, Search, Tool
 
@@ -172,7 +174,7 @@ def test_the_journal_says_which_fit_answered(shelf: Path, office: Scout) -> None
     office.search("umbrella", model=shelf / "neighbours")
     office.search("umbrella")
     fitted, plain = office.journal.read(event="search")
-    assert (fitted["recipe"], fitted["model"]) == ("neighbours", models.read_manifest(shelf / "neighbours").job)
+    assert (fitted["recipe"], fitted["model"]) == ("neighbours", model_store.read_manifest(shelf / "neighbours").job)
     assert (plain["recipe"], plain["model"]) == ("hybrid", None)
 
 
@@ -268,9 +270,9 @@ def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
     (damaged / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match="expected a manifest"):
         office.search("umbrella", model=damaged)
-    models.save(
+    model_store.save(
         stranger, recipe="else", job="j", arrays={}, tools=[], settings={}, seed=0, metrics={}, fit_seconds=0,
-        data=models.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
+        data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
     )  # fmt: skip
     assert "expected a model of a recipe that is known here, found one of 'else'" in refuses(*home, str(stranger))
     both = refuses(*home, str(shelf / "tool2vec"), "--recipe", "hybrid")
@@ -318,13 +320,13 @@ def test_another_encoder_than_the_fitted_one_is_refused(
 
 
 def test_the_recipe_below_a_model_has_the_encoder_of_its_own_model(shelf: Path, slang: Lesson, tmp_path: Path) -> None:
-    above = models.save(
+    above = model_store.save(
         tmp_path / "m", recipe="toolrefiner", job="j", arrays={}, tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
         settings={"base": Setting("neighbours", "argument")}, encoder=HashEncoder(),
-        data=models.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
+        data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: shutil.copytree(shelf / "neighbours", folder / "base"),  # type: ignore[arg-type,return-value]
     )  # fmt: skip
-    parts = Parts(Catalogue.of(slang.tools), HashEncoder(), model=above.folder, build=recipes.build)
+    parts = Parts(Catalogue.of(slang.tools), HashEncoder(), model=above.folder, build=registry.build)
     [found] = parts.base(above)([Search(query="please umbrella")])
     assert found.ids[0] == "d/weather/forecast"
 
@@ -333,11 +335,11 @@ def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_mo
     office: Scout, slang: Lesson, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    folder = models.save(
+    folder = model_store.save(
         tmp_path / "m", recipe="dpr", job="j", arrays={"used": np.ones(len(slang.tools), dtype=np.bool_)},
         tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
         settings={"tool_length": Setting(64, "default"), "margin": Setting(0.0, "dev")},
-        data=models.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
+        data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: tiny_bert(folder / "encoder"),  # type: ignore[arg-type,return-value]
     ).folder  # fmt: skip
     office.add(
@@ -368,7 +370,7 @@ def test_models_are_listed_with_their_figures_or_what_is_wrong(shelf: Path, tmp_
     assert "slang" in shown.output and "dev ndcg@5" in shown.output and "notes" not in shown.output
     entries = {each["name"]: each for each in json.loads(run("models", str(shelf), "--json").stdout)}
     assert set(entries) == set(LIGHT)
-    entry, manifest = entries["tool2vec"], models.read_manifest(shelf / "tool2vec")
+    entry, manifest = entries["tool2vec"], model_store.read_manifest(shelf / "tool2vec")
     assert (entry["recipe"], entry["encoder"], entry["problem"]) == ("tool2vec", "static", None)
     assert (entry["metrics"], entry["job"]) == (manifest.metrics, manifest.job)
     (home / "models" / "tool2vec" / "model.safetensors").write_bytes(b"short")

@@ -11,16 +11,18 @@ import pytest
 
 import traffic
 from tests_cli import run
-from toolscout import champion, metrics, recipes
+from toolscout import metrics
+from toolscout.catalogue.store import Catalogue
+from toolscout.checks.lint import lint
+from toolscout.checks.selftest import selftest
+from toolscout.checks.synthetic_queries import chatter, probes
 from toolscout.errors import ConfigError
-from toolscout.learn import learn
-from toolscout.lint import lint
-from toolscout.probes import chatter, probes
-from toolscout.recipes import Parts
+from toolscout.learn.loop import learn
+from toolscout.models import champion
+from toolscout.recipes import registry
+from toolscout.recipes.registry import Parts
 from toolscout.scout import Scout
-from toolscout.selftest import selftest
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.testing import toy_tools
 from toolscout.types import Search, Tool
 
@@ -135,7 +137,7 @@ def agreement(name: str, data: Path, most: int = 400) -> float:
     gold = {probe.id: dict.fromkeys(probe.tools, 1.0) for probe in asked}
     ours, real = {}, {}
     for recipe in ZERO_SHOT:
-        stage = recipes.build(recipe, Parts(Catalogue.of(tools)))
+        stage = registry.build(recipe, Parts(Catalogue.of(tools)))
         answers = stage([Search(query=probe.text, k=5) for probe in asked])
         ranking = {probe.id: answer.ids for probe, answer in zip(asked, answers, strict=True)}
         ours[recipe] = metrics.score(ranking, gold, ["ndcg@5"]).means()["ndcg@5"]
@@ -153,7 +155,7 @@ def test_lint_names_what_is_hidden_what_is_confused_and_what_says_nothing(scout:
     twins = [Tool(id=f"w/forecast_{n}", name=f"forecast_{n}", description=same) for n in range(9)]
     others = [Tool(id="m/send", name="send_mail", description="Send a letter to people by electronic mail.")]
     tools = [*twins, *others, Tool(id="s/silent", name="silent")]
-    found = lint(tools, recipes.build("bm25", Catalogue.of(tools)))
+    found = lint(tools, registry.build("bm25", Catalogue.of(tools)))
     assert found.silent == ("s/silent",) and found.asked == 10
     assert found.hidden and {each.tool for each in found.hidden} <= {tool.id for tool in twins}
     assert all("says almost the same" in each.causes[0] for each in found.hidden)
@@ -165,7 +167,7 @@ def test_lint_asks_for_the_same_sample_in_every_way() -> None:
     tools = [
         Tool(id=f"t/{n}", name=f"list_{n}", description="Lists all open invoices of a customer.") for n in range(30)
     ]
-    found = lint(tools, recipes.build("bm25", Catalogue.of(tools)), most=10)
+    found = lint(tools, registry.build("bm25", Catalogue.of(tools)), most=10)
     assert found.asked == 10 and found.confused, "pairs show only where a tool is asked for more than once"
 
 

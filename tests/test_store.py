@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from toolscout.catalogue.store import MIGRATIONS, Catalogue, Origin, Store
 from toolscout.database import Database
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.store import MIGRATIONS, Catalogue, Origin, Store
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
@@ -94,7 +94,7 @@ def test_a_failure_half_way_leaves_tools_and_counts_in_step(store: Store, monkey
     def broken(connection: object) -> None:
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr("toolscout.store._raise_generation", broken)
+    monkeypatch.setattr("toolscout.catalogue.store._raise_generation", broken)
     with pytest.raises(RuntimeError):
         put(store, make("b", "c"))
     assert [id for id, _ in store.page()] == ["s/a"]

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from toolscout.access.policy import Policies
+from toolscout.catalogue.screening import sanitise, scan, spelled_out, suspects, vet
+from toolscout.catalogue.store import Catalogue, Changes, Origin, Store
+from toolscout.catalogue.stuffing import Prior, stuffed
 from toolscout.cli.main import program
 from toolscout.errors import NotFound
-from toolscout.policy import Policies
-from toolscout.prior import Prior, stuffed
 from toolscout.scout import Scout
 from toolscout.sources import read
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue, Changes, Origin, Store
-from toolscout.trust import sanitise, scan, spelled_out, suspects, vet
 from toolscout.types import Hints, Hit, Search, Tool
 
 CLEAN = "Send a message to somebody in the address book."
@@ -144,7 +144,7 @@ def test_only_a_caller_who_may_see_a_tool_hears_that_it_waits(scout: Scout) -> N
 def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     import sqlite3
 
-    from toolscout.store import MIGRATIONS
+    from toolscout.catalogue.store import MIGRATIONS
 
     old = tmp_path / "catalogue.db"
     store = Store(tmp_path)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.scout import Scout
 from toolscout.testing import HashEncoder, check_encoder
-from toolscout.vectors import VectorStore
 
 
 @pytest.fixture

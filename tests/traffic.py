@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable, Sequence
 
 import lessons
+from toolscout.catalogue.store import Origin
 from toolscout.scout import Scout
-from toolscout.store import Origin
 from toolscout.types import Tool
 
 TOOLS = lessons.TOOLS

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from toolscout.config import Settings as Settings
     from toolscout.errors import ToolscoutError as ToolscoutError
     from toolscout.errors import UserError as UserError
-    from toolscout.pipeline import Cut as Cut
-    from toolscout.pipeline import Decide as Decide
-    from toolscout.pipeline import Detect as Detect
-    from toolscout.pipeline import Fuse as Fuse
-    from toolscout.pipeline import Pipeline as Pipeline
-    from toolscout.pipeline import Rerank as Rerank
-    from toolscout.pipeline import Retrieve as Retrieve
-    from toolscout.pipeline import Rewrite as Rewrite
-    from toolscout.pipeline import Stage as Stage
     from toolscout.scout import Scout as Scout
+    from toolscout.search.pipeline import Cut as Cut
+    from toolscout.search.pipeline import Decide as Decide
+    from toolscout.search.pipeline import Detect as Detect
+    from toolscout.search.pipeline import Fuse as Fuse
+    from toolscout.search.pipeline import Pipeline as Pipeline
+    from toolscout.search.pipeline import Rerank as Rerank
+    from toolscout.search.pipeline import Retrieve as Retrieve
+    from toolscout.search.pipeline import Rewrite as Rewrite
+    from toolscout.search.pipeline import Stage as Stage
     from toolscout.types import Hit as Hit
     from toolscout.types import Search as Search
     from toolscout.types import Tool as Tool

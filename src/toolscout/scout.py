@@ -13,26 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toolscout import champion, encoders, models, recipes
-from toolscout.decision import judge
+from toolscout import encoders
+from toolscout.abstain.decision import judge
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.stuffing import Prior
+from toolscout.catalogue.sync import Inventory
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
-from toolscout.evidence import Live
-from toolscout.inventory import Inventory
-from toolscout.journal import MOST_EVENTS, Journal, new_id
-from toolscout.models import Manifest
-from toolscout.names import Names
-from toolscout.pipeline import Cut, Decide, Pipeline, Stage
-from toolscout.prior import Prior
-from toolscout.store import Catalogue
-from toolscout.trust import suspects
+from toolscout.journal.evidence import Live
+from toolscout.journal.journal import MOST_EVENTS, Journal, new_id
+from toolscout.models import champion, model_store
+from toolscout.models.model_store import Manifest
+from toolscout.recipes import registry
+from toolscout.recipes.select import Key, Way, Ways
+from toolscout.search.exact_names import Names
+from toolscout.search.pipeline import Cut, Decide, Pipeline, Stage
+from toolscout.search.why import Why, explain, find
 from toolscout.types import Hit, Search, Tool
-from toolscout.vectors import VectorStore
-from toolscout.ways import Key, Way, Ways
-from toolscout.why import Why, explain, find
 
 if TYPE_CHECKING:
-    from toolscout.learn import Report
+    from toolscout.learn.loop import Report
 
 __all__ = ["Scout"]
 
@@ -123,7 +125,7 @@ class Scout(Inventory):
         except UserError:
             alone = recipe or self.settings.recipe
             asked = model is not None or self.settings.origins.get("model") == "argument"
-            if asked or self.settings.model is None or recipes.recipe(alone).fit is not None:
+            if asked or self.settings.model is None or registry.recipe(alone).fit is not None:
                 raise
             self._pipeline(Way(alone), embed=True, progress=progress)
 
@@ -143,10 +145,10 @@ class Scout(Inventory):
         Args:
             query: the request. `select:name,name` asks for tools by name.
             k: how many at most; by default the setting `k`.
-            recipe: see `toolscout.recipes`; by default that of the model, else the champion (`toolscout.learn`), else
+            recipe: see `toolscout.recipes.registry`; by default that of the model, else the champion (`toolscout.learn.loop`), else
                 the setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`. Which counts when
-                a recipe is set too: `toolscout.ways`.
+                a recipe is set too: `toolscout.recipes.select`.
             visible: which tools this caller may discover; hashable.
             caller: who asks, for the journal.
             deadline: on the clock of `time.monotonic`; a recipe that reads tools one by one then returns what it has,
@@ -189,7 +191,7 @@ class Scout(Inventory):
         try:
             found, generation = self._run_unless_down(way, batch)
         except Unavailable as error:
-            without = recipes.recipe(way.recipe).without
+            without = registry.recipe(way.recipe).without
             if without is None:
                 raise
             notice = f"searched with {without} alone: {error}"
@@ -244,7 +246,7 @@ class Scout(Inventory):
             if options:
                 self._pipeline(way, **options)
             return way, ""
-        state = champion.stamp(self.settings.home), models.stamp(promoted), self.store.generation()
+        state = champion.stamp(self.settings.home), model_store.stamp(promoted), self.store.generation()
         if self._unfit[0] == state:
             return self.ways.without(), self._unfit[1]
         try:
@@ -278,7 +280,7 @@ class Scout(Inventory):
                 with self.store.reading():
                     catalogue = self.store.catalogue()
                     parts = self.parts(way, catalogue, embed=embed, progress=progress, live=self._evidence(way))
-                    retrieve = recipes.build(way.recipe, parts)
+                    retrieve = registry.build(way.recipe, parts)
                     decide = Decide(functools.partial(_why_empty, catalogue), judge(parts, retrieve))
                     prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
                     held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> decide
@@ -307,9 +309,9 @@ class Scout(Inventory):
             self._live = {way.model: (job, Live(self.journal, known["through"], size, trusted=trusted))}
         return self._live[way.model][1]
 
-    def parts(self, way: Way, catalogue: Catalogue, **options: Any) -> recipes.Parts:
+    def parts(self, way: Way, catalogue: Catalogue, **options: Any) -> registry.Parts:
         """What the pipeline of a way is built from, over a snapshot; `options`: see `toolscout.methods.Parts`."""
-        return recipes.Parts(catalogue, self._encoder(way), self.settings, self.vectors, model=way.model, **options)
+        return registry.Parts(catalogue, self._encoder(way), self.settings, self.vectors, model=way.model, **options)
 
     def _encoder(self, way: Way) -> str | Encoder:
         wanted, asked = self.ways.encoder(way)
@@ -357,7 +359,7 @@ class Scout(Inventory):
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
 
         def rebuild(changed: Catalogue) -> Stage:
-            return recipes.build(way.recipe, self.parts(way, changed, live=self._evidence(way)))
+            return registry.build(way.recipe, self.parts(way, changed, live=self._evidence(way)))
 
         with self.store.reading():
             catalogue, pipeline = self._pipeline(way)
@@ -371,13 +373,13 @@ class Scout(Inventory):
         """Learn from the journal, and promote what is better; or find out whether it is, with `dry_run=True`.
 
         Args:
-            **options: see `toolscout.learn.learn`.
+            **options: see `toolscout.learn.loop.learn`.
 
         Raises:
             ConfigError: for a recipe that is not fitted.
             StoreError: if another run is under way.
         """
-        from toolscout.learn import learn
+        from toolscout.learn.loop import learn
 
         return learn(self, **options)
 

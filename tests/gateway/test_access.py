@@ -17,10 +17,10 @@ from mcp_types import CallToolRequestParams, CallToolResult
 from gateway.conftest import Agent, Start, busy, raw
 from gateway.test_gateway import limited, run
 from test_access_properties import FORMS, NAMES, SOURCES, crowded, policies
+from toolscout.access.policy import Caller, Rules
 from toolscout.gateway import Gateway, Options
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.text import plain
-from toolscout.policy import Caller, Rules
 from toolscout.scout import Scout
 from toolscout.types import Tool
 

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 
 from gateway.conftest import Agent, Start, busy, raw
-from toolscout.policy import Caller, Policies, Rules
+from toolscout.access.policy import Caller, Policies, Rules
 from toolscout.scout import Scout
 from toolscout.sources.mcp import parse_server
 from toolscout.testing import toy_tools

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from gateway.conftest import busy, raw
-from toolscout.policy import hashed_key
+from toolscout.access.policy import hashed_key
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.net

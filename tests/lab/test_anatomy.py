@@ -11,7 +11,8 @@ import pytest
 
 import lessons
 from tests_cli import run as cli
-from toolscout.cli.anatomy import slug
+from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.cli.lab.anatomy import slug
 from toolscout.dataset import Dataset, read_run
 from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
@@ -19,11 +20,10 @@ from toolscout.lab import charts
 from toolscout.lab.anatomy import box, cost, failures, fitted, geometry, stage_costs
 from toolscout.lab.bench import Job, run
 from toolscout.lab.report import report
-from toolscout.pipeline import Stage
+from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import HashEncoder
 from toolscout.types import Search, Tool
-from toolscout.vectors import VectorStore
 
 pytest.importorskip("sklearn")
 

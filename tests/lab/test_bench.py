@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from tests_cli import run as cli
-from toolscout import recipes
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, in_dev, read_run
+from toolscout.encoders.pair_cache import kept
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
-from toolscout.lab.fit import lesson
-from toolscout.methods import Parts, plain
+from toolscout.methods import Parts, zero_shot
 from toolscout.methods.crossencoder import Blend, Judge, Judging
-from toolscout.pipeline import Stage
-from toolscout.readings import kept
+from toolscout.recipes import registry
+from toolscout.recipes.fit import lesson
+from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
 
@@ -302,9 +302,9 @@ def test_pairs_are_read_once_for_all_runs_but_anew_for_latency(root: Path, monke
 
     def make(parts: Parts, settings: Any) -> Stage:
         judge = Judge(kept(Reader(), parts.readings), parts.catalogue.tools(), Blend())
-        return plain.bm25(parts, {}) >> Judging(judge, 5)
+        return zero_shot.bm25(parts, {}) >> Judging(judge, 5)
 
-    monkeypatch.setitem(recipes.RECIPES, "reads", recipes.Recipe("reads", "Reads pairs.", make))
+    monkeypatch.setitem(registry.RECIPES, "reads", registry.Recipe("reads", "Reads pairs.", make))
     settings = Settings(home=root.parent / "home")
     first = run(job(root, recipe="reads", label="one", settings=settings)).result
     pairs = len(asked) // 3  # of the four queries: scored once, warmed up with, and timed

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from toolscout import metrics
-from toolscout.decision import Decision, columns
+from toolscout.abstain.decision import Decision, columns
+from toolscout.abstain.fit import Asked, fitted
 from toolscout.errors import UserError
-from toolscout.lab.decide import Asked, fitted
 
 NAMES = ("words.top", "static.top", "size")
 

@@ -11,15 +11,17 @@ import pytest
 
 import lessons
 from tests_cli import run as cli
-from toolscout import decision, models, recipes
+from toolscout.abstain import decision
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import CheckpointError, ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
-from toolscout.lab.fit import Lesson, asked, fit, lesson, on_shelf, prepared
 from toolscout.methods import BASE, Fitting
-from toolscout.pipeline import Floors
+from toolscout.models import model_store
+from toolscout.recipes import registry
+from toolscout.recipes.fit import Lesson, asked, fit, lesson, on_shelf, prepared
 from toolscout.scout import Scout
+from toolscout.search.pipeline import Floors
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search
 
@@ -81,7 +83,7 @@ def test_every_setting_is_said_with_its_origin(root: Path, tmp_path: Path) -> No
 def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_path: Path, recipe: str) -> None:
     taught, settings, said = learned(root), Settings(home=tmp_path / "home"), list[str]()
 
-    def uses(model: models.Model | None) -> float:
+    def uses(model: model_store.Model | None) -> float:
         assert model is not None and model.manifest.data.refit == (model.manifest.settings["refit"].value is True)
         return float(model.arrays["uses"].sum())
 
@@ -106,7 +108,7 @@ def test_a_model_that_was_not_fitted_on_dev_answers_it_as_its_figures_say(
     taught = learned(root)
     job = prepared(recipe, taught, tmp_path / "m", changes={"refit": False})
     model = fit(job)
-    stage = recipes.build(recipe, recipes.Parts(recipes.Catalogue.of(taught.tools), model=model.folder))
+    stage = registry.build(recipe, registry.Parts(registry.Catalogue.of(taught.tools), model=model.folder))
     found = stage([Search(query=taught.dataset.queries[query], k=20) for query in taught.dev])
     figures = job.judge({query: search.ids for query, search in zip(taught.dev, found, strict=True)})
     assert figures == pytest.approx(model.manifest.metrics, abs=1e-9)
@@ -149,9 +151,9 @@ def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: 
 
 def test_settings_after_the_fit_are_refused(root: Path, tmp_path: Path) -> None:
     model = fit(prepared("neighbours", learned(root), tmp_path / "m"))
-    parts = recipes.Parts(recipes.Catalogue.of(learned(root).tools), model=model.folder)
+    parts = registry.Parts(registry.Catalogue.of(learned(root).tools), model=model.folder)
     with pytest.raises(ConfigError, match="expected settings when it is fitted, found k afterwards"):
-        recipes.build("neighbours", parts, {"k": 3})
+        registry.build("neighbours", parts, {"k": 3})
 
 
 def test_a_finished_fit_is_kept_on_resume_and_done_again_for_other_settings(root: Path, tmp_path: Path) -> None:
@@ -186,10 +188,10 @@ def flip(file: Path) -> None:
 def test_a_damaged_model_is_fitted_again(root: Path, tmp_path: Path, resume: bool) -> None:
     out = tmp_path / "m"
     before = fit(prepared("neighbours", learned(root), out)).manifest
-    flip(out / models.ARRAYS)
+    flip(out / model_store.ARRAYS)
     said: list[str] = []
     after = fit(prepared("neighbours", learned(root), out, resume=resume, say=said.append)).manifest
-    assert after.files == before.files and models.load(out).manifest == after
+    assert after.files == before.files and model_store.load(out).manifest == after
     assert not resume or any(str(out) in line and "expected digest" in line for line in said)
 
 
@@ -202,7 +204,7 @@ def empty(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [flip, cut, empty, Path.unlink])
-@pytest.mark.parametrize("file", [models.MANIFEST, models.ARRAYS])
+@pytest.mark.parametrize("file", [model_store.MANIFEST, model_store.ARRAYS])
 def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path, file: str, harm: Any) -> None:
     settings = Settings(home=tmp_path / "home")
 
@@ -213,24 +215,24 @@ def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path,
     [shelved] = bases()
     harm(shelved / file)
     fit(prepared("feedback-prf", learned(root), tmp_path / "two", changes={"base": "neighbours"}, settings=settings))
-    assert bases() == [shelved] and models.load(shelved).manifest.recipe == "neighbours"
+    assert bases() == [shelved] and model_store.load(shelved).manifest.recipe == "neighbours"
 
 
 @pytest.mark.parametrize("harm", [flip, cut, empty])
 def test_where_the_manifest_is_damaged_nobody_knows_whose_model_it_was(root: Path, tmp_path: Path, harm: Any) -> None:
     fit(prepared("tool2vec", learned(root), tmp_path / "m"))
-    harm(tmp_path / "m" / models.MANIFEST)
-    before = (tmp_path / "m" / models.ARRAYS).read_bytes()
+    harm(tmp_path / "m" / model_store.MANIFEST)
+    before = (tmp_path / "m" / model_store.ARRAYS).read_bytes()
     with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model: choose another folder"):
         fit(prepared("neighbours", learned(root), tmp_path / "m"))
-    assert (tmp_path / "m" / models.ARRAYS).read_bytes() == before
+    assert (tmp_path / "m" / model_store.ARRAYS).read_bytes() == before
 
 
 def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[bool] = []
-    plain = recipes.RECIPES["neighbours"].fit
+    plain = registry.RECIPES["neighbours"].fit
     assert plain is not None
 
     def stale(task: Fitting) -> None:
@@ -239,7 +241,7 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
             raise CheckpointError("of another training")
         plain(task)
 
-    monkeypatch.setitem(recipes.RECIPES, "neighbours", dataclasses.replace(recipes.RECIPES["neighbours"], fit=stale))
+    monkeypatch.setitem(registry.RECIPES, "neighbours", dataclasses.replace(registry.RECIPES["neighbours"], fit=stale))
     settings = Settings(home=tmp_path / "home")
     for task, fits in (
         (on_shelf(prepared("neighbours", learned(root), tmp_path, settings=settings, resume=True)), True),
@@ -268,7 +270,7 @@ def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_
 
 def test_models_of_other_rules_are_others(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = prepared("neighbours", learned(root), tmp_path / "m").identity
-    monkeypatch.setitem(recipes.RECIPES, "neighbours", dataclasses.replace(recipes.RECIPES["neighbours"], revision=2))
+    monkeypatch.setitem(registry.RECIPES, "neighbours", dataclasses.replace(registry.RECIPES["neighbours"], revision=2))
     assert prepared("neighbours", learned(root), tmp_path / "m").identity != before
 
 
@@ -295,7 +297,7 @@ def test_models_of_other_rules_are_others(root: Path, tmp_path: Path, monkeypatc
 )
 def test_settings_out_of_bounds_are_refused(recipe: str, setting: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"recipe {recipe}: .*{setting}"):
-        recipes.resolve(recipe, {setting: value})
+        registry.resolve(recipe, {setting: value})
 
 
 def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,8 +308,8 @@ def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypa
         (task.work / "step").write_text("1")
         raise KeyboardInterrupt
 
-    row = dataclasses.replace(recipes.RECIPES["neighbours"], fit=interrupted)
-    monkeypatch.setitem(recipes.RECIPES, "neighbours", row)
+    row = dataclasses.replace(registry.RECIPES["neighbours"], fit=interrupted)
+    monkeypatch.setitem(registry.RECIPES, "neighbours", row)
     for resume in (False, True, False):
         with pytest.raises(KeyboardInterrupt):
             fit(prepared("neighbours", learned(root), tmp_path / "m", resume=resume))
@@ -443,7 +445,7 @@ def test_the_command_trains_and_says_what_came_out(
     shown = cli("train", "neighbours", "--data", "slang", "--set", "k=20", "--out", str(out))
     assert shown.exit_code == 0, shown.output
     assert "k = 20 (argument)" in shown.stderr and "focus = " in shown.stdout and "on dev recall@5" in shown.stdout
-    assert models.load(out).manifest.settings["k"] == models.Setting(20, "argument")
+    assert model_store.load(out).manifest.settings["k"] == model_store.Setting(20, "argument")
     kept = cli(
         "train", "neighbours", "--data", str(root / "slang"), "--set", "k=20", "--out", str(out), "--resume", "--json"
     )
@@ -474,13 +476,14 @@ def test_the_floors_of_a_lesson_are_worked_out_once_and_only_for_what_is_saved(
     asked: list[int] = []
     floors_of = decision.floors_of
     monkeypatch.setattr(
-        "toolscout.decision.floors_of", lambda parts, texts: (asked.append(len(texts)), floors_of(parts, texts))[1]
+        "toolscout.abstain.decision.floors_of",
+        lambda parts, texts: (asked.append(len(texts)), floors_of(parts, texts))[1],
     )
     one, settings = learned(root), Settings(home=tmp_path / "home")
     begun = prepared("feedback-prf", one, tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
     assert asked == [69]  # of the base, which is saved
     outer = fit(begun)
-    inner = models.load(outer.folder / BASE)
+    inner = model_store.load(outer.folder / BASE)
     assert asked == [69] and outer.manifest.values["floors"] == inner.manifest.values["floors"]
     assert msgspec.convert(outer.manifest.values["floors"], Floors) == one.floors
     again = prepared("feedback-prf", learned(root), tmp_path / "m", changes={"base": "neighbours"}, settings=settings)

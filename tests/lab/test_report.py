@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from toolscout.checks.results import TRAINED, UNTRAINED
 from toolscout.dataset import write_detect
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.report import PUBLISHED, report
-from toolscout.lab.results import TRAINED, UNTRAINED
 
 SETS = ("toollens", "bfcl", "openapi/spec")
 LABELS = ("bm25", "dense", "hybrid", "scout")

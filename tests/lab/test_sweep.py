@@ -12,14 +12,14 @@ import pytest
 import lessons
 from tests_cli import run as cli
 from tiny import tiny_bert
-from toolscout.cli.sweep import values
+from toolscout.cli.lab.sweep import values
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError, UserError
 from toolscout.lab import sweep as module
-from toolscout.lab.fit import fit, lesson, prepared
 from toolscout.lab.report import report
 from toolscout.lab.sweep import Sweep, sweep
+from toolscout.recipes.fit import fit, lesson, prepared
 from toolscout.sources.folder import read_tools
 
 pytest.importorskip("optuna")

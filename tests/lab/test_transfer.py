@@ -12,10 +12,10 @@ import pytest
 import lessons
 from tests_cli import run as cli
 from tiny import tiny_bert
-from toolscout import recipes
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.compare import compare
 from toolscout.methods import Fitting
+from toolscout.recipes import registry
 
 OTHERS = {
     "sky/outlook": "Says whether it will rain on a place",
@@ -49,14 +49,14 @@ def root(tmp_path: Path) -> Path:
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the recipes that were fitted, one a fit."""
     done: list[str] = []
-    plain = recipes.RECIPES["feedback-prf"]
+    plain = registry.RECIPES["feedback-prf"]
 
     def counted(job: Fitting) -> None:
         done.append(job.recipe)
         assert plain.fit is not None
         plain.fit(job)
 
-    monkeypatch.setitem(recipes.RECIPES, "feedback-prf", dataclasses.replace(plain, fit=counted))
+    monkeypatch.setitem(registry.RECIPES, "feedback-prf", dataclasses.replace(plain, fit=counted))
     return done
 
 

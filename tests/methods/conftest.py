@@ -5,7 +5,7 @@ import pytest
 import lessons
 from tiny import tiny_bert
 from toolscout.dataset import Dataset
-from toolscout.lab.fit import Lesson, lesson
+from toolscout.recipes.fit import Lesson, lesson
 from toolscout.sources.folder import read_tools
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.methods.calibration import BUDGETS, floors, platt
-from toolscout.methods.logistic import logistic, sigmoid
+from toolscout.abstain.calibration import BUDGETS, floors, platt
+from toolscout.abstain.logistic import logistic, sigmoid
 
 
 def drawn(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,16 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import lessons  # noqa: E402
-from toolscout import recipes  # noqa: E402
+from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.dpr import FittedEncoder  # noqa: E402
-from toolscout.models import Model  # noqa: E402
-from toolscout.pipeline import Stage  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.models.model_store import Model  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.types import Search, Tool, render  # noqa: E402
 
@@ -52,7 +52,7 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return recipes.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
 
 
 def test_the_second_stage_learns_and_the_best_epoch_is_kept(slang: Lesson, model: Model) -> None:
@@ -69,7 +69,7 @@ def test_without_the_second_stage_tools_are_what_the_first_says(slang: Lesson, b
     model, said = fitted(slang, bert, home, "colt-no-collaborative")
     assert any("kept" in line and "dpr-inbatch" in line for line in said)  # one first stage for all of them
     first = next((home / "bench-models").glob("dpr-inbatch-*"))
-    plain = recipes.build("dpr-inbatch", Parts(Catalogue.of(slang.tools), model=first))
+    plain = registry.build("dpr-inbatch", Parts(Catalogue.of(slang.tools), model=first))
     texts = list(slang.dataset.texts("test").values())
     mine = pipeline(model, slang.tools)([Search(query=text) for text in texts])
     assert [each.ids for each in mine] == [each.ids for each in plain([Search(query=text) for text in texts])]

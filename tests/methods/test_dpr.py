@@ -13,13 +13,15 @@ from tiny import tiny_bert
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes, training  # noqa: E402
+from toolscout import training
+from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.static import StaticEncoder  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Fitting, Parts, colt, dpr, novelty  # noqa: E402
-from toolscout.models import Data, load  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.methods import Fitting, Parts, colt, dpr
+from toolscout.methods.shared import novelty  # noqa: E402
+from toolscout.models.model_store import Data, load  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
 from toolscout.testing import check_encoder, check_stage, toy_tools  # noqa: E402
 from toolscout.training.biencoders import InBatch, Lists, Texts  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
@@ -45,7 +47,7 @@ def job(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Fitting
     queries = {text: {tool: 1.0} for tool, texts in ASKED.items() for text in texts}
     for text, tool in PAIRS.items():
         queries[text][tool] = 1.0
-    options, origins = recipes.resolve(recipe, {**QUICK, **changes})
+    options, origins = registry.resolve(recipe, {**QUICK, **changes})
     train = {text: gold for number, (text, gold) in enumerate(queries.items()) if number % 3}
     dev = {text: gold for text, gold in queries.items() if text not in train}
     return Fitting(
@@ -68,7 +70,7 @@ def fitted(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Path
 
 
 def build(model: Path, tools: list[Tool] | None = None, recipe: str = "dpr") -> Any:
-    return recipes.build(recipe, Parts(Catalogue.of(tools or toy_tools()), model=model))
+    return registry.build(recipe, Parts(Catalogue.of(tools or toy_tools()), model=model))
 
 
 @pytest.mark.parametrize("recipe", ["dpr", "dpr-inbatch"])
@@ -183,7 +185,7 @@ def test_an_encoder_that_cannot_be_tuned_is_refused(folder: Path, tmp_path: Path
 @pytest.mark.parametrize("wrong", [{"temperature": 0}, {"batch": 1}, {"schedule": "steep"}, {"lr": 1}])
 def test_a_setting_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="recipe dpr: expected settings that it knows"):
-        recipes.resolve("dpr", wrong)
+        registry.resolve("dpr", wrong)
 
 
 # --- the tasks, against what numpy says of the same vectors -----------------------------------------------------------
@@ -271,7 +273,7 @@ def without_new(folder: Path, out: Path, **changes: Any) -> Any:
 
 
 def scores(model: Path, tools: Any, query: str) -> dict[str, float]:
-    [found] = recipes.build("dpr", Parts(Catalogue.of(tools), model=model))([Search(query=query, k=10)])
+    [found] = registry.build("dpr", Parts(Catalogue.of(tools), model=model))([Search(query=query, k=10)])
     return {hit.id: hit.score for hit in found.hits}
 
 
@@ -293,18 +295,20 @@ def test_a_catalogue_of_new_tools_alone_is_left_as_it_is(folder: Path, tmp_path:
         msgspec.structs.replace(tool, id=tool.id.replace("/", "/other_"), name=f"other_{tool.name}")
         for tool in toy_tools()
     ]
-    [found] = recipes.build("dpr", Parts(Catalogue.of(others), model=tmp_path / "m"))([Search(query="mail", k=5)])
+    [found] = registry.build("dpr", Parts(Catalogue.of(others), model=tmp_path / "m"))([Search(query="mail", k=5)])
     assert not any("novelty" in hit.why for hit in found.hits)
 
 
 def test_colt_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     given = without_new(folder, tmp_path / "m")
-    options, origins = recipes.resolve("colt", {"base": None, "epochs": 2, "batch": 5, "threads": 1, "margin": 0.04})
+    options, origins = registry.resolve("colt", {"base": None, "epochs": 2, "batch": 5, "threads": 1, "margin": 0.04})
     colt.fit(dataclasses.replace(given, recipe="colt", options=options, origins=origins))
     model = load(tmp_path / "m")
     assert model.manifest.settings["margin"].value == 0.04
     assert not model.arrays["used"][[tool.id for tool in given.tools].index(NEW)]
-    [found] = recipes.build("colt", Parts(Catalogue.of(toy_tools()), model=tmp_path / "m"))([Search(query="mail", k=5)])
+    [found] = registry.build("colt", Parts(Catalogue.of(toy_tools()), model=tmp_path / "m"))(
+        [Search(query="mail", k=5)]
+    )
     assert any("novelty" in hit.why for hit in found.hits)
 
 

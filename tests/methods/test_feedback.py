@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 import lessons
-from toolscout import recipes
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
-from toolscout.lab.fit import Lesson, fit, lesson, prepared
 from toolscout.llm import LLM
-from toolscout.methods import Parts, plain
-from toolscout.methods.feedback import Critic, Rounds, degraded
-from toolscout.methods.feedback_prf import Expand
-from toolscout.methods.rewriting import Describe
-from toolscout.models import Setting
-from toolscout.pipeline import Stage
+from toolscout.methods import Parts, zero_shot
+from toolscout.methods.feedback.loop import Critic, Rounds, degraded
+from toolscout.methods.feedback.prf import Expand
+from toolscout.methods.query_rewriting import Describe
+from toolscout.models.model_store import Setting
+from toolscout.recipes import registry
+from toolscout.recipes.fit import Lesson, fit, lesson, prepared
+from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer, check_stage
 from toolscout.types import Search, Tool
 
@@ -39,7 +39,7 @@ GOOD = "weather forecast"
 
 def inner(tools: Sequence[Tool] = TOOLS) -> Stage:
     """Words, three hits deep."""
-    stage = plain.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
     stage.depth = 3  # type: ignore[attr-defined]
     return stage
 
@@ -214,11 +214,11 @@ def test_the_recipe_asks_the_endpoint_that_is_set(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         parts = Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path, llm=server.place))
         for name, settings in (("feedback", {"base": "bm25", "rounds": 2}), ("mmrr", {"base": "bm25"})):
-            found = answer(recipes.build(name, parts, settings), MISSING)
+            found = answer(registry.build(name, parts, settings), MISSING)
             assert found.query == MISSING and found.hits
         assert len(server.bodies) >= 4
     with pytest.raises(ConfigError, match="expected a language model, found none set"):
-        recipes.build("feedback", Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path)))
+        registry.build("feedback", Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path)))
 
 
 def test_an_imagined_tool_is_searched_for_and_a_failing_model_leaves_the_query() -> None:
@@ -238,7 +238,7 @@ def test_words_of_the_first_tools_bring_what_the_query_does_not_say() -> None:
         Tool(id="a/radar", name="radar", description="precipitation picture"),
         Tool(id="a/mail", name="mail", description="send a letter"),
     ]
-    stage = plain.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
     assert "a/radar" not in answer(stage, "umbrella").ids
     refiner = Expand(Catalogue.of(tools), tools=1, words=3)
     found = answer(Rounds(stage, refiner, rounds=1), "umbrella")
@@ -252,7 +252,7 @@ def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() ->
         Tool(id="a/getRainRadar", name="getRainRadar", description="umbrella picture"),
         Tool(id="a/mail", name="mail", description="send a letter"),
     ]
-    stage = plain.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
     found = answer(Rounds(stage, Expand(Catalogue.of(tools), tools=1, words=2), rounds=5), "umbrella")
     assert [len(each.split()) for each in found.rewrites] == [3, 5]
     assert set(found.rewrites[1].split()) == {"umbrella", "get", "rain", "radar", "picture"}
@@ -269,12 +269,12 @@ def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Les
     model = fit(prepared("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
     values = model.manifest.values
     assert model.manifest.settings["on"] == Setting(False, "dev") and len(values["trials"]) == 12
-    stage = recipes.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=model.folder))
-    plainly = recipes.build("bm25", Parts(Catalogue.of(slang.tools)))
+    stage = registry.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=model.folder))
+    plainly = registry.build("bm25", Parts(Catalogue.of(slang.tools)))
     queries = [Search(query=text) for text in slang.dataset.texts("test").values()]
     assert [each.ids for each in stage(queries)] == [each.ids for each in plainly(queries)]
     always = fit(prepared("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "on": True}))
-    expanding = recipes.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=always.folder))
+    expanding = registry.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=always.folder))
     assert any(each.rewrites for each in expanding(queries))
 
 
@@ -308,7 +308,7 @@ def test_where_dev_says_that_it_helps_it_is_on(tmp_path: Path) -> None:
     learned = lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
     model = fit(prepared("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
     assert model.manifest.settings["on"] == Setting(True, "dev") and model.manifest.values["p"] < 0.05
-    stage = recipes.build("feedback-prf", Parts(Catalogue.of(learned.tools), model=model.folder))
+    stage = registry.build("feedback-prf", Parts(Catalogue.of(learned.tools), model=model.folder))
     assert set(answer(stage, dataset.queries["test3"]).ids[:2]) == {"d/t/3", "d/u/3"}
     assert model.manifest.metrics["comp@5"] == 1.0
     assert model.manifest.settings["tools"].origin == "dev"

@@ -12,15 +12,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes, training  # noqa: E402
+from toolscout import training
+from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError, Unavailable  # noqa: E402
-from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.methods import Fitting, feedback_dpr  # noqa: E402
-from toolscout.models import Model  # noqa: E402
-from toolscout.recipes import Parts  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.methods import Fitting
+from toolscout.methods.feedback import trained  # noqa: E402
+from toolscout.models.model_store import Model  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.registry import Parts  # noqa: E402
 from toolscout.testing import ScriptedLLM, ScriptedServer, check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Wordings  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
@@ -50,7 +52,7 @@ def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def build(model: Model, tools: list[Tool]) -> Any:
-    return recipes.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
 
 
 def asked(slang: Lesson) -> list[Search]:
@@ -99,9 +101,9 @@ def test_rounds_that_dev_does_not_ask_for_are_not_searched(slang: Lesson, bert: 
     assert found.settings["served"].origin == "dev"
     if found.settings["served"].value == 0:
         assert build(fit(job(slang, bert, tmp_path / "n", epochs=1)), list(slang.tools)).name == "dense"
-    assert feedback_dpr._worth([judged([0.5] * 20), judged([0.9] * 20), judged([0.8] * 20)], 0) == 1
-    assert feedback_dpr._worth([judged([0.5] * 20), judged([0.5] * 19 + [0.6])], 0) == 0
-    assert feedback_dpr._worth([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
+    assert trained._worth([judged([0.5] * 20), judged([0.9] * 20), judged([0.8] * 20)], 0) == 1
+    assert trained._worth([judged([0.5] * 20), judged([0.5] * 19 + [0.6])], 0) == 0
+    assert trained._worth([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
 
 
 def judged(values: list[float]) -> Any:
@@ -141,7 +143,7 @@ def test_tools_that_training_never_saw_are_found_and_others_never_returned(slang
 def test_vectors_can_be_made_longer_or_shorter(slang: Lesson, bert: str, tmp_path: Path) -> None:
     for size in (8, 64):
         model = fit(job(slang, bert, tmp_path / f"m{size}", size=size, epochs=1, served=0))
-        encoder = feedback_dpr.dpr.encoder_of(model)
+        encoder = trained.dpr.encoder_of(model)
         assert encoder.dim == size and encoder.encode(["umbrella"]).shape == (1, size)
         assert build(model, list(slang.tools))(asked(slang)[:1])[0].hits
     assert model.manifest.settings["size"].value == 64
@@ -173,7 +175,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     monkeypatch.setattr(Wordings, "backward", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(job(slang, bert, tmp_path / "again"))
-    monkeypatch.setattr(feedback_dpr, "_said", None)  # the wordings are not made again
+    monkeypatch.setattr(trained, "_said", None)  # the wordings are not made again
     again = fit(dataclasses.replace(job(slang, bert, tmp_path / "again"), resume=True)).manifest
     assert len(steps) == 1 + 2 * 2 and again.metrics == whole.metrics
     assert again.values["history"] == whole.values["history"]
@@ -198,10 +200,10 @@ def test_a_language_model_says_the_queries_anew_and_is_paid_once(slang: Lesson, 
         again = fit(task("n", server.place))
         assert again.manifest.metrics == model.manifest.metrics
         parts = Parts(Catalogue.of(slang.tools), settings=Settings(home=tmp_path, llm=server.place), model=model.folder)
-        [found] = recipes.build("feedback-dpr", parts)([Search(query="umbrella and a bed for two", k=3)])
+        [found] = registry.build("feedback-dpr", parts)([Search(query="umbrella and a bed for two", k=3)])
         assert any(step.stage == "feedback-dpr/refine" for step in found.trace) and found.hits
     with pytest.raises(ConfigError, match="expected a language model"):
-        recipes.build("feedback-dpr", Parts(Catalogue.of(slang.tools), model=model.folder))
+        registry.build("feedback-dpr", Parts(Catalogue.of(slang.tools), model=model.folder))
 
 
 @pytest.mark.net

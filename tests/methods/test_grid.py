@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from toolscout.methods.crossencoder import Blend
-from toolscout.methods.families import Chosen, Families
-from toolscout.methods.grid import Grid, limits
-from toolscout.methods.toolrerank import Options
+from toolscout.methods.toolrerank.method import Options
+from toolscout.methods.toolrerank.settings_search import Grid, limits
+from toolscout.methods.toolrerank.stages import Chosen, Families
 from toolscout.types import Search, Tool
 
 TOOLS = [Tool(id=f"s/{number:02}", name=f"t{number}", path=(f"family{number // 4}",)) for number in range(64)]

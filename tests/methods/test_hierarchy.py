@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout.methods.hierarchy import concentrated, diverse, extended, likely, truncated
+from toolscout.methods.toolrerank.hierarchy import concentrated, diverse, extended, likely, truncated
 
 SCORES = [0.0, 0.1, 0.35, 0.6, 0.65, 0.7, 0.85, 0.9, 1.0]  # few, so that ties and limits are met
 CASES = 1_000

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout import recipes
+from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
-from toolscout.lab.fit import Lesson, fit, prepared
 from toolscout.methods.neighbours import Log
-from toolscout.methods.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.sets import Sets
-from toolscout.models import Model
-from toolscout.pipeline import Stage
-from toolscout.recipes import Parts
-from toolscout.store import Catalogue
+from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
+from toolscout.methods.shared.tool_sets import Sets
+from toolscout.models.model_store import Model
+from toolscout.recipes import registry
+from toolscout.recipes.fit import Lesson, fit, prepared
+from toolscout.recipes.registry import Parts
+from toolscout.search.pipeline import Stage
 from toolscout.testing import HashEncoder, check_stage
 from toolscout.types import Search, Tool
 
@@ -33,13 +33,13 @@ def fitted(slang: Lesson, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 def pipeline(model: Model, tools: Any, encoder: Any = None) -> Stage:
     parts = Parts(Catalogue.of(tools), encoder or HashEncoder(), model=model.folder)
-    return recipes.build(model.manifest.recipe, parts)
+    return registry.build(model.manifest.recipe, parts)
 
 
 @light
 def test_usage_finds_what_no_description_says(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
     stage = pipeline(fitted[name], slang.tools)
-    plain = recipes.build("hybrid", Parts(Catalogue.of(slang.tools), HashEncoder()))
+    plain = registry.build("hybrid", Parts(Catalogue.of(slang.tools), HashEncoder()))
     texts = slang.dataset.texts("test")
     gold = {query: {f"d/{tool}" for tool in tools} for query, tools in slang.dataset.split("test").items()}
 
@@ -119,7 +119,7 @@ def test_a_model_on_another_encoder_or_catalogue_is_refused(name: str, slang: Le
 @light
 def test_without_a_model_the_recipe_says_how_to_get_one(name: str) -> None:
     with pytest.raises(ConfigError, match=f"found none: run  toolscout train {name} --data DIR --out MODEL_DIR"):
-        recipes.build(name, Catalogue.of([Tool(id="x/else", name="else")]))
+        registry.build(name, Catalogue.of([Tool(id="x/else", name="else")]))
 
 
 @light

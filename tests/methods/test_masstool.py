@@ -12,24 +12,24 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests_cli import run as cli  # noqa: E402
-from toolscout import recipes  # noqa: E402
-from toolscout.cli.bench import _show as show  # noqa: E402
+from toolscout.abstain.calibration import platt  # noqa: E402
+from toolscout.catalogue.store import Catalogue  # noqa: E402
+from toolscout.cli.lab.bench import _show as show  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.dataset import NoTool, Prompt  # noqa: E402
 from toolscout.encoders import unit_rows  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.evidence import Example  # noqa: E402
+from toolscout.journal.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
-from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.calibration import platt  # noqa: E402
 from toolscout.methods.masstool import Pool, Reader, meanings, nearest, needs  # noqa: E402
-from toolscout.models import Model  # noqa: E402
-from toolscout.pipeline import Stage  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.models.model_store import Model  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.intents import Towers, Transfer  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
@@ -79,7 +79,7 @@ def model(slang: Lesson, bert: str, home: Path, chat: NoTool) -> Model:
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return recipes.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
 
 
 def test_it_learns_which_tools_and_whether_any(slang: Lesson, model: Model, chat: NoTool) -> None:
@@ -103,8 +103,8 @@ def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert:
 
 @pytest.mark.parametrize("name", ["masstool-no-suim", "masstool-no-adakt", "masstool-no-df", "masstool-no-cl"])
 def test_the_ablations_are_fitted(slang: Lesson, bert: str, home: Path, chat: NoTool, name: str) -> None:
-    changes = {} if "floor" in recipes.RECIPES[name].settings else {"epochs": 2}
-    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in recipes.RECIPES[name].settings}
+    changes = {} if "floor" in registry.RECIPES[name].settings else {"epochs": 2}
+    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in registry.RECIPES[name].settings}
     job = prepared(
         name,
         slang,
@@ -251,7 +251,7 @@ def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
 def test_what_was_used_since_counts_at_once_and_not_when_the_tool_is_gone(slang: Lesson, model: Model) -> None:
     used: list[Example] = []
     parts = Parts(Catalogue.of(slang.tools), model=model.folder, live=lambda: (len(used), used))
-    stage = recipes.build("masstool", parts)
+    stage = registry.build("masstool", parts)
     asked = Search(query="zzz qqq zzz")
 
     def score(tool: str) -> float:

@@ -8,15 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes  # noqa: E402
+from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError, StoreError  # noqa: E402
-from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods.mlc import SCALE  # noqa: E402
-from toolscout.models import Model  # noqa: E402
-from toolscout.pipeline import Stage  # noqa: E402
-from toolscout.recipes import Parts  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.models.model_store import Model  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.registry import Parts  # noqa: E402
+from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.classifiers import Heads, thin  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
@@ -34,7 +34,7 @@ def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return recipes.build("mlc", Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build("mlc", Parts(Catalogue.of(tools), model=model.folder))
 
 
 def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
@@ -46,7 +46,7 @@ def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
 
 def test_usage_finds_what_no_description_says(slang: Lesson, model: Model) -> None:
     stage = pipeline(model, slang.tools)
-    plain = recipes.build("bm25", Parts(Catalogue.of(slang.tools)))
+    plain = registry.build("bm25", Parts(Catalogue.of(slang.tools)))
     assert complete(slang, stage) >= 0.75 > 0.5 > complete(slang, plain)
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:6]])
 
@@ -80,7 +80,7 @@ def test_a_flipped_byte_another_catalogue_and_no_model_are_refused(slang: Lesson
     with pytest.raises(ConfigError, match="shares none with it"):
         pipeline(made, [Tool(id="x/else", name="else")])
     with pytest.raises(ConfigError, match="found none: run  toolscout train mlc"):
-        recipes.build("mlc", Catalogue.of(slang.tools))
+        registry.build("mlc", Catalogue.of(slang.tools))
     weights = next((made.folder / "encoder").rglob("*.safetensors"))
     data = bytearray(weights.read_bytes())
     data[-5] ^= 1

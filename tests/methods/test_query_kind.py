@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from toolscout import encoders
+from toolscout.abstain.logistic import logistic, sigmoid
 from toolscout.config import Settings
-from toolscout.methods import Data, Fitting, query_kind
-from toolscout.methods.families import Families
-from toolscout.methods.logistic import logistic, sigmoid
+from toolscout.methods import Data, Fitting
+from toolscout.methods.toolrerank import query_kind
+from toolscout.methods.toolrerank.stages import Families
 from toolscout.types import Tool
 
 THINGS = {"music": ("play a song", "stop the song"), "files": ("copy a file", "delete a file"), "mail": ("send mail",)}

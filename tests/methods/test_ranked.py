@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.methods.ranked import clear, placed, trust
+from toolscout.methods.shared.reranking import clear, placed, trust
 from toolscout.metrics import PerQuery
 
 

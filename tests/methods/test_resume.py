@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from toolscout import training
 from toolscout.config import Settings
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.lab.fit import Lesson, fit, prepared
+from toolscout.recipes.fit import Lesson, fit, prepared
 
 TUNED = {"epochs": 3, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
 BASE = {f"base.{name}": value for name, value in TUNED.items()}

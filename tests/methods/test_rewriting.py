@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import recipes  # noqa: E402
+from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.recipes import Parts  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.registry import Parts  # noqa: E402
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer, check_stage  # noqa: E402
 from toolscout.types import Search  # noqa: E402
 
@@ -39,7 +39,7 @@ def test_qta_learns_from_rewritings_and_from_the_queries_where_there_are_none(
         bad = server.llm.count("bad_json")
         assert model.manifest.recipe == "qta" and 0 < bad < len(slang.train)
         assert any(line.startswith(f"{2 * (len(slang.train) - bad):,} rewritings") for line in said), said
-    stage = recipes.build("qta", Parts(Catalogue.of(slang.tools), model=model.folder))
+    stage = registry.build("qta", Parts(Catalogue.of(slang.tools), model=model.folder))
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:3]])
 
 

@@ -10,15 +10,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import models, recipes  # noqa: E402
+from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.lab.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.methods import Parts  # noqa: E402
-from toolscout.models import Model  # noqa: E402
-from toolscout.pipeline import Stage  # noqa: E402
-from toolscout.store import Catalogue  # noqa: E402
+from toolscout.models import model_store
+from toolscout.models.model_store import Model  # noqa: E402
+from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
 from toolscout.training.refiners import SPOT, Refine, Refiner  # noqa: E402
@@ -54,7 +55,7 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 def pipeline(model: Model, tools: Any, bert: str) -> Stage:
     parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder)
-    return recipes.build(model.manifest.recipe, parts)
+    return registry.build(model.manifest.recipe, parts)
 
 
 def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesson, bert: str, model: Model) -> None:
@@ -64,11 +65,11 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
     stage = pipeline(model, slang.tools, bert)
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
     check_stage(stage, texts[:6])
-    first = recipes.build("tool2vec-tuned", Parts(Catalogue.of(slang.tools), model=model.folder / "base"))
+    first = registry.build("tool2vec-tuned", Parts(Catalogue.of(slang.tools), model=model.folder / "base"))
     pairs = list(zip(first(texts), stage(texts), strict=True))
     assert all(set(one.ids[:4]) == set(other.ids[:4]) and one.ids[4:] == other.ids[4:] for one, other in pairs)
     assert any(one.ids[:4] != other.ids[:4] for one, other in pairs)
-    base = models.load(model.folder / "base")
+    base = model_store.load(model.folder / "base")
     assert not base.manifest.data.refit and base.manifest.settings["refit"].origin == "base"
     assert base.arrays["uses"].sum() == sum(map(len, slang.train.values()))
 
@@ -76,7 +77,7 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
 def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, bert: str, model: Model) -> None:
     tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 3 == 0 else tool for n, tool in enumerate(slang.tools)]
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
-    first = recipes.build("tool2vec-tuned", Parts(Catalogue.of(tools), model=model.folder / "base"))(texts)
+    first = registry.build("tool2vec-tuned", Parts(Catalogue.of(tools), model=model.folder / "base"))(texts)
     needed = {tool for gold in slang.train.values() for tool in gold} & {tool.id for tool in tools}
     assert model.manifest.settings["give_way"].value is True
     kept = around = 0
@@ -97,7 +98,7 @@ def test_what_training_knew_nothing_of_gives_way_only_where_it_is_told_to(slang:
     needed = {tool for gold in slang.train.values() for tool in gold}
     tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 2 else tool for n, tool in enumerate(slang.tools)]
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
-    first = recipes.build("dense", Parts(Catalogue.of(tools), TransformerEncoder(bert)))(texts)
+    first = registry.build("dense", Parts(Catalogue.of(tools), TransformerEncoder(bert)))(texts)
     several = 0
     for one, other in zip(first, pipeline(made, tools, bert)(texts), strict=True):
         assert [tool in needed for tool in other.ids[:8]] == [tool in needed for tool in one.ids[:8]]

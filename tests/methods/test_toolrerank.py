@@ -14,20 +14,20 @@ import pytest
 
 pytest.importorskip("torch")
 
-from toolscout import recipes
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.onnx_pairs import OnnxPairs
+from toolscout.encoders.pair_cache import Readings
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
-from toolscout.lab.fit import Lesson, fit, prepared
 from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging
-from toolscout.methods.families import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
-from toolscout.models import Model
-from toolscout.pipeline import Pipeline
-from toolscout.readings import Readings
-from toolscout.store import Catalogue
+from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
+from toolscout.models.model_store import Model
+from toolscout.recipes import registry
+from toolscout.recipes.fit import Lesson, fit, prepared
+from toolscout.search.pipeline import Pipeline
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
 
@@ -65,7 +65,7 @@ def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitt
 
 def pipeline(model: Model, tools: Sequence[Tool], bert: str, **more: Any) -> Pipeline:
     parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder, **more)
-    stage = recipes.build(model.manifest.recipe, parts)
+    stage = registry.build(model.manifest.recipe, parts)
     assert isinstance(stage, Pipeline)
     return stage
 
@@ -157,7 +157,7 @@ def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: st
     [plain] = pipeline(fit(job(slang, bert, home, "toolrerank-none", seen=6, unseen=6)), slang.tools, bert)(
         [Search(query="somewhere to sleep")]
     )
-    stage = recipes.build("toolrerank", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert), model=kept))
+    stage = registry.build("toolrerank", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert), model=kept))
     assert isinstance(stage, Pipeline)
     last = stage.stages[-1]
     assert isinstance(last, Hierarchy) and last.off == UNUSED
@@ -371,9 +371,9 @@ def test_paths_are_flat_where_they_tell_no_tool_from_another(paths: list[tuple[s
 def test_limits_beyond_what_a_search_ranks_are_refused() -> None:
     for name, setting in (("toolrerank", "unseen"), ("crossencoder", "candidates"), ("toolrefiner", "candidates")):
         with pytest.raises(ConfigError, match=f"100.*{setting}"):
-            recipes.resolve(name, {setting: 101})
+            registry.resolve(name, {setting: 101})
     with pytest.raises(ConfigError, match="blend"):
-        recipes.resolve("crossencoder", {"blend": -1.0})
+        registry.resolve("crossencoder", {"blend": -1.0})
 
 
 def test_one_parent_of_two_sources_is_two() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.methods.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.usage import mixed, softmax, weights
+from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
+from toolscout.methods.shared.usage import mixed, softmax, weights
 
 
 def test_usage_counts_as_far_as_there_was_any() -> None:

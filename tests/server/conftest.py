@@ -12,8 +12,8 @@ import pytest
 
 import traffic
 from server.program import Program
-from toolscout.learn import learn
-from toolscout.policy import Policies, hashed_key
+from toolscout.access.policy import Policies, hashed_key
+from toolscout.learn.loop import learn
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app
 

@@ -12,12 +12,12 @@ import anyio
 import pytest
 
 from server.conftest import KEYS, as_caller
-from toolscout.policy import Caller, Policies, Rules
+from toolscout.access.policy import Caller, Policies, Rules
+from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app, catalogue
 from toolscout.server.routes import ROUTES
 from toolscout.server.view import Views
-from toolscout.store import Catalogue, Origin, Store
 from toolscout.testing import TOOLS
 from toolscout.types import Hints, Tool
 

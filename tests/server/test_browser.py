@@ -12,11 +12,11 @@ import pytest
 
 import traffic
 from server.program import Program
-from toolscout import champion
-from toolscout.learn import learn
+from toolscout.catalogue.screening import sanitise
+from toolscout.learn.loop import learn
+from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
-from toolscout.trust import sanitise
 
 pytestmark = [pytest.mark.browser, pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 MANY = 14_000
@@ -386,7 +386,7 @@ def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, le
 def test_a_service_with_callers_asks_for_a_key_and_shows_what_that_caller_may_see(
     visit: Open, browser: Any, home: Path, tmp_path: Path
 ) -> None:
-    from toolscout.policy import hashed_key
+    from toolscout.access.policy import hashed_key
 
     policy = tmp_path / "policy.toml"
     policy.write_text(f'[[caller]]\nname = "bob"\nkey = "{hashed_key("tsk_of_bob")}"\nallow = ["toy/s*"]\n')

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from toolscout.catalogue.store import Catalogue
 from toolscout.scout import Scout
 from toolscout.server.view import View, key_of
-from toolscout.store import Catalogue
 from toolscout.testing import TOOLS
 from toolscout.types import Tool
 
@@ -50,7 +50,7 @@ def test_names_with_slashes_and_other_signs_have_keys_of_their_own() -> None:
     places = [("a", "b/c"), ("a/b", "c"), ("a", "b", "c"), ("a", "ü %2F?&"), ("a", "<b>")]
     tools = [Tool(id=f"{place[0]}/{number}", name=str(number), path=place[1:]) for number, place in enumerate(places)]
     view = View(Catalogue.of(tools))
-    from toolscout.policy import LOCAL
+    from toolscout.access.policy import LOCAL
 
     for number, tool in enumerate(tools):
         key = key_of((tool.source, *tool.path))

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from toolscout.journal import Journal
+from toolscout.journal.journal import Journal
 from toolscout.server import Limits
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -19,11 +19,11 @@ import msgspec
 import pytest
 
 from server.conftest import KEYS, POLICY
-from toolscout import champion
-from toolscout.policy import Policies, hashed_key
+from toolscout.access.policy import Policies, hashed_key
+from toolscout.catalogue.store import Origin
+from toolscout.models import champion
 from toolscout.scout import Scout
 from toolscout.server.routes import LINES, ROUTES
-from toolscout.store import Origin
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 

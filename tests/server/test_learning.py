@@ -13,9 +13,9 @@ import pytest
 
 import traffic
 from server.conftest import POLICY, as_caller
-from toolscout import champion, models
+from toolscout.access.policy import Policies
 from toolscout.errors import ConfigError, NotFound, StoreError
-from toolscout.policy import Policies
+from toolscout.models import champion, model_store
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
@@ -89,7 +89,9 @@ def test_a_champion_that_cannot_serve_is_explained_to_operators_alone(
 ) -> None:
     home = taught.settings.home
     [entry] = champion.history(home)
-    file = champion.place(home, entry.model) / models.ARRAYS if harm == "model" else home / "models" / "champion.json"
+    file = (
+        champion.place(home, entry.model) / model_store.ARRAYS if harm == "model" else home / "models" / "champion.json"
+    )
     file.write_bytes(b"{")
     (tmp_path / "policy.toml").write_text(POLICY.replace("mail/", "office/"))
     client = start(scout=taught, policies=Policies.load(tmp_path / "policy.toml"))
@@ -175,7 +177,7 @@ def test_lint_names_what_is_hard_to_find_and_a_request_that_missed_it(shop: Scou
 
 
 def test_lint_tells_an_operator_of_visible_tools_alone(start: Any, toy: Scout, tmp_path: Path) -> None:
-    from toolscout.policy import Policies, hashed_key
+    from toolscout.access.policy import Policies, hashed_key
 
     path = tmp_path / "policy.toml"
     path.write_text(f'[[caller]]\nname = "o"\nkey = "{hashed_key("tsk_o")}"\nallow = ["mail/**"]\noperator = true\n')

@@ -22,7 +22,7 @@ import traffic
 from server.conftest import KEYS, POLICY
 from server.program import Program
 from server.test_load import benchmark
-from toolscout import champion
+from toolscout.models import champion
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.net

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from server.conftest import as_caller
-from toolscout import journal
 from toolscout.errors import OverBudget
+from toolscout.journal import journal
 from toolscout.scout import Scout
 
 LINES = {"content-type": "application/x-ndjson"}
@@ -136,7 +136,7 @@ def test_statistics_count(client: Any) -> None:
 @pytest.fixture
 def postmaster(start: Any, tmp_path: Any) -> Any:
     """A service whose operator sees mail alone."""
-    from toolscout.policy import Policies, hashed_key
+    from toolscout.access.policy import Policies, hashed_key
 
     path = tmp_path / "p.toml"
     path.write_text(

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from toolscout.catalogue.store import allows
 from toolscout.errors import NotFound
 from toolscout.scout import Scout
 from toolscout.sources import source_name
-from toolscout.store import allows
 from toolscout.types import Search, Tool, digest
 
 __all__ = ["SEARCH", "SEARCH_DESCRIPTION", "SEARCH_PARAMETERS", "Chooser", "Toolbox"]

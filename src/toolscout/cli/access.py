@@ -10,11 +10,11 @@ from typing import Any
 import click
 import msgspec
 
+from toolscout.access.policy import hashed_key, new_key
+from toolscout.catalogue.screening import scan, spelled_out
+from toolscout.catalogue.store import Waiting
 from toolscout.cli.output import json_option, print_json, with_scout
-from toolscout.policy import hashed_key, new_key
 from toolscout.scout import Scout
-from toolscout.store import Waiting
-from toolscout.trust import scan, spelled_out
 from toolscout.types import Tool
 
 __all__ = ["findings", "show_findings", "show_waiting"]

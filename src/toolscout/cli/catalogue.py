@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolscout.catalogue.store import Changes, Source
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
     changes_line,
@@ -21,9 +22,8 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError
-from toolscout.journal import redact
+from toolscout.journal.journal import redact
 from toolscout.scout import Scout
-from toolscout.store import Changes, Source
 from toolscout.types import Tool
 
 

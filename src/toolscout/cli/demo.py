@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 
+from toolscout.catalogue.store import Changes
 from toolscout.cli.output import changes_line, failures, progress
 from toolscout.cli.search import show
 from toolscout.config import load_settings
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
-from toolscout.store import Changes
 
 LIBRARIES = ("numpy", "pandas", "httpx")
 QUESTIONS = (

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 import toolscout
+from toolscout.catalogue.screening import spelled_out
 from toolscout.cli.access import findings as suspicious
 from toolscout.cli.output import json_option, print_json, with_scout
 from toolscout.scout import Scout
-from toolscout.trust import spelled_out
 
 PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
 

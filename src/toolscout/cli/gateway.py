@@ -53,8 +53,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         return
     import anyio
 
+    from toolscout.access.policy import Policies
     from toolscout.gateway import Gateway, Options
-    from toolscout.policy import Policies
 
     if discover:
         from toolscout.sources.mcp import discover as usual_places

@@ -6,9 +6,9 @@ import os
 
 import click
 
-from toolscout import champion
 from toolscout.cli.output import json_option, print_json, progress, table, with_scout
-from toolscout.learn import BUDGET_MS, Report, learn
+from toolscout.learn.loop import BUDGET_MS, Report, learn
+from toolscout.models import champion
 from toolscout.scout import Scout
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from toolscout.checks.lint import lint
 from toolscout.cli.output import json_option, print_json, progress, recipe_option, table, with_scout
-from toolscout.lint import lint
 from toolscout.scout import Scout
 
 

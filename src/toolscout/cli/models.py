@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from toolscout import models
-from toolscout.champion import history
-from toolscout.champion import shelf as champion_shelf
 from toolscout.cli.output import json_option, print_json, table
 from toolscout.config import load_settings
 from toolscout.errors import NotFound
-from toolscout.models import Manifest
+from toolscout.models import model_store
+from toolscout.models.champion import history
+from toolscout.models.champion import shelf as champion_shelf
+from toolscout.models.model_store import Manifest
 
 
 @click.command("models")
@@ -28,7 +28,7 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
     if folder is not None and not folder.is_dir():
         raise NotFound(f"{folder}: expected a folder of models, found none")
-    found = models.list_models(shelf)
+    found = model_store.list_models(shelf)
     champion = _champion(shelf)
     if as_json:
         print_json([{**_entry(path, each), "champion": path.name == champion} for path, each in found])

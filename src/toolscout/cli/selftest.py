@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from toolscout.checks.selftest import Selftest, floor, read_floor, selftest
 from toolscout.cli.output import json_option, print_json, progress, table, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
-from toolscout.selftest import Selftest, floor, read_floor, selftest
 
 
 @click.command("selftest")

@@ -42,8 +42,8 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
         require(package, "server")
     import anyio
 
-    from toolscout.listening import names_of, serve
-    from toolscout.policy import Policies
+    from toolscout.access.http import names_of, serve
+    from toolscout.access.policy import Policies
     from toolscout.server import Limits, Service, app
 
     results: Path | None = options["results"]

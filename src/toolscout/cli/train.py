@@ -40,11 +40,11 @@ def train_command(
 
     Training queries whose text a test query repeats are left out.
     """
+    from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.dataset import NoTool
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.fit import fit, lesson, prepared
+    from toolscout.recipes.fit import fit, lesson, prepared
     from toolscout.sources.folder import read_tools
-    from toolscout.vectors import VectorStore
 
     if Path(out).resolve() in (Path.cwd(), *Path.cwd().parents):
         raise ConfigError(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from toolscout import listening
+from toolscout.access import http
+from toolscout.access.http import CHALLENGE, credential_of, names_of, origins_of
+from toolscout.access.policy import Policies
 from toolscout.errors import Denied
 from toolscout.gateway.openapi import MARK
-from toolscout.listening import CHALLENGE, credential_of, names_of, origins_of
-from toolscout.policy import Policies
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -82,4 +82,4 @@ async def serve(server: Server[Any], policies: Policies, host: str, port: int, m
         ConfigError: if anybody could come in from elsewhere, or the port is taken.
     """
     door = app(server, policies, names_of(host, more))
-    await listening.serve(door, policies, host, port, extra="mcp", patience=PATIENCE)
+    await http.serve(door, policies, host, port, extra="mcp", patience=PATIENCE)

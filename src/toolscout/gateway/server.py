@@ -18,15 +18,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from toolscout.access.policy import LOCAL, Caller, Policies
+from toolscout.catalogue.store import Catalogue, Origin
 from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, advice
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.upstream import NAME, Upstreams
-from toolscout.journal import redact
-from toolscout.policy import LOCAL, Caller, Policies
+from toolscout.journal.journal import redact
 from toolscout.scout import Scout
-from toolscout.store import Catalogue, Origin
 from toolscout.types import Search, Tool
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout.trust import sanitise
+from toolscout.catalogue.screening import sanitise
 from toolscout.types import Tool, digest
 
 __all__ = [

@@ -16,10 +16,10 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolscout.catalogue.store import Changes, Origin
 from toolscout.errors import SourceError, Unavailable
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, Server, connect
-from toolscout.store import Changes, Origin
 
 if TYPE_CHECKING:
     import anyio

@@ -19,17 +19,18 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from toolscout import models, recipes
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, Qrels, drop_leaks
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError, require
 from toolscout.lab.machine import peak_mb, percentiles, reset_peak, resident_mb
 from toolscout.methods import Parts, masstool
-from toolscout.pipeline import Stage
-from toolscout.store import Catalogue
+from toolscout.models import model_store
+from toolscout.recipes import registry
+from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
-from toolscout.vectors import VectorStore
 
 __all__ = ["FIRST", "box", "cost", "failures", "fitted", "geometry", "intents", "stage_costs"]
 
@@ -265,7 +266,7 @@ def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
         those that the model has, → points [x, y]; `cosine`: two parts → the mean cosine of the two of a query.
     """
     test = _sampled(dataset.split("test"), SHOWN, np.random.default_rng(seed))
-    parts = masstool.meanings(models.load(folder), [dataset.queries[query] for query in test])
+    parts = masstool.meanings(model_store.load(folder), [dataset.queries[query] for query in test])
     pairs = itertools.combinations(parts, 2)
     return {
         "n_queries": len(parts["graph"]),
@@ -288,12 +289,12 @@ def fitted(folder: Path | None, recipe: str | None) -> tuple[str, str | None]:
         UserError: for neither, a folder that is no model, or one of another recipe.
     """
     if folder is None:
-        chosen = recipes.recipe(recipe or "hybrid")
+        chosen = registry.recipe(recipe or "hybrid")
         return chosen.name, chosen.encoder
-    manifest = models.read_manifest(folder)
+    manifest = model_store.read_manifest(folder)
     if recipe and recipe != manifest.recipe:
         raise UserError(f"{folder}: expected a model of {recipe}, found one of {manifest.recipe}")
-    return manifest.recipe, manifest.encoder.name if manifest.encoder else recipes.recipe(manifest.recipe).encoder
+    return manifest.recipe, manifest.encoder.name if manifest.encoder else registry.recipe(manifest.recipe).encoder
 
 
 def cost(
@@ -325,10 +326,10 @@ def cost(
     """
     before = resident_mb()
     parts = Parts(Catalogue.of(tools), encoder, settings or Settings(), vectors, model=model)
-    if recipes.recipe(recipe).encodes:
+    if registry.recipe(recipe).encodes:
         parts = dataclasses.replace(parts, encoder=parts.loaded())
     say(f"building {recipe} over {len(tools):,} tools")
-    stage = recipes.build(recipe, parts)
+    stage = registry.build(recipe, parts)
     built = resident_mb()
     step = max(1, len(texts) // TIMED)
     say(f"searching {len(texts[::step][:TIMED]):,} queries, one at a time")

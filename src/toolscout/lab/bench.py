@@ -16,7 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout import metrics, recipes
+from toolscout import metrics
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.checks.results import write_json
 from toolscout.config import Settings
 from toolscout.dataset import (
     Dataset,
@@ -29,18 +32,16 @@ from toolscout.dataset import (
     write_detect,
     write_run,
 )
+from toolscout.encoders.pair_cache import Readings
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
-from toolscout.lab.fit import asked, fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
-from toolscout.lab.results import write_json
-from toolscout.methods.feedback import degraded
-from toolscout.models import Model, keys, places
-from toolscout.pipeline import Cut, Stage
-from toolscout.readings import Readings
+from toolscout.methods.feedback.loop import degraded
+from toolscout.models.model_store import Model, keys, places
+from toolscout.recipes import registry
+from toolscout.recipes.fit import asked, fit, lesson, on_shelf, prepared
+from toolscout.search.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.types import Search, Tool
-from toolscout.vectors import VectorStore
 
 __all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "run", "shares_tools"]
 
@@ -101,7 +102,7 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """What makes two jobs of one label the same."""
-        chosen = recipes.recipe(self.recipe)
+        chosen = registry.recipe(self.recipe)
         return {
             "dataset": self.dataset.name,
             "recipe": self.recipe,
@@ -182,7 +183,7 @@ def run(
         say(f"{job.dataset.name}: {job.label}: measured again, for other defaults stood behind it: {_shown(other)}")
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool: expected queries to train on, found --folds too: leave one of them out")
-    if job.no_tool and recipes.recipe(job.recipe).judges and asked(job.recipe, job.changes).get("need") == 0:
+    if job.no_tool and registry.recipe(job.recipe).judges and asked(job.recipe, job.changes).get("need") == 0:
         raise ConfigError("--no-tool: expected a weight above 0 for what judges the need, found need=0: leave one out")
     qrels = job.dataset.split(job.split)
     tools = _tools(job.dataset, qrels)
@@ -334,7 +335,7 @@ def _other_defaults(job: Job, held: Mapping[str, Any]) -> dict[str, tuple[Any, A
 
     A result names no settings of what its fit went on from: a change of those is not seen.
     """
-    if recipes.recipe(job.recipe).fit is None or not held.get("fitted"):
+    if registry.recipe(job.recipe).fit is None or not held.get("fitted"):
         return {}
     found = {name: each["value"] for name, each in held["fitted"][0]["settings"].items()}
     now = msgspec.json.decode(msgspec.json.encode(asked(job.recipe, job.changes)))
@@ -384,8 +385,8 @@ def _parts(
     def told(text: str) -> None:
         say(f"{job.dataset.name}: {job.label}: {text}")
 
-    chosen = recipes.recipe(job.recipe)
-    parts = recipes.Parts(
+    chosen = registry.recipe(job.recipe)
+    parts = registry.Parts(
         Catalogue.of(tools),
         job.encoder or chosen.encoder or job.settings.encoder,
         job.settings,
@@ -401,7 +402,7 @@ def _parts(
     if chosen.fit is None:
         told(f"indexing {len(tools):,} tools")
         started = time.perf_counter()
-        stage = recipes.build(job.recipe, parts, job.changes)
+        stage = registry.build(job.recipe, parts, job.changes)
         _check_need(job, stage)
         yield _Part(stage >> Cut(DEPTH), list(qrels), time.perf_counter() - started, None)
     elif folds is None:
@@ -413,7 +414,7 @@ def _parts(
 
 def _fit(
     job: Job,
-    parts: recipes.Parts,
+    parts: registry.Parts,
     tools: Sequence[Tool],
     scored: list[str],
     train: list[str] | None,
@@ -433,7 +434,7 @@ def _fit(
     """
     source = job.train_on or job.dataset
     known = _tools(source, {}) if job.train_on else tools
-    if job.train_on and not recipes.recipe(job.recipe).transfers and not shares_tools(source, job.dataset):
+    if job.train_on and not registry.recipe(job.recipe).transfers and not shares_tools(source, job.dataset):
         raise ConfigError(
             f"--train-on: expected a recipe that serves tools it was not fitted on, found {job.recipe}, and "
             f"{source.name} and {job.dataset.name} share no tool: use another recipe"
@@ -460,7 +461,7 @@ def _fit(
         say=say,
     )
     model = fit(on_shelf(task))
-    stage = recipes.build(job.recipe, dataclasses.replace(parts, model=model.folder))
+    stage = registry.build(job.recipe, dataclasses.replace(parts, model=model.folder))
     _check_need(job, stage)
     return _Part(stage >> Cut(DEPTH), scored, model.manifest.fit_seconds, model)
 

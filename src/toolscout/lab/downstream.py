@@ -22,7 +22,7 @@ from toolscout.lab.runners import MOST_RESULT, TYPICAL, Runner
 from toolscout.lab.synth import chance
 from toolscout.llm import LLM, Message, ToolCall, card, prompt, quoted
 from toolscout.metrics import bootstrap_ci
-from toolscout.pipeline import Stage
+from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
 __all__ = ["Condition", "Episode", "Task", "act", "condition", "measure", "summary"]

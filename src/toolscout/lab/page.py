@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.lab.results import PUBLISHED, TRAINED, UNTRAINED, Result, SweepResult
+from toolscout.checks.results import PUBLISHED, TRAINED, UNTRAINED, Result, SweepResult
 from toolscout.metrics import MEASURES
 from toolscout.sources import Problem
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from toolscout import recipes
+from toolscout.checks.results import Result
 from toolscout.lab import charts
 from toolscout.lab.page import Image, few, head
-from toolscout.lab.results import Result
 from toolscout.methods.crossencoder import Options
+from toolscout.recipes import registry
 
 __all__ = ["parent_charts"]
 
@@ -145,7 +145,7 @@ def _first_stage(result: Result, known: Sequence[Result]) -> Result | None:
     """The result of a Rerank-m's first stage alone, fitted the same way; None: there is none."""
     settings = _settings(result)
     name = settings.get(BELOW.rstrip("."), Options().base)
-    recipe = recipes.RECIPES.get(name) if isinstance(name, str) else None
+    recipe = registry.RECIPES.get(name) if isinstance(name, str) else None
     if recipe is None or "base" in settings:
         return None
     below = {key.removeprefix(BELOW): value for key, value in settings.items() if key.startswith(BELOW)}

@@ -19,20 +19,22 @@ from typing import Any, Final
 import msgspec
 
 import toolscout
-from toolscout import metrics, models, recipes
+from toolscout import metrics
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.checks.results import SWEEP, write_json
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
+from toolscout.encoders.pair_cache import Readings
 from toolscout.errors import ConfigError, NotFound, UserError, require
-from toolscout.lab.fit import OF_BASE, Lesson, asked, fit, lesson, on_shelf, prepared
 from toolscout.lab.machine import commit, machine, versions
-from toolscout.lab.results import SWEEP, write_json
 from toolscout.methods import JUDGED, Parts
-from toolscout.pipeline import Cut
-from toolscout.readings import Readings
+from toolscout.models import model_store
+from toolscout.recipes import registry
+from toolscout.recipes.fit import OF_BASE, Lesson, asked, fit, lesson, on_shelf, prepared
+from toolscout.search.pipeline import Cut
 from toolscout.sources.folder import read_tools
-from toolscout.store import Catalogue
 from toolscout.types import Search
-from toolscout.vectors import VectorStore
 
 __all__ = ["ENCODER", "OBJECTIVE", "Sweep", "sweep"]
 
@@ -136,7 +138,7 @@ def sweep(
 
 def _check(job: Sweep) -> None:
     """Refuse what the recipe does not know before anything is paid."""
-    chosen = recipes.recipe(job.recipe)
+    chosen = registry.recipe(job.recipe)
     for name, values in job.over.items():
         if not values:
             raise ConfigError(f"--over {name}: expected values, found none: write {name}=V1,V2")
@@ -157,7 +159,7 @@ def _check(job: Sweep) -> None:
     if chosen.fit is not None:
         for settings in job.grid:
             own = {**job.changes, **settings}
-            recipes.resolve(
+            registry.resolve(
                 job.recipe,
                 {name: value for name, value in own.items() if name != ENCODER and not name.startswith(OF_BASE)},
             )
@@ -202,7 +204,7 @@ class _Book:
         Raises:
             UserError: if it is another one's.
         """
-        job, chosen = self.job, recipes.recipe(self.job.recipe)
+        job, chosen = self.job, registry.recipe(self.job.recipe)
         identity = {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
@@ -214,7 +216,7 @@ class _Book:
             "settings": dict(job.changes),
             **({"asked": asked(job.recipe, job.changes)} if chosen.fit is not None else {}),
             "data": self.learned.fingerprint,
-            "catalogue": models.catalogue_mark(self.learned.tools),
+            "catalogue": model_store.catalogue_mark(self.learned.tools),
             **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),
         }
         wanted = msgspec.json.decode(msgspec.json.encode(identity))
@@ -318,7 +320,7 @@ class _Book:
     def result(self) -> dict[str, Any]:
         """The result file's content; trials in the order of the grid."""
         job, done = self.job, self.done()
-        chosen = recipes.recipe(job.recipe)
+        chosen = registry.recipe(job.recipe)
         trials = [
             {
                 "settings": self.grid[key],
@@ -373,7 +375,7 @@ def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Calla
     changes = {**job.changes, **{name: value for name, value in settings.items() if name != ENCODER}}
     encoder = settings.get(ENCODER, job.encoder)
     vectors = VectorStore(job.settings.home / "bench")
-    if recipes.recipe(job.recipe).fit is None:
+    if registry.recipe(job.recipe).fit is None:
         return _unfitted(job, learned, encoder, changes, vectors)
     task = on_shelf(
         prepared(
@@ -399,12 +401,12 @@ def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Calla
 def _unfitted(
     job: Sweep, learned: Lesson, encoder: str | None, changes: Mapping[str, Any], vectors: VectorStore
 ) -> _Judged:
-    chosen, texts = recipes.recipe(job.recipe), learned.dataset.queries
+    chosen, texts = registry.recipe(job.recipe), learned.dataset.queries
     parts = Parts(Catalogue.of(learned.tools), encoder or chosen.encoder or job.settings.encoder, job.settings, vectors)
     if encoder:
         parts = dataclasses.replace(parts, encoder=parts.loaded())
     started = time.perf_counter()
-    stage = recipes.build(job.recipe, parts, changes) >> Cut(DEPTH)
+    stage = registry.build(job.recipe, parts, changes) >> Cut(DEPTH)
     seconds = time.perf_counter() - started
     queries = list(learned.dev)
     ranking: dict[str, list[str]] = {}

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
-from toolscout import recipes
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, shares_tools
+from toolscout.recipes import registry
 
 __all__ = ["SHOWN", "jobs"]
 
@@ -36,7 +36,7 @@ def jobs(first: Job, targets: Sequence[Dataset]) -> list[Job]:
     if first.folds:
         raise ConfigError("--train-on: expected one dataset to fit on, found --folds too: leave one of them out")
     others = [each for each in targets if each.name != source.name]
-    chosen = recipes.recipe(first.recipe)
+    chosen = registry.recipe(first.recipe)
     if chosen.fit and not chosen.transfers and others and not any(shares_tools(source, each) for each in others):
         raise ConfigError(
             f"--train-on: expected a recipe that serves tools it was not fitted on, found {first.recipe}, which learns "

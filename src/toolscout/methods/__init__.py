@@ -24,18 +24,19 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 import toolscout
-from toolscout import encoders, metrics, models
+from toolscout import encoders, metrics
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.dataset import NoTool, Qrels
 from toolscout.encoders import Encoder, Vectors, encode_tools
+from toolscout.encoders.pair_cache import Readings
 from toolscout.errors import ConfigError, StoreError
-from toolscout.evidence import Example
-from toolscout.models import Data, Model, Setting
-from toolscout.pipeline import Stage
-from toolscout.readings import Readings
-from toolscout.store import Catalogue
+from toolscout.journal.evidence import Example
+from toolscout.models import model_store
+from toolscout.models.model_store import Data, Model, Setting
+from toolscout.search.pipeline import Stage
 from toolscout.types import Tool, digest
-from toolscout.vectors import VectorStore
 
 __all__ = ["Base", "Fitting", "Parts", "options"]
 
@@ -100,7 +101,7 @@ class Parts:
         assert self.build is not None
         if not folder.exists():
             return self.build(name, dataclasses.replace(self, model=None))
-        parts, mark = dataclasses.replace(self, model=folder), models.read_manifest(folder).encoder
+        parts, mark = dataclasses.replace(self, model=folder), model_store.read_manifest(folder).encoder
         if mark is not None and (isinstance(self.encoder, str) or self.encoder.fingerprint != mark.fingerprint):
             parts = dataclasses.replace(parts, encoder=mark.name)
         return self.build(name, parts)
@@ -134,7 +135,7 @@ class Parts:
                 f"expected a fitted model, found none: run  toolscout train {self.recipe} --data DIR --out MODEL_DIR"
             )
         tools = self.catalogue.tools() if bound else None
-        return models.load(self.model, recipe=self.recipe, encoder=encoder, catalogue=tools)
+        return model_store.load(self.model, recipe=self.recipe, encoder=encoder, catalogue=tools)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Base:
     def save(self, folder: Path) -> None:
         """Put its model into a model's folder, where `Parts.base` finds it."""
         if self.model is not None:
-            models.put(self.model.folder, folder / BASE)
+            model_store.put(self.model.folder, folder / BASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +223,7 @@ class Fitting:
         """What makes two fits the same: recipe, settings, seed, encoder, data, catalogue, version, no-tool queries."""
         encoder = self.encoder if isinstance(self.encoder, str) else self.encoder.fingerprint
         settings = msgspec.structs.asdict(self.options)
-        data = [self.data.fingerprint, models.catalogue_mark(self.tools), *([self.base.job] if self.base else [])]
+        data = [self.data.fingerprint, model_store.catalogue_mark(self.tools), *([self.base.job] if self.base else [])]
         if self.no_tool is not None:
             data.append(self.no_tool.fingerprint)
         recipe = self.recipe if self.revision == 1 else f"{self.recipe}/{self.revision}"
@@ -261,7 +262,7 @@ class Fitting:
 
     def save(
         self,
-        arrays: models.Arrays,
+        arrays: model_store.Arrays,
         *,
         metrics: Mapping[str, float],
         encoder: Encoder | None = None,
@@ -289,7 +290,7 @@ class Fitting:
             for name, value in msgspec.structs.asdict(self.options).items()
         }
         data = msgspec.structs.replace(self.data, refit=refit)
-        model = models.save(
+        model = model_store.save(
             self.out,
             recipe=self.recipe,
             job=self.identity,

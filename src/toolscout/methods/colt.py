@@ -18,15 +18,15 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.encoders import Vectors, unit_rows
-from toolscout.fusion import DEPTH
 from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
 from toolscout.methods import Fitting, Parts, dpr
 from toolscout.methods.dpr import FittedEncoder
-from toolscout.methods.novelty import behind, margin
-from toolscout.methods.sets import Sets
-from toolscout.methods.tuning import FOLDER, Amount, Graphs, about, kept, trained, tunable
-from toolscout.pipeline import Retrieve, Stage
+from toolscout.methods.shared.novelty import behind, margin
+from toolscout.methods.shared.tool_sets import Sets
+from toolscout.methods.shared.tuning import FOLDER, Amount, Graphs, about, kept, trained, tunable
+from toolscout.search.fusion import DEPTH
+from toolscout.search.pipeline import Retrieve, Stage
 from toolscout.types import Tool, digest, render
 
 __all__ = ["Options", "fit", "make"]

@@ -23,17 +23,28 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout import metrics
+from toolscout.abstain.logistic import logistic, sigmoid
 from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
+from toolscout.encoders.pair_cache import Reader, Readings, kept
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.fusion import DEPTH
 from toolscout.methods import BASE, JUDGED, Fitting, Parts
-from toolscout.methods.logistic import logistic, sigmoid
-from toolscout.methods.ranked import Ranked, trust
-from toolscout.methods.tuning import FOLDER, Batch, Count, Positive, Tuning, Whole, about, tower_of, trained, tunable
-from toolscout.models import Model
-from toolscout.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
-from toolscout.readings import Reader, Readings, kept
+from toolscout.methods.shared.reranking import Ranked, trust
+from toolscout.methods.shared.tuning import (
+    FOLDER,
+    Batch,
+    Count,
+    Positive,
+    Tuning,
+    Whole,
+    about,
+    tower_of,
+    trained,
+    tunable,
+)
+from toolscout.models.model_store import Model
+from toolscout.search.fusion import DEPTH
+from toolscout.search.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
 from toolscout.types import Search, Tool, digest, render
 
 if TYPE_CHECKING:

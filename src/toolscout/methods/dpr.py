@@ -20,9 +20,9 @@ from toolscout.encoders import Kind, Vectors, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
-from toolscout.methods import Base, Fitting, Parts, plain
-from toolscout.methods.novelty import behind, margin
-from toolscout.methods.tuning import (
+from toolscout.methods import Base, Fitting, Parts, zero_shot
+from toolscout.methods.shared.novelty import behind, margin
+from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
     Batch,
@@ -36,8 +36,8 @@ from toolscout.methods.tuning import (
     trained,
     tunable,
 )
-from toolscout.models import Model
-from toolscout.pipeline import Stage
+from toolscout.models.model_store import Model
+from toolscout.search.pipeline import Stage
 from toolscout.types import Tool, digest, render
 
 __all__ = ["BRINGS", "STYLE", "FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make", "nearest"]
@@ -168,7 +168,9 @@ def _by_words(job: Fitting, place: Mapping[str, int]) -> list[npt.NDArray[np.int
 def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     """The nearest tools by the fitted encoder."""
     model = parts.load(bound=False)
-    return behind(plain.dense(dataclasses.replace(parts, encoder=encoder_of(model)), {"style": STYLE}), parts, model)
+    return behind(
+        zero_shot.dense(dataclasses.replace(parts, encoder=encoder_of(model)), {"style": STYLE}), parts, model
+    )
 
 
 def encoder_of(model: Model) -> FittedEncoder:

@@ -24,19 +24,19 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout import metrics
+from toolscout.abstain.calibration import floors, platt
 from toolscout.encoders import Encoder, Vectors, unit_rows
-from toolscout.evidence import Example
-from toolscout.fusion import DEPTH
 from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
+from toolscout.journal.evidence import Example
 from toolscout.methods import Fitting, Parts, dpr
-from toolscout.methods.calibration import floors, platt
 from toolscout.methods.dpr import FittedEncoder
-from toolscout.methods.sets import Sets
-from toolscout.methods.tuning import FOLDER, Amount, Count, Graphs, Positive, Whole, about, kept, trained
-from toolscout.methods.usage import softmax
-from toolscout.models import Model
-from toolscout.pipeline import Detect, Floors, Retrieve, Stage
+from toolscout.methods.shared.tool_sets import Sets
+from toolscout.methods.shared.tuning import FOLDER, Amount, Count, Graphs, Positive, Whole, about, kept, trained
+from toolscout.methods.shared.usage import softmax
+from toolscout.models.model_store import Model
+from toolscout.search.fusion import DEPTH
+from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import Tool, digest, render
 
 __all__ = ["Options", "Pool", "Reader", "fit", "make", "meanings"]

@@ -15,8 +15,8 @@ import numpy as np
 from toolscout import encoders
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.sets import WEIGHTS, Sets
-from toolscout.methods.tuning import (
+from toolscout.methods.shared.tool_sets import WEIGHTS, Sets
+from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
     Batch,
@@ -30,8 +30,8 @@ from toolscout.methods.tuning import (
     trained,
     tunable,
 )
-from toolscout.methods.usage import DESCRIBED, Floats, Rows, Study, TunedBlend, best, picked, softmax, stage
-from toolscout.pipeline import Stage
+from toolscout.methods.shared.usage import DESCRIBED, Floats, Rows, Study, TunedBlend, best, picked, softmax, stage
+from toolscout.search.pipeline import Stage
 from toolscout.types import digest
 
 __all__ = ["Options", "fit", "make"]

@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.sets import WEIGHTS, Sets
-from toolscout.methods.tuning import Amount, Count, Positive
-from toolscout.methods.usage import Blend, Floats, Rows, Study, best, picked, softmax, stage
-from toolscout.pipeline import Stage
+from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
+from toolscout.methods.shared.tool_sets import WEIGHTS, Sets
+from toolscout.methods.shared.tuning import Amount, Count, Positive
+from toolscout.methods.shared.usage import Blend, Floats, Rows, Study, best, picked, softmax, stage
+from toolscout.search.pipeline import Stage
 
 __all__ = ["Options", "fit", "make"]
 

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from toolscout.indexes import top_k
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.tuning import Amount, Count
-from toolscout.methods.usage import Blend, Floats, Rows, Study, Usage, best, picked, stage
-from toolscout.pipeline import Stage
+from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
+from toolscout.methods.shared.tuning import Amount, Count
+from toolscout.methods.shared.usage import Blend, Floats, Rows, Study, Usage, best, picked, stage
+from toolscout.search.pipeline import Stage
 
 __all__ = ["Log", "Options", "fit", "make"]
 

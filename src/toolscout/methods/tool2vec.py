@@ -17,7 +17,7 @@ from toolscout import encoders
 from toolscout.encoders import Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Fitting, Parts
-from toolscout.methods.tuning import (
+from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
     Batch,
@@ -30,7 +30,7 @@ from toolscout.methods.tuning import (
     trained,
     tunable,
 )
-from toolscout.methods.usage import (
+from toolscout.methods.shared.usage import (
     DESCRIBED,
     Blend,
     Floats,
@@ -43,7 +43,7 @@ from toolscout.methods.usage import (
     softmax,
     stage,
 )
-from toolscout.pipeline import Stage
+from toolscout.search.pipeline import Stage
 from toolscout.types import digest
 
 __all__ = ["Options", "TunedOptions", "fit", "fit_tuned", "make"]

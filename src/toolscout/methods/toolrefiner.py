@@ -26,10 +26,9 @@ import numpy.typing as npt
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.fusion import DEPTH
 from toolscout.methods import BASE, Fitting, Parts
-from toolscout.methods.ranked import Ranked, placed, trust
-from toolscout.methods.tuning import (
+from toolscout.methods.shared.reranking import Ranked, placed, trust
+from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
     Batch,
@@ -44,8 +43,9 @@ from toolscout.methods.tuning import (
     tunable,
 )
 from toolscout.metrics import PerQuery
-from toolscout.models import Model
-from toolscout.pipeline import Rerank, Stage
+from toolscout.models.model_store import Model
+from toolscout.search.fusion import DEPTH
+from toolscout.search.pipeline import Rerank, Stage
 from toolscout.types import Search, Tool, digest, render
 
 __all__ = ["Options", "fit", "make"]

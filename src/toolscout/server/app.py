@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route as Address
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolscout.access.policy import Caller, Rules
 from toolscout.errors import (
     ConfigError,
     Denied,
@@ -29,7 +30,6 @@ from toolscout.errors import (
     Unavailable,
     UserError,
 )
-from toolscout.policy import Caller, Rules
 from toolscout.server import openapi
 from toolscout.server.door import Door
 from toolscout.server.page import FILES, page_file

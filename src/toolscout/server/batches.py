@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 
-from toolscout.policy import Caller
+from toolscout.access.policy import Caller
 from toolscout.scout import Scout
 from toolscout.types import Search
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from toolscout.access.policy import Caller
+from toolscout.catalogue.store import allows
+from toolscout.checks.lint import Lint, lint
 from toolscout.errors import NotFound
-from toolscout.lint import Lint, lint
-from toolscout.policy import Caller
 from toolscout.server.service import Ask, Service
 from toolscout.server.shapes import (
     LintRequest,
@@ -21,7 +22,6 @@ from toolscout.server.shapes import (
     TreeAnswer,
     TreeRequest,
 )
-from toolscout.store import allows
 from toolscout.types import Tool
 
 __all__ = ["findability", "present", "sources", "tool", "tools", "tree"]

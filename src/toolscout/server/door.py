@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from toolscout.access.http import CHALLENGE, credential_of, origins_of
+from toolscout.access.policy import Caller, Policies
 from toolscout.errors import Denied
-from toolscout.listening import CHALLENGE, credential_of, origins_of
-from toolscout.policy import Caller, Policies
 from toolscout.server.service import Refused
 
 __all__ = ["Door"]

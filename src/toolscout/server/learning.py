@@ -6,10 +6,11 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from toolscout import champion, learn, models
+from toolscout.access.policy import Caller
 from toolscout.errors import Changed
-from toolscout.models import Manifest
-from toolscout.policy import Caller
+from toolscout.learn import loop
+from toolscout.models import champion, model_store
+from toolscout.models.model_store import Manifest
 from toolscout.server.service import Ask, Refused, Service
 from toolscout.server.shapes import (
     LearningAnswer,
@@ -37,7 +38,7 @@ async def shelf(ask: Ask[Nothing]) -> ModelsAnswer:
 
 def _shelf(service: Service) -> ModelsAnswer:
     way, notice = service.scout.serving()
-    found = models.list_models(service.scout.settings.home / "models")
+    found = model_store.list_models(service.scout.settings.home / "models")
     job = way.manifest.job if way.manifest else None
     serves = way.model.resolve() if way.model else None
     rows = [_row(path, each, path.resolve() == serves) for path, each in found]
@@ -68,7 +69,7 @@ async def told(ask: Ask[Nothing]) -> LearningAnswer:
 def _told(service: Service) -> LearningAnswer:
     scout = service.scout
     home, overruled = scout.settings.home, not scout.ways.unnamed(None, None)
-    return LearningAnswer(champion.history(home), overruled, learn.last(home))
+    return LearningAnswer(champion.history(home), overruled, loop.last(home))
 
 
 async def promote(ask: Ask[PromoteRequest]) -> Serving:
@@ -111,7 +112,7 @@ async def results(ask: Ask[Nothing]) -> ResultsAnswer:
 
 
 def _results(folder: Path) -> ResultsAnswer:
-    from toolscout.lab.results import read_results
+    from toolscout.checks.results import read_results
 
     found, problems = read_results(folder)
     rows = [

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from toolscout.lint import Lint
+from toolscout.checks.lint import Lint
 from toolscout.server import catalogue, learning, search, shapes, state, usage
 
 __all__ = ["JSON", "LINES", "ROUTES", "Route"]

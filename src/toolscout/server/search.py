@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from toolscout.access.policy import Caller
 from toolscout.errors import NotFound, StoreError
-from toolscout.policy import Caller
+from toolscout.search.why import Why
 from toolscout.server.catalogue import present
 from toolscout.server.service import Ask, Refused, Service
 from toolscout.server.shapes import BatchRequest, SearchRequest, WhyRequest
 from toolscout.types import Search, as_json
-from toolscout.why import Why
 
 __all__ = ["batch", "search", "why"]
 

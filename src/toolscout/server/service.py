@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
+from toolscout.access.policy import Caller, Policies
 from toolscout.errors import ToolscoutError, Unavailable
-from toolscout.policy import Caller, Policies
 from toolscout.scout import Scout
 from toolscout.server.batches import Batches
 from toolscout.server.limits import Buckets, Limits

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from toolscout.champion import Promotion
-from toolscout.learn import Report
+from toolscout.learn.loop import Report
+from toolscout.models.champion import Promotion
 from toolscout.types import Answer, Explanation, Hints
 
 __all__ = ["ALONE", "MOST_QUERIES"]

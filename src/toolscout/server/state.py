@@ -11,7 +11,7 @@ from toolscout.server.shapes import Health, Me, Nothing, Ready
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from toolscout.policy import Caller
+    from toolscout.access.policy import Caller
 
 __all__ = ["health", "me", "metrics", "ready"]
 

@@ -9,9 +9,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from toolscout.access.policy import Caller
 from toolscout.errors import NotFound
-from toolscout.journal import MOST_EVENTS, Imported
-from toolscout.policy import Caller
+from toolscout.journal.journal import MOST_EVENTS, Imported
 from toolscout.server.catalogue import present
 from toolscout.server.service import Ask, Refused, Service
 from toolscout.server.shapes import (

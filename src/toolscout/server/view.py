@@ -9,10 +9,10 @@ from urllib.parse import quote, unquote
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.access.policy import LOCAL, Caller
+from toolscout.catalogue.store import Catalogue, Store
 from toolscout.errors import NotFound
-from toolscout.policy import LOCAL, Caller
 from toolscout.server.shapes import Node, Row
-from toolscout.store import Catalogue, Store
 from toolscout.types import Tool
 
 __all__ = ["View", "Views", "key_of"]

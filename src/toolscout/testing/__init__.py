@@ -9,7 +9,7 @@ import numpy as np
 
 from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.errors import SourceError
-from toolscout.pipeline import Stage
+from toolscout.search.pipeline import Stage
 from toolscout.sources import Reading
 from toolscout.testing.scripted import Faults, ScriptedLLM
 from toolscout.testing.server import ScriptedServer

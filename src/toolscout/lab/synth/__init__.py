@@ -25,9 +25,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 import toolscout
+from toolscout.checks.results import write_json
 from toolscout.dataset import HEADER
 from toolscout.errors import BadReply, ConfigError
-from toolscout.lab.results import write_json
 from toolscout.lab.synth.filters import Sieve, lengths
 from toolscout.llm import LLM
 from toolscout.llm.prompts import version

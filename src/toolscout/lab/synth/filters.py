@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from toolscout.names import Names
-from toolscout.pipeline import Stage
-from toolscout.store import Catalogue
+from toolscout.catalogue.store import Catalogue
+from toolscout.search.exact_names import Names
+from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
 __all__ = ["Near", "Sieve", "normalised"]

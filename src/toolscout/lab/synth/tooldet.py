@@ -19,10 +19,10 @@ import msgspec
 import numpy as np
 
 import toolscout
+from toolscout.checks.results import write_json
 from toolscout.database import now
 from toolscout.encoders import Encoder
 from toolscout.errors import BadReply, ConfigError, NotFound, SourceError
-from toolscout.lab.results import write_json
 from toolscout.lab.synth import lines, refuse_other
 from toolscout.lab.synth.filters import Near, lengths
 from toolscout.llm import LLM, prompt

@@ -1,0 +1,283 @@
+"""Whether a request needs a tool at all, and whether any tool of the catalogue does what it asks: two probabilities.
+
+Both come from a logistic regression on how the catalogue scores the request (`toolscout.abstain.score_features`); the first also knows
+what the words of the request mean, by another one on its vector. Only the bundled encoder and BM25 are asked, so that
+the decision is the same whatever encoder and recipe rank the hits. A request is turned away if a probability lies below
+its floor, and the floors follow from a budget: the share of requests that need a tool, and have one, that may be lost.
+Which of the two answers it then gets depends on the request alone: whether such requests need tools elsewhere.
+
+The numbers that come with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file says
+on what. They say nothing (None) where they would guess: of tools that the request names, of a request none of whose
+words the encoder knows, as in most languages but English, and where no tool is visible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.abstain import calibration
+from toolscout.abstain.logistic import sigmoid
+from toolscout.abstain.score_features import Signals
+from toolscout.encoders import Encoder, Vectors
+from toolscout.encoders.static import StaticEncoder
+from toolscout.errors import StoreError
+from toolscout.indexes import Mask
+from toolscout.methods import Parts
+from toolscout.methods.zero_shot import tool_index, word_index
+from toolscout.models import model_store
+from toolscout.search.exact_names import EXACT, selected
+from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
+from toolscout.types import Search
+
+__all__ = [
+    "BUNDLED",
+    "FORMAT",
+    "Decision",
+    "Judge",
+    "Linear",
+    "bundled",
+    "columns",
+    "floors_of",
+    "judge",
+    "read",
+    "wishes",
+]
+
+Floats = npt.NDArray[np.float64]
+BUNDLED: Final = Path(__file__).with_name("data") / "decision.json"
+FORMAT: Final = "decision/1"
+VIEW: Final = "static"
+CLIP: Final = 4.0  # deviations: beyond, a number says no more
+GROWN: Final = 2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
+NEVER: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
+
+
+class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A logistic regression on numbers by name: each less its mean, in deviations, at most 4 of them.
+
+    Attributes:
+        columns: names of the numbers.
+        means: of each.
+        deviations: of each, above 0.
+        weights: of each.
+        shift: the constant. Weights and shift are calibrated: the logistic of their sum is a probability where both
+            classes are equally frequent.
+    """
+
+    columns: tuple[str, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    weights: tuple[float, ...]
+    shift: float
+
+    def logits(self, table: Mapping[str, Floats]) -> Floats:
+        """(n,) of numbers by name, (n,) each."""
+        rows = np.stack([table[name] for name in self.columns], axis=1)
+        scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -CLIP, CLIP)
+        return np.asarray((scaled * np.array(self.weights)).sum(axis=1) + self.shift)
+
+
+class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is fitted: plain numbers.
+
+    Attributes:
+        format: `FORMAT`.
+        about: what it was fitted on and by which command; JSON values.
+        encoders: view → fingerprint of the encoder that its numbers belong to.
+        wishes: view → the weights of a query's vector and their constant; the sum is the number `wish.<view>`.
+        need: of numbers → whether a tool is needed.
+        fit: of numbers → whether one of the catalogue fits.
+        floors: probabilities below which a request is turned away, by budget.
+    """
+
+    format: str
+    about: dict[str, Any]
+    encoders: dict[str, str]
+    wishes: dict[str, tuple[float, ...]]
+    need: Linear
+    fit: Linear
+    floors: Floors
+
+    def judged(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+        """(need, fit), (n,) each, of `columns`."""
+        return sigmoid(self.need.logits(table)), sigmoid(self.fit.logits(table))
+
+
+def columns(
+    names: Sequence[str], rows: Floats, vectors: Mapping[str, Vectors], wishes: Mapping[str, Sequence[float] | Floats]
+) -> dict[str, Floats]:
+    """Numbers by name: those of the signals, and `wish.<view>` of the queries' vectors.
+
+    Args:
+        names: of the columns of the rows.
+        rows: (n, columns).
+        vectors: view → (n, d).
+        wishes: view → d weights and a constant.
+    """
+    table = {name: rows[:, number] for number, name in enumerate(names)}
+    for view, weights in wishes.items():
+        held = np.asarray(weights, dtype=np.float64)
+        table[f"wish.{view}"] = (vectors[view] * held[:-1]).sum(axis=1) + held[-1]
+    return table
+
+
+def wishes(table: Mapping[str, Floats]) -> Floats:
+    """(n,) of `columns`: above 0 where a request is like those that need tools, whatever this catalogue has."""
+    return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
+
+
+def read(file: Path = BUNDLED) -> Decision:
+    """A decision that was written as JSON.
+
+    Raises:
+        StoreError: if it is none, or damaged.
+    """
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=Decision)
+        sizes = [{len(getattr(each, name)) for name in each.__struct_fields__[:4]} for each in (found.need, found.fit)]
+        whole = found.format == FORMAT and all(len(size) == 1 for size in sizes)
+    except (OSError, msgspec.MsgspecError):
+        whole = False
+    if not whole:
+        raise StoreError(f"{file}: expected a decision of format {FORMAT}, found a damaged or another one")
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """A decision over one catalogue, for the stage `Decide`.
+
+    Attributes:
+        decision: the numbers.
+        signals: of the catalogue.
+        encoders: view → what turns queries into vectors, in the order of the signals' meanings.
+        mask: `Search.visible` → mask over the catalogue.
+        budget: share of the requests that need a tool, and have one, that may be turned away.
+        floors: of both probabilities.
+        own: floors of a `need` that the pipeline itself has judged; None: such a need is told, and turns nobody away.
+        sure: a first hit of this score or more is never turned away: the model knows such requests; None: no matter.
+    """
+
+    decision: Decision
+    signals: Signals
+    encoders: Mapping[str, Encoder]
+    mask: Callable[[Visible | None], Mask | None]
+    budget: float
+    floors: Floors
+    own: Floors | None = None
+    sure: float | None = None
+
+    def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
+        """What is to be said of each search; None: nothing."""
+        texts = [search.query for search in searches]
+        vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
+        masks = [self.mask(search.visible) for search in searches]
+        known = np.logical_and.reduce([each.any(axis=1) for each in vectors.values()]) if texts else []
+        sizes = [len(self.signals.words.ids) if mask is None else int(mask.sum()) for mask in masks]
+        asked = [
+            bool(says and size) and not _named(search)
+            for search, says, size in zip(searches, known, sizes, strict=True)
+        ]
+        some = [number for number, each in enumerate(asked) if each]
+        chosen = {view: each[some] for view, each in vectors.items()}
+        rows = self.signals.rows([texts[n] for n in some], list(chosen.values()), [masks[n] for n in some])
+        table = columns(self.signals.names, rows, chosen, self.decision.wishes)
+        judged = zip(some, *(each.tolist() for each in (*self.decision.judged(table), wishes(table))), strict=True)
+        found: list[Verdict | None] = [None] * len(searches)
+        for number, need, fit, wish in judged:
+            found[number] = self._verdict(searches[number], need, fit, wish, sizes[number])
+        return found
+
+    def _verdict(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
+        if search.need is None:
+            of_need, of_fit = self.floors.need_at(self.budget), self.floors.fit_at(self.budget)
+        else:  # two that do not know of each other share the budget
+            need, wish, of_fit = search.need, search.need - 0.5, self.floors.fit_at(self.budget / 2)
+            of_need = self.own.need_at(self.budget / 2) if self.own else 0.0
+        sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
+        if sure or (need >= of_need and fit >= of_fit):
+            return Verdict(need, fit)
+        if wish < 0:
+            reason = f"the request seems to need no tool: it does with probability {need:.2f}"
+            return Verdict(need, fit, "no_tool_needed", reason)
+        which = "the only tool does not seem" if size == 1 else f"none of {size:,} tools seems"
+        reason = f"{which} to do what is asked: one does with probability {fit:.2f}"
+        return Verdict(need, fit, "no_tool_fits", reason)
+
+
+def _named(search: Search) -> bool:
+    """Whether the query names a tool, or asks for tools by name: then nothing is left to judge."""
+    return selected(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
+
+
+def judge(parts: Parts, stage: Stage) -> Judge | None:
+    """The bundled decision over a snapshot, with the budget of the settings; None: nobody may be turned away.
+
+    A fitted model has learned what requests mean, which the bundled decision has not: then the floors count that keep
+    the budget among the requests it was fitted on (`floors_of`). A champion of `toolscout learn` also knows from
+    requests that it was not fitted on how high the first hit of a request it understands stands.
+
+    Args:
+        parts: the snapshot, and the model if there is one.
+        stage: what retrieves; if it judges the need itself, that counts.
+
+    Raises:
+        StoreError: if the bundled file is damaged.
+    """
+    budget = parts.settings.false_rejects
+    if not budget:
+        return None
+    decision, encoder = bundled()
+    stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
+    floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
+    if parts.model is not None:
+        manifest = model_store.read_manifest(parts.model)
+        floors, sure = _of_model(manifest, len(parts.catalogue)), manifest.values.get("sure")
+    signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
+    return Judge(decision, signals, {VIEW: encoder}, parts.catalogue.mask, budget, floors, own, sure)
+
+
+def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
+    """The floors of a fitted model; none, where its catalogue is another one by now: they say nothing there."""
+    small, large = sorted((size, manifest.n_tools))
+    found = manifest.values.get("floors") if large <= GROWN * small else None
+    return msgspec.convert(NEVER if found is None else found, Floors)
+
+
+def bundled() -> tuple[Decision, Encoder]:
+    """The decision that comes with toolscout, and the encoder that it asks.
+
+    Raises:
+        StoreError: if it is damaged, or does not belong to the encoder.
+    """
+    decision, encoder = read(), StaticEncoder()
+    if decision.encoders != {VIEW: encoder.fingerprint}:
+        raise StoreError(
+            f"{BUNDLED}: expected a decision for the bundled encoder {encoder.fingerprint}, found one for "
+            f"{decision.encoders}: install toolscout again"
+        )
+    return decision, encoder
+
+
+def floors_of(parts: Parts, texts: Sequence[str]) -> Floors:
+    """The floors of the bundled decision that keep each budget among requests that the catalogue's tools serve.
+
+    Args:
+        parts: the catalogue.
+        texts: the requests.
+    """
+    decision, encoder = bundled()
+    signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
+    vectors = encoder.encode(texts, "query")
+    said = np.flatnonzero(vectors.any(axis=1)).tolist()
+    if not said:
+        return msgspec.convert(NEVER, Floors)
+    rows = signals.rows([texts[number] for number in said], [vectors[said]])
+    return calibration.floors(*decision.judged(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))

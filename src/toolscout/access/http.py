@@ -1,0 +1,129 @@
+"""What every HTTP face shares: the names it is asked for by, the credential a request brings, serving to the end."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from toolscout.access.policy import LOCAL, Policies
+from toolscout.errors import ConfigError, require
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.datastructures import Headers
+    from starlette.types import ASGIApp
+
+__all__ = ["CHALLENGE", "credential_of", "is_loopback", "names_of", "origins_of", "serve"]
+
+CHALLENGE: Final = 'Bearer realm="toolscout"'  # what a refusal asks for, as RFC 6750 wants it
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a service on that address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
+    """The names under which a service on `host` may be asked for."""
+    own = [] if host in ("0.0.0.0", "::", "") else [host]
+    machine = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *own, *machine, *more]))
+
+
+def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """(names as a Host header spells them, the origins of their pages), both without a port."""
+    hosts = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names]
+    return hosts, [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+
+
+def credential_of(headers: Headers) -> str | None:
+    """The key or token of a request: what follows `Bearer`, or `X-API-Key`."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")) or None
+
+
+async def serve(
+    app: ASGIApp,
+    policies: Policies,
+    host: str,
+    port: int,
+    *,
+    extra: str,
+    patience: int,
+    lifespan: bool = False,
+    ready: Callable[[int], None] | None = None,
+) -> None:
+    """Serve until stopped by a signal; requests that are being answered then get their answer.
+
+    Args:
+        app: the application.
+        policies: who may come in; without any, only this machine may.
+        host: the address to listen at.
+        port: the port; 0: a free one.
+        extra: the extra that installs what this needs.
+        patience: seconds that open requests get when the service stops.
+        lifespan: whether the application wants to know when it starts and ends.
+        ready: called with the port once connections are taken.
+
+    Raises:
+        ConfigError: if anybody could come in from elsewhere, or the port is taken.
+        MissingExtra: if there is no server to run it.
+    """
+    import anyio
+
+    require("uvicorn", extra)
+    import uvicorn
+
+    class _Service(uvicorn.Server):
+        """Leaves signals to `_stop_at_signal`, so that what runs around it can end in order."""
+
+        @contextmanager
+        def capture_signals(self) -> Generator[None, None, None]:
+            yield
+
+    if policies.default is LOCAL and not is_loopback(host):
+        raise ConfigError(
+            f"expected a policy file for {host}, found none: without one only this machine may come in; "
+            "give --policy FILE, or --host 127.0.0.1"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"expected a free port at {host}:{port}, found: {error.strerror}: give another --port"
+            ) from None
+        listener.listen(2048)  # from now on nobody is sent away, though the first answers wait for the start
+        if ready is not None:
+            ready(listener.getsockname()[1])
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="on" if lifespan else "auto",
+            timeout_graceful_shutdown=patience,
+        )
+        service = _Service(config)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_stop_at_signal, service)
+            await service.serve(sockets=[listener])
+            group.cancel_scope.cancel()
+
+
+async def _stop_at_signal(service: uvicorn.Server) -> None:
+    import anyio
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            service.should_exit = True

@@ -1,0 +1,411 @@
+"""Callers, and what each may see and call: hashed keys, tokens of an OAuth issuer, patterns over the catalogue.
+
+A pattern is segments with slashes between them, held against a tool's id and against `source/path…/name`; both begin
+with the source. `**` stands for any number of segments, `*` for any characters within one; everything else is literal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import sys
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolscout.errors import ConfigError, Denied, require
+from toolscout.types import Tool
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from jwt import PyJWK, PyJWKClient, PyJWKSet
+
+__all__ = ["LOCAL", "Caller", "Policies", "Rules", "hashed_key", "new_key"]
+
+KEY_PREFIX: Final = "tsk_"
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+MAX_CREDENTIAL: Final = 16_384
+LEEWAY: Final = 30.0  # seconds by which clocks may differ
+_KEY: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_log: Final = logging.getLogger("toolscout.access.policy")
+
+
+# --- what a caller may see --------------------------------------------------------------------------------------------
+
+Segments = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Which tools a caller may see: a predicate for `Search.visible`. Equal rules are equal and share one mask.
+
+    Nothing is allowed that no pattern of `allow` matches, character by character. `deny` comes before `allow`, and
+    matches other spellings too: other case, compatibility forms, composed or not, invisible characters in between.
+
+    Attributes:
+        allow: patterns.
+        deny: patterns.
+        read_only: only tools that say they are read-only, and do not say they are destructive.
+    """
+
+    allow: frozenset[str] = frozenset()
+    deny: frozenset[str] = frozenset()
+    read_only: bool = False
+
+    def __call__(self, tool: Tool) -> bool:
+        """Whether the tool may be seen."""
+        if self.read_only and (tool.hints.read_only is not True or tool.hints.destructive is True):
+            return False
+        allow = [_chunks(pattern, exact=True) for pattern in self.allow]
+        if not any(_matches(form, chunks) for form in _forms(tool) for chunks in allow):
+            return False
+        deny = [_chunks(pattern) for pattern in self.deny]
+        return not deny or not any(_matches(form, chunks) for form in _folded_forms(tool) for chunks in deny)
+
+
+def _forms(tool: Tool) -> set[Segments]:
+    """The tool's id and its place, cut at every slash."""
+    place = "/".join((tool.source, *tool.path, tool.name))
+    return {tuple(text.split("/")) for text in (tool.id, place)}
+
+
+def _folded_forms(tool: Tool) -> set[Segments]:
+    """As `_forms`, folded; and with slashes inside a name taken as part of it, for either may be meant."""
+    source, _, rest = tool.id.partition("/")
+    forms = set()
+    for parts in ((source, rest), (source, tool.name), (source, *tool.path, tool.name)):
+        folded = tuple(map(_fold, parts))
+        forms |= {folded, tuple("/".join(folded).split("/"))}
+    return forms
+
+
+def _fold(text: str) -> str:
+    """One spelling for all that are read alike: case, compatibility forms, accents, characters that show nothing."""
+    if text.isascii():
+        return text.casefold()
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(letter for letter in folded if unicodedata.category(letter) not in ("Cf", "Cc", "Mn", "Me"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _chunks(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
+    """A pattern as runs of segments; between two runs stood a `**`."""
+    chunks: list[list[str]] = [[]]
+    for segment in pattern.split("/"):
+        if segment == "**":
+            chunks.append([])
+        else:
+            chunks[-1].append(segment if exact else _fold(segment))
+    return tuple(map(tuple, chunks))
+
+
+def _matches(form: Segments, chunks: Sequence[Segments]) -> bool:
+    """Whether the runs stand in `form` one after the other, the first at its beginning, the last at its end.
+
+    The earliest place is taken for each run: time grows with the product of the two lengths at most.
+    """
+    first, *middle = chunks
+    if not middle:
+        return len(form) == len(first) and _stands(form, 0, first)
+    *middle, last = middle
+    start, end = len(first), len(form) - len(last)
+    if start > end or not _stands(form, 0, first) or not _stands(form, end, last):
+        return False
+    for run in middle:
+        while start + len(run) <= end and not _stands(form, start, run):
+            start += 1
+        start += len(run)
+        if start > end:
+            return False
+    return True
+
+
+def _stands(form: Segments, start: int, run: Segments) -> bool:
+    return all(_like(form[start + offset], segment) for offset, segment in enumerate(run))
+
+
+def _like(text: str, segment: str) -> bool:
+    """Whether `text` is `segment`, whose asterisks stand for any characters."""
+    first, *middle = segment.split("*")
+    if not middle:
+        return text == first
+    *middle, last = middle
+    start, end = len(first), len(text) - len(last)
+    if start > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for part in middle:
+        start = text.find(part, start, end)
+        if start < 0:
+            return False
+        start += len(part)
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Caller:
+    """Somebody who searches and calls.
+
+    Attributes:
+        name: for the journal.
+        rules: what this caller may see and call; None: everything.
+        operator: whether this caller may read and write what belongs to all: the journal, models, figures.
+    """
+
+    name: str
+    rules: Rules | None = None
+    operator: bool = False
+
+    @property
+    def visible(self) -> Rules | None:
+        """For `Search.visible`: hashable, equal for callers of equal rules."""
+        return self.rules
+
+    def sees(self, tool: Tool) -> bool:
+        """Whether a search may return the tool to this caller."""
+        return self.rules is None or self.rules(tool)
+
+    def may_call(self, tool: Tool) -> bool:
+        """Whether this caller may call the tool: what cannot be seen cannot be called."""
+        return self.sees(tool)
+
+
+LOCAL: Final = Caller("local", operator=True)
+"""Whoever starts toolscout on their own machine: sees and may call everything."""
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """One `[[caller]]` of the file."""
+
+    name: str
+    key: str | list[str] = []
+    subjects: list[str] = []
+    allow: list[str] = []
+    deny: list[str] = []
+    read_only: bool = False
+    operator: bool = False
+
+
+class _Issuer(msgspec.Struct, forbid_unknown_fields=True):
+    """The `[tokens]` of the file."""
+
+    issuer: str
+    audience: str
+    jwks: str
+    claim: str = "sub"
+    scopes: list[str] = []
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    caller: list[_Entry] = []
+    default: str | None = None
+    tokens: _Issuer | None = None
+
+
+def new_key() -> str:
+    """A fresh API key: 256 random bits, with a prefix that scanners for leaked secrets can look for."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def hashed_key(key: str) -> str:
+    """The form of a key that stands in the file. A plain hash is enough for 256 random bits: nobody can guess them."""
+    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Policies:
+    """Who may do what. Without a file everybody is `LOCAL`; with one, nobody may do what it does not say."""
+
+    callers: tuple[Caller, ...] = ()
+    default: Caller | None = LOCAL
+    _keys: tuple[tuple[str, Caller], ...] = ()
+    _tokens: _Tokens | None = None
+
+    @classmethod
+    def load(cls, path: Path | None) -> Policies:
+        """The policies of a TOML file (docs/security.md); None: there is none.
+
+        Raises:
+            ConfigError: if the file is missing, or anything in it is not as it must be: what cannot be understood
+                allows nothing.
+        """
+        if path is None:
+            return cls()
+        file = _read(path)
+        callers: dict[str, Caller] = {}
+        keys: list[tuple[str, Caller]] = []
+        subjects: dict[str, Caller] = {}
+        for entry in file.caller:
+            where = f"{path}: caller {entry.name!r}"
+            if not entry.name.strip() or entry.name in callers:
+                raise ConfigError(f"{where}: expected a name of its own, found an empty or a repeated one")
+            rules = Rules(_patterns(where, entry.allow), _patterns(where, entry.deny), entry.read_only)
+            caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
+            for key in [entry.key] if isinstance(entry.key, str) else entry.key:
+                keys.append((_checked_key(where, key, keys), caller))
+            for subject in entry.subjects:
+                if subjects.setdefault(subject, caller) is not caller:
+                    raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
+        if subjects and file.tokens is None:
+            raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
+        if file.default is not None and file.default not in callers:
+            raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
+        return cls(
+            tuple(callers.values()),
+            None if file.default is None else callers[file.default],
+            tuple(keys),
+            None if file.tokens is None else _Tokens(path, file.tokens, subjects),
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether `caller` may have to wait for an issuer of tokens."""
+        return self._tokens is not None
+
+    def caller(self, credential: str | None) -> Caller:
+        """Whose credential it is.
+
+        Args:
+            credential: an API key, or a token; what follows `Bearer` in a request. None: there was none. A token may
+                make this ask its issuer for keys, which takes up to ten seconds.
+
+        Raises:
+            Denied: if nobody's; the sentence is the same whatever was wrong.
+        """
+        if not self.callers and self.default is LOCAL:
+            return LOCAL
+        if credential is None:
+            if self.default is not None:
+                return self.default
+        elif len(credential) <= MAX_CREDENTIAL:
+            given = hashed_key(credential)
+            found = [caller for key, caller in self._keys if hmac.compare_digest(key, given)]
+            if found:
+                return found[0]
+            if self._tokens is not None and (caller := self._tokens.caller(credential)):
+                return caller
+        raise Denied("expected a valid key or token, found none: ask whoever runs this service for one")
+
+
+def _read(path: Path) -> _File:
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: expected a policy file, found none") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: expected policies, found something else: {error}: see docs/security.md") from None
+
+
+def _patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
+    for pattern in patterns:
+        segments = pattern.split("/")
+        if pattern != "**" and (len(segments) < 2 or not all(segments)):
+            hint = f": write {pattern + '/**'!r} for a whole source" if len(segments) == 1 and pattern else ""
+            raise ConfigError(f"{where}: expected a pattern such as 'source/*' or '**', found {pattern!r}{hint}")
+        if any("**" in segment and segment != "**" for segment in segments):
+            raise ConfigError(f"{where}: expected ** to stand alone between slashes, found {pattern!r}")
+    return frozenset(patterns)
+
+
+def _checked_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> str:
+    if not _KEY.fullmatch(key):
+        raise ConfigError(
+            f"{where}: expected a hashed key (sha256: and 64 hex digits), found something else: keys do not belong "
+            "into files; make one with  toolscout key NAME"
+        )
+    if any(key == each for each, _ in taken):
+        raise ConfigError(f"{where}: expected a key of its own, found one that stands there twice: make another")
+    return key
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+class _Tokens:
+    """Checks tokens as an OAuth resource server: signature, issuer, audience, expiry, scopes."""
+
+    def __init__(self, path: Path, issuer: _Issuer, subjects: dict[str, Caller]) -> None:
+        wrong = [name for name in issuer.algorithms if name not in ALGORITHMS]
+        if wrong or not issuer.algorithms:
+            raise ConfigError(
+                f"{path}: expected algorithms of {', '.join(ALGORITHMS)}, found {wrong or 'none'}: "
+                "a secret that both sides share signs no tokens here"
+            )
+        if not issuer.issuer or not issuer.audience:
+            raise ConfigError(f"{path}: expected an issuer and an audience in [tokens], found an empty one")
+        self.issuer, self.subjects = issuer, subjects
+        self.keys = _keys(path, issuer.jwks)
+
+    def caller(self, token: str) -> Caller | None:
+        """Whose token it is; None if it is not valid, or nobody's."""
+        import jwt
+
+        try:
+            claims = jwt.decode(
+                token,
+                self._key(jwt.get_unverified_header(token).get("kid")),
+                algorithms=self.issuer.algorithms,
+                audience=self.issuer.audience,
+                issuer=self.issuer.issuer,
+                leeway=LEEWAY,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.PyJWKClientConnectionError as error:
+            _log.warning("the keys of the tokens' issuer cannot be read now: %s", error)
+            return None
+        except (jwt.PyJWTError, ValueError, TypeError):
+            return None
+        if not set(self.issuer.scopes) <= set(_words(claims.get("scope")) + _words(claims.get("scp"))):
+            return None
+        values = claims.get(self.issuer.claim)
+        named = [values] if isinstance(values, str) else values if isinstance(values, list) else []
+        return next((self.subjects[each] for each in named if isinstance(each, str) and each in self.subjects), None)
+
+    def _key(self, kid: Any) -> PyJWK:
+        from jwt import PyJWKClient, PyJWKClientError
+
+        if not isinstance(kid, str):
+            raise PyJWKClientError("a token that names no key")
+        if isinstance(self.keys, PyJWKClient):
+            return self.keys.get_signing_key(kid)
+        found = PyJWKClient.match_kid(self.keys.keys, kid)
+        if found is None:
+            raise PyJWKClientError("a token of an unknown key")
+        return found
+
+
+def _words(value: object) -> list[str]:
+    if isinstance(value, str):
+        return value.split()
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
+    jwt = require("jwt", "mcp")
+    require("cryptography", "mcp")
+    if jwks.startswith("https://") or re.match(r"http://(localhost|127\.0\.0\.1|\[::1\])[:/]", jwks):
+        client: PyJWKClient = jwt.PyJWKClient(jwks, timeout=10)
+        return client
+    if jwks.startswith("http://"):
+        raise ConfigError(f"{path}: expected an https address as jwks, found {jwks!r}")
+    file = path.parent / jwks
+    try:
+        found: PyJWKSet = jwt.PyJWKSet.from_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, AttributeError, TypeError, KeyError, jwt.PyJWTError) as error:
+        raise ConfigError(f"{file}: expected a JSON Web Key Set, found something else: {error}") from None
+    return found

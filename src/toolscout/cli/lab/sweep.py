@@ -1,0 +1,127 @@
+"""sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from toolscout.cli.data import below, changes, data_option, root_of, set_option
+from toolscout.cli.lab.bench import out_option
+from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
+from toolscout.config import load_settings
+from toolscout.errors import ConfigError
+
+
+@click.command("sweep")
+@click.argument("name", metavar="DATASET")
+@click.option("--recipe", "-r", required=True, help="What to try.")
+@click.option(
+    "--over",
+    multiple=True,
+    required=True,
+    metavar="NAME=V1,V2,…",
+    help="A setting and its values (NAME=[…] for JSON); may be repeated. NAME may be encoder, or base.SETTING.",
+)
+@set_option
+@encoder_option
+@click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that judge the need.")
+@click.option("--trials", type=click.IntRange(min=1), help="So many combinations at most; by default all.")
+@click.option("--label", help="Name of the result file; by default the recipe's name.")
+@click.option("--resume", is_flag=True, help="Go on with the same sweep where it stopped.")
+@click.option("--force", is_flag=True, help="Overwrite a sweep of the same label.")
+@data_option
+@out_option
+@json_option
+@click.pass_context
+def sweep_command(
+    ctx: click.Context,
+    name: str,
+    recipe: str,
+    over: tuple[str, ...],
+    pairs: tuple[str, ...],
+    encoder: str | None,
+    seed: int,
+    no_tool: str | None,
+    trials: int | None,
+    label: str | None,
+    resume: bool,
+    force: bool,
+    data: str | None,
+    out: str,
+    as_json: bool,
+) -> int:
+    """Fit a recipe on DATASET's training queries with each combination of settings, and judge it on dev.
+
+    Test queries are not scored. Of the models, the best one's stays on the shelf of bench.
+    """
+    from toolscout.dataset import NoTool
+    from toolscout.lab.bench import label_of, load_dataset
+    from toolscout.lab.sweep import Sweep, shown, sweep
+
+    root = root_of(data)
+    job = Sweep(
+        load_dataset(name, root),
+        recipe,
+        values(over),
+        Path(out),
+        label=label_of(recipe, label, seed=seed),
+        changes=changes(pairs),
+        encoder=encoder,
+        seed=seed,
+        trials=trials,
+        no_tool=NoTool.load(below(root, no_tool)) if no_tool else None,
+        settings=load_settings(home=(ctx.obj or {}).get("home")),
+    )
+    with progress(f"trying {len(job.grid):,} combinations of {recipe}") as say:
+        result = sweep(job, resume=resume, force=force, say=say)
+    if as_json:
+        print_json(result)
+    else:
+        _show(result)
+        click.echo(f"best on dev: {shown(result['best']['settings'])}")
+        click.echo(job.path)
+    for each in result["failed"]:
+        click.echo(f"toolscout: {shown(each['settings'])}: {each['error']}", err=True)
+    return 3 if result["failed"] else 0
+
+
+def values(pairs: Sequence[str]) -> dict[str, list[Any]]:
+    """`NAME=V1,V2` pairs: each value as JSON if it is JSON, else as text; `NAME=[…]` is a JSON list of values.
+
+    Raises:
+        ConfigError: for what is no pair, or a name twice.
+    """
+    found: dict[str, list[Any]] = {}
+    for pair in pairs:
+        name, equals, listed = pair.partition("=")
+        if not equals or not name or not listed:
+            raise ConfigError(f"--over: expected NAME=V1,V2, found {pair!r}")
+        if name in found:
+            raise ConfigError(f"--over: expected each name once, found {name!r} twice")
+        try:
+            held = msgspec.json.decode(listed) if listed.startswith("[") else None
+        except msgspec.DecodeError:
+            held = None
+        found[name] = held if isinstance(held, list) else [changes([f"v={each}"])["v"] for each in listed.split(",")]
+    return found
+
+
+def _show(result: Mapping[str, Any]) -> None:
+    names = list(result["trials"][0]["dev"])
+    table(
+        [*((name, "left") for name in result["over"]), *((name, "right") for name in names), ("fit s", "right")],
+        [
+            (
+                *(str(value) for value in trial["settings"].values()),
+                *(f"{100 * trial['dev'][name]:.2f}" for name in names),
+                f"{trial['fit_seconds']:.1f}",
+            )
+            for trial in result["trials"]
+        ],
+        title=f"{result['dataset']}: {result['label']}, on {result['n_dev']:,} dev queries",
+    )

@@ -1,0 +1,110 @@
+"""Two baselines that let a language model write (MassTool, appendix C.2), both as simple as published.
+
+`mmrr`: for each query the model imagines the tool that would serve it, and what is searched for is that description.
+`qta`: the model rewrites the training queries, so that `dpr` learns from more of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from toolscout import llm
+from toolscout.dataset import drop_leaks
+from toolscout.errors import BadReply
+from toolscout.llm import LLM, prompt
+from toolscout.methods import Fitting, Parts, dpr, options
+from toolscout.methods.feedback.loop import Refined, Rounds, refined_by
+from toolscout.search.pipeline import Stage
+from toolscout.types import Search
+
+__all__ = ["Describe", "DescribeOptions", "QTAOptions", "fit_qta", "make_mmrr"]
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class DescribeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of `mmrr`: the recipe that searches, seconds and tokens for a query."""
+
+    base: str = "dense"
+    seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    tokens: Count = 10_000
+
+
+class Described(msgspec.Struct):
+    """A tool that does not exist."""
+
+    name: str
+    description: str
+    parameters: list[str]
+
+
+class Describe:
+    """The refiner of `mmrr`."""
+
+    def __init__(self, model: LLM, *, tokens: int | None = None) -> None:
+        """Take the model, and tokens for each query."""
+        self.model, self.tokens = model, tokens
+
+    def __call__(self, searches: Any, states: Any, seconds: Any) -> list[Refined]:
+        """The text of an imagined tool; a model that fails leaves the query as it was."""
+        return refined_by(self.model, self._described, searches, states, seconds, self.tokens)
+
+    def _described(self, model: LLM, search: Search, seconds: Any) -> Refined:
+        found = model.ask(
+            prompt("mmrr_describe", query=search.query),
+            Described,
+            typical=Described("find_it", "Finds what is asked for, by its name or kind.", ["name", "kind"]),
+            seconds=seconds(),
+        )
+        return Refined(f"{found.name} {found.description} {' '.join(found.parameters)}", "searched by description")
+
+
+def make_mmrr(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The base, asked for an imagined tool. The plain answer is what counts if the model fails."""
+    chosen = options(settings, DescribeOptions)
+    assert parts.build is not None
+    refiner = Describe(llm.connect(parts.settings), tokens=chosen.tokens)
+    return Rounds(parts.build(chosen.base, parts), refiner, label="mmrr", rounds=1, seconds=chosen.seconds)
+
+
+class QTAOptions(dpr.Options, frozen=True, forbid_unknown_fields=True):
+    """Settings of `qta`: those of `dpr`, and how many rewritings each training query gets."""
+
+    rewritings: Count = 2
+
+
+class Variants(msgspec.Struct):
+    """Other wordings of a query."""
+
+    queries: list[str]
+
+
+def fit_qta(job: Fitting) -> None:
+    """Fit `dpr` on the training queries and their rewritings; a rewriting that says what a dev query says is left out.
+
+    Raises:
+        OverBudget, Unavailable: what is answered is kept; begun again, the fit goes on from there.
+    """
+    count = job.options.rewritings
+    with llm.connect(job.settings) as model:
+
+        def vary(query: str) -> list[str]:
+            what = prompt("qta_rewrite", count=count, query=job.texts[query])
+            try:
+                found = model.ask(what, Variants, typical=Variants([job.texts[query]] * count)).queries
+            except BadReply:
+                return []
+            return [text.strip() for text in found[:count] if text.strip()]
+
+        written = dict(zip(job.train, model.map(vary, job.train), strict=True))
+        job.say(f"{sum(map(len, written.values())):,} rewritings of {len(written):,} queries by {model.backend.model}")
+    texts, train = dict(job.texts), dict(job.train)
+    for query, others in written.items():
+        for number, text in enumerate(others, 1):
+            texts[f"{query}#{number}"], train[f"{query}#{number}"] = text, job.train[query]
+    train, _ = drop_leaks(train, texts, {query: texts[query] for query in job.dev})
+    dpr.fit(dataclasses.replace(job, texts=texts, train=train))

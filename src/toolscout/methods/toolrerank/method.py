@@ -1,0 +1,213 @@
+"""ToolRerank (arXiv:2403.06551): it reads more of what training never saw, and heeds what belongs together.
+
+What the paper calls the tool of an API is `Tool.parent`. Over a recipe that reads pairs (`base`), and its first stage:
+
+1. adaptive truncation: of tools whose parent training saw, only the first m_s candidates are read, of others m_u;
+2. the cross-encoder's probabilities;
+3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed
+   (`methods.query_kind`);
+4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
+
+The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates,
+algorithm 1 with a τ_s of 0.8, and no algorithm 2 (see `methods.grid`). With flat paths the hierarchy is off, and says
+so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.errors import ConfigError
+from toolscout.methods import Fitting, Parts
+from toolscout.methods.crossencoder import READS, Judging, keeping, read_all, taken_apart
+from toolscout.methods.shared.reranking import Ranked
+from toolscout.methods.shared.tuning import Count, Whole
+from toolscout.methods.toolrerank import query_kind
+from toolscout.methods.toolrerank.settings_search import Grid, limits
+from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
+from toolscout.models.model_store import Model
+from toolscout.search.fusion import DEPTH
+from toolscout.search.pipeline import Stage
+from toolscout.types import Search, Tool
+
+__all__ = ["Options", "fit", "make"]
+
+STYLE: Final = "short"
+OVER: Final = READS
+
+Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the fit. With `seen` = `unseen` = m and no hierarchy this is the paper's Rerank-m.
+
+    Attributes:
+        base: the recipe of the cross-encoder.
+        seen: m_s, how many candidates are read of tools whose parent training saw; None: the best on dev, as below.
+        unseen: m_u, the same of the others.
+        sure: τ_s, the probability that makes a parent likely, for queries that one parent serves; 0: they are left as
+            they are.
+        alike: τ_m, the cosine that makes two tools alike, for the other queries.
+        each: n, how many of each group of like tools come first; 0: these queries are left as they are.
+        extend: of which likely parents all tools are read, for queries that one parent serves; of a parent with more
+            than 50 tools those that the first stage named.
+        hierarchy: which algorithm a query gets: as the `classifier` says, `none`, one for all, or (`oracle`) as its
+            gold tools say, which only `bench` can know.
+        judged: dev queries that all this is chosen by, at most.
+    """
+
+    base: str = "crossencoder"
+    seen: Limit | None = None
+    unseen: Limit | None = None
+    sure: Threshold | None = None
+    alike: Threshold | None = None
+    each: Whole | None = None
+    extend: Literal["unseen", "none", "seen", "both"] = "unseen"
+    hierarchy: Literal["classifier", "none", "single", "multi", "oracle"] = "classifier"
+    judged: Count = 600
+
+
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+def fit(job: Fitting) -> None:
+    """Fit the classifier on train, read the candidates of dev once, and choose on them.
+
+    Raises:
+        ConfigError: if the base is no cross-encoder.
+    """
+    options: Options = job.options
+    assert job.base is not None
+    first, judging = taken_apart(job.base.stage, job.base.recipe)
+    families = Families(job.tools)
+    seen = {families.of[tool] for tools in job.train.values() for tool in tools}
+    judged = dict(list(job.dev.items())[:: -(-len(job.dev) // options.judged)])
+    place = {tool.id: number for number, tool in enumerate(job.tools)}
+    job.say(f"ranking {len(judged):,} dev queries with the first stage of {job.base.recipe}")
+    ranked = Ranked(job, judged, max(map(max, limits(options))), place, first)
+    judge = keeping(job, judging.judge)
+    logits = read_all(job, ranked, judge)
+    hierarchical = options.hierarchy != "none" and not families.flat
+    encoder = job.loaded() if hierarchical else None
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "seen": np.array([families.of[tool.id] in seen for tool in job.tools], dtype=np.uint8)
+    }
+    values: dict[str, Any] = {"hierarchy": "off" if options.hierarchy == "none" else FLAT if families.flat else "on"}
+    golds = {query: families.one(list(tools)) for query, tools in judged.items()}
+    single = [options.hierarchy == "single"] * len(judged)
+    rows = np.empty((len(job.tools), 0), dtype=np.float32)
+    if encoder is not None:
+        rows = job.tool_rows(encoder, STYLE)
+        learned, told = query_kind.learn(job, families, encoder)
+        arrays |= learned
+        values |= {f"classifier_{name}": value for name, value in told.items()}
+        if options.hierarchy == "oracle":
+            single = list(golds.values())
+        elif options.hierarchy == "classifier":
+            texts = [job.texts[query] for query in judged]
+            single = query_kind.OneParent(learned)(texts, job.query_rows(encoder, list(judged)))
+    grid = Grid(job, options, ranked, logits, families, seen, judge, rows, single)
+    chosen, figures = grid.search(hierarchical)
+    picked = msgspec.structs.asdict(chosen)
+    job.save(
+        arrays,
+        metrics=figures,
+        encoder=encoder,
+        chosen={name: value for name, value in picked.items() if getattr(options, name) is None},
+        values={
+            **values,
+            "first_stage": grid.figures([grid.ids(row) for row in range(len(judged))]),
+            "truncation": grid.by_limits,
+            "judged": len(judged),
+        },
+        files=job.base.save,
+    )
+
+
+# --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """The first stage, the truncation, the cross-encoder, and the hierarchy."""
+    model = parts.load(bound=False)
+    options = {name: each.value for name, each in model.manifest.settings.items()}
+    first, judging = taken_apart(parts.base(model), options["base"])
+    tools: list[Tool] = parts.catalogue.tools()
+    families = Families(tools)
+    known = model.places(tools)
+    trained = {
+        families.of[tool.id]
+        for tool, place in zip(tools, known, strict=True)
+        if place >= 0 and model.arrays["seen"][place]
+    }
+
+    def seen(tool: str) -> bool:
+        return families.of[tool] in trained
+
+    chosen = Chosen(**{name: options[name] for name in Chosen.__struct_fields__ if options[name] is not None})
+    judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
+    stages = first >> Truncate(seen, chosen.seen, chosen.unseen) >> judging
+    if options["hierarchy"] == "none":
+        return stages
+    return stages >> _hierarchy(parts, model, families, seen, judging, chosen, options)
+
+
+def _hierarchy(
+    parts: Parts,
+    model: Model,
+    families: Families,
+    seen: Callable[[str], bool],
+    judging: Judging,
+    chosen: Chosen,
+    options: Mapping[str, Any],
+) -> Hierarchy:
+    """The last stage. What it compares tools and queries with is embedded only if there is a hierarchy."""
+    told = options["hierarchy"]
+    one_parent = query_kind.OneParent(model.arrays) if "classifier" in model.arrays else None
+    ids = parts.catalogue.ids
+    place = {tool: number for number, tool in enumerate(ids)}
+    flat = families.flat or one_parent is None  # or fitted on flat paths: nothing was learned of the hierarchy
+    off = FLAT if flat else "" if chosen.sure or chosen.each else UNUSED
+    encoder = None if off else parts.loaded()
+    if encoder is not None:
+        parts.load(encoder=encoder, bound=False)
+    rows = np.empty((len(ids), 0), dtype=np.float32)
+    if encoder is not None and chosen.each:
+        rows = parts.tool_rows(encoder, STYLE)
+
+    def single(searches: Sequence[Search]) -> Sequence[bool]:
+        if told in ("single", "multi"):
+            return [told == "single"] * len(searches)
+        if told == "oracle":
+            if parts.gold is None:
+                raise ConfigError("hierarchy oracle: expected bench, which knows what queries need, found a search")
+            return [families.one(parts.gold(search.query)) for search in searches]
+        assert encoder is not None and one_parent is not None
+        texts = [search.query for search in searches]
+        return one_parent(texts, encoder.encode(texts, "query"))
+
+    def similar(tools: Sequence[str]) -> npt.NDArray[Any]:
+        found = rows[[place[tool] for tool in tools]]
+        return np.asarray(found @ found.T)
+
+    def visible(search: Search) -> Callable[[str], bool]:
+        mask = parts.catalogue.mask(search.visible)
+        return lambda tool: mask is None or bool(mask[place[tool]])
+
+    return Hierarchy(
+        families,
+        seen,
+        judging,
+        chosen,
+        single=single,
+        similar=similar,
+        visible=visible,
+        extend=options["extend"],
+        off=off,
+    )

@@ -1,0 +1,138 @@
+"""Whether one parent serves a query, or several are needed: the classifier of ToolRerank (arXiv:2403.06551, 3.3).
+
+A logistic regression over a query's vector and over which of the common words stand in it, those of a twentieth of the
+training queries. A vector says what a query is about; that it joins requests ("also", "as well as") it hardly says.
+
+Its ridge is chosen by parts of the training queries that were left out: dev is too small for it. The paper tunes BERT.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolscout.abstain.logistic import logistic, sigmoid
+from toolscout.dataset import Qrels
+from toolscout.encoders import Encoder, Vectors
+from toolscout.indexes.words import tokenize
+from toolscout.methods import Fitting
+from toolscout.methods.toolrerank.stages import Families
+
+__all__ = ["OneParent", "learn"]
+
+RIDGES: Final = (1e-3, 3e-3, 1e-2)
+PARTS: Final = 5
+COMMON: Final = 0.05
+WEIGHT: Final = 0.15  # of a word of mean 0 and variance 1, beside a vector of length 1
+WEIGHTS: Final = "classifier"
+WORDS: Final = "classifier_words"
+
+Sums = npt.NDArray[np.uint32]
+Table = npt.NDArray[np.float64]
+
+
+class OneParent:
+    """The classifier, fitted.
+
+    Attributes:
+        weights: (d + w + 1,) of the vector, of the words, and the constant.
+        words: (w,) checksums of the words, so that a model holds none in readable form.
+    """
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take the arrays of a model."""
+        self.weights: Table = np.asarray(arrays[WEIGHTS], dtype=np.float64)
+        self.words: Sums = np.asarray(arrays.get(WORDS, ()), dtype=np.uint32)
+
+    def __call__(self, texts: Sequence[str], rows: Vectors) -> list[bool]:
+        """Queries and their vectors, `(n, d)` → whether one parent serves each."""
+        return _says(np.concatenate([rows, _present(texts, self.words)], axis=1), self.weights)
+
+
+def learn(
+    job: Fitting, families: Families, encoder: Encoder
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, float | int]]:
+    """Fit it.
+
+    Returns:
+        Its arrays, and how often it is right: on dev (`accuracy`), on training queries that were left out (`crossed`),
+        and if it always named the kind that is commoner on dev (`majority`).
+    """
+    job.say(f"fitting the classifier of queries on {len(job.train):,} of them")
+    labels, wanted = (_labels(part, families) for part in (job.train, job.dev))
+    words = _common([job.texts[query] for query in job.train])
+    rows, dev = (_rows(job, encoder, list(part), words) for part in (job.train, job.dev))
+    part = np.random.default_rng(job.seed).permutation(len(rows)) % PARTS
+    crossed = [_crossed(rows, labels, part, ridge, len(words)) for ridge in RIDGES]
+    best = int(np.argmax(crossed))
+    weights = _fitted(rows, labels, RIDGES[best], len(words))
+    often = float(np.mean(wanted))
+    told: dict[str, float | int] = {
+        "accuracy": float(np.mean(np.array(_says(dev, weights)) == wanted)),
+        "crossed": crossed[best],
+        "majority": max(often, 1 - often),
+        "single": often,
+        "ridge": RIDGES[best],
+        "words": len(words),
+    }
+    job.say(
+        f"the classifier is right on {told['accuracy']:.1%} of dev ({crossed[best]:.1%} of the training queries, each "
+        f"left out once); the commoner kind is {told['majority']:.1%}"
+    )
+    return {WEIGHTS: weights, WORDS: words}, told
+
+
+def _labels(qrels: Qrels, families: Families) -> npt.NDArray[np.bool_]:
+    return np.array([families.one(list(tools)) for tools in qrels.values()], dtype=np.bool_)
+
+
+def _sums(text: str) -> list[int]:
+    return [zlib.crc32(word.encode()) for word in set(tokenize(text, stem=False, stopwords=False))]
+
+
+def _common(texts: Sequence[str]) -> Sums:
+    """The checksums of words that enough of the texts have, and not nearly all, ascending."""
+    found, counts = np.unique([each for text in texts for each in _sums(text)], return_counts=True)
+    shares = counts / len(texts)
+    return found[(shares >= COMMON) & (shares <= 1 - COMMON)].astype(np.uint32)
+
+
+def _present(texts: Sequence[str], words: Sums) -> Table:
+    """Which of the words each text has, `(n, w)`."""
+    return np.array([np.isin(words, _sums(text)) for text in texts], dtype=np.float64).reshape(len(texts), len(words))
+
+
+def _rows(job: Fitting, encoder: Encoder, queries: Sequence[str], words: Sums) -> Table:
+    present = _present([job.texts[query] for query in queries], words)
+    return np.concatenate([job.query_rows(encoder, queries), present], axis=1)
+
+
+def _fitted(rows: Table, labels: npt.NDArray[np.bool_], ridge: float, words: int) -> Table:
+    """The weights for rows as they are, of a regression over rows whose last columns, of the words, are to scale."""
+    mean, scale = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
+    if words:
+        mean[-words:] = rows[:, -words:].mean(axis=0)
+        scale[-words:] = WEIGHT / np.maximum(rows[:, -words:].std(axis=0), COMMON)
+    weights = logistic((rows - mean) * scale, labels, ridge)
+    weights[:-1] *= scale
+    weights[-1] -= weights[:-1] @ mean
+    return weights
+
+
+def _crossed(rows: Table, labels: npt.NDArray[np.bool_], part: npt.NDArray[Any], ridge: float, words: int) -> float:
+    """How often it is right on each part when it is fitted on the others."""
+    if len(rows) < PARTS:
+        return 0.0
+    right = np.zeros(len(rows), dtype=np.bool_)
+    for left in range(PARTS):
+        out = part == left
+        right[out] = np.array(_says(rows[out], _fitted(rows[~out], labels[~out], ridge, words))) == labels[out]
+    return float(right.mean())
+
+
+def _says(rows: npt.NDArray[Any], weights: Table) -> list[bool]:
+    return [bool(share > 0.5) for share in sigmoid(rows @ weights[:-1] + weights[-1])]

@@ -1,0 +1,205 @@
+"""ToolRerank's stages: which tools belong together, how many candidates are read, and what goes before what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy.typing as npt
+
+from toolscout.methods.crossencoder import Judging
+from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
+from toolscout.search.pipeline import Stage
+from toolscout.types import Explanation, Hit, Search, Tool
+
+__all__ = ["FLAT", "UNUSED", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
+
+STEP: Final = 1e-9
+WHOLE: Final = 50
+FLAT: Final = "hierarchy off: the paths of the catalogue are flat"
+UNUSED: Final = "hierarchy off: neither half of it is in use"
+
+
+class Families:
+    """Which tools of a catalogue belong together: those of one source with one parent.
+
+    Attributes:
+        flat: there is nothing to heed: no parent has two tools, or all tools have the same. Then each is its own.
+        of: tool id → its family.
+        members: family → the ids of its tools, ascending.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        """Take the tools."""
+        of = {tool.id: (tool.source, *tool.parent) if tool.parent else (tool.id,) for tool in tools}
+        self.flat = not 1 < len(set(of.values())) < len(of)
+        self.of: dict[str, tuple[str, ...]] = {tool: (tool,) for tool in of} if self.flat else of
+        self.members: dict[tuple[str, ...], list[str]] = {}
+        for tool in sorted(self.of):
+            self.members.setdefault(self.of[tool], []).append(tool)
+
+    def one(self, tools: Sequence[str]) -> bool:
+        """Whether all of these are of one family."""
+        return len({self.of[tool] for tool in tools if tool in self.of}) <= 1
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The five numbers of a ToolRerank, all of them known; see `toolrerank.Options`."""
+
+    seen: int
+    unseen: int
+    sure: float = 0.0
+    alike: float = 0.0
+    each: int = 0
+
+
+# --- the stages -------------------------------------------------------------------------------------------------------
+
+
+class Truncate(Stage):
+    """hits → fewer hits: adaptive truncation."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(self, seen: Callable[[str], bool], most_seen: int, most: int) -> None:
+        """Take whether training saw a tool's family, m_s and m_u."""
+        self.seen, self.most_seen, self.most = seen, most_seen, most
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Keep of each search what the limits allow."""
+        return [msgspec.structs.replace(search, hits=tuple(self._kept(search))) for search in searches]
+
+    def _kept(self, search: Search) -> list[Hit]:
+        return truncated(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
+
+    def note(self, search: Search) -> str:
+        """How many were kept."""
+        fresh = sum(not self.seen(hit.id) for hit in search.hits)
+        return f"{len(search.hits)} kept, {fresh} of them of parents that training never saw"
+
+
+class Hierarchy(Stage):
+    """hits → hits in the order of algorithm 1 or 2.
+
+    Hits that a deadline left unread stay behind the others.
+    """
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(
+        self,
+        families: Families,
+        seen: Callable[[str], bool],
+        judging: Judging,
+        chosen: Chosen,
+        *,
+        single: Callable[[Sequence[Search]], Sequence[bool]],
+        similar: Callable[[Sequence[str]], npt.NDArray[Any]],
+        visible: Callable[[Search], Callable[[str], bool]],
+        extend: str = "unseen",
+        off: str = "",
+    ) -> None:
+        """Take what the order depends on.
+
+        Args:
+            families: of the catalogue.
+            seen: whether training saw a tool's family.
+            judging: the stage that read the hits.
+            chosen: the thresholds.
+            single: a batch → whether one parent serves each.
+            similar: tool ids → (n, n) cosines of their descriptions.
+            visible: a search → which tools its caller may discover.
+            extend: see `Options`.
+            off: why the hits are left as they are; empty: they are not.
+        """
+        self.families, self.seen, self.judging, self.chosen = families, seen, judging, chosen
+        self.single, self.similar, self.visible, self.extend, self.off = single, similar, visible, extend, off
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Put the hits of each search in the order of its algorithm."""
+        if self.off or not searches:
+            return list(searches)
+        return [
+            msgspec.structs.replace(search, hits=self._single(search) if single else self._multi(search))
+            for search, single in zip(searches, self.single(searches), strict=True)
+        ]
+
+    def note(self, search: Search) -> str:
+        """What the query was taken to need, or that the hierarchy is off."""
+        if self.off:
+            return self.off
+        kinds = {hit.why.rpartition(", ")[2] for hit in search.hits}
+        told = [text for text in ("one parent", "several parents") if text in kinds]
+        return f"taken to need {told[0]}" if told else "left as it was"
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Rank and score among the hits; None for a tool that is none of them."""
+        [found] = self.run([search])
+        if tool_id not in found.ids:
+            return None
+        rank = found.ids.index(tool_id)
+        before = f"{search.ids.index(tool_id) + 1} before" if tool_id in search.ids else "brought in by its parent"
+        return Explanation(self.name, rank + 1, found.hits[rank].score, before)
+
+    def _single(self, search: Search) -> tuple[Hit, ...]:
+        read = self.judging.read(search)
+        head, rest = search.hits[:read], search.hits[read:]
+        if not head or not self.chosen.sure:
+            return search.hits
+        held = {hit.id: hit for hit in head}
+        scores = {hit.id: hit.score for hit in head}
+        listed, more = extended(
+            list(scores),
+            scores,
+            self.families.of.__getitem__,
+            self.chosen.sure,
+            lambda tools: self._more(search, tools),
+        )
+        why = f"of a likely parent, {self.judging.label}"
+        hits = [held.get(tool) or Hit(tool, more[tool], why) for tool in listed]
+        return _falling([*hits, *(hit for hit in rest if hit.id not in more)], "one parent")
+
+    def _more(self, search: Search, tools: set[Any]) -> dict[str, float]:
+        """The tools of likely parents that were not read yet, read."""
+        allowed, there = self.visible(search), set(search.ids[: self.judging.read(search)])
+        ids = [
+            tool
+            for family in sorted(tools)
+            if self._extended(family)
+            for tool in self.families.members[family]
+            if tool not in there and allowed(tool)
+        ]
+        if not ids:
+            return {}
+        return dict(zip(ids, self.judging.judge.others(search, ids).tolist(), strict=False))
+
+    def _extended(self, family: Any) -> bool:
+        members = self.families.members[family]
+        return extends(self.extend, self.seen(members[0]), len(members))
+
+    def _multi(self, search: Search) -> tuple[Hit, ...]:
+        read = self.judging.read(search)
+        head = search.hits[:read]
+        if not head or not self.chosen.each:
+            return search.hits
+        similar = self.similar([hit.id for hit in head])
+        listed = diverse(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
+        return _falling([*listed, *search.hits[read:]], "several parents")
+
+
+def extends(extend: str, seen: bool, size: int) -> bool:
+    """Whether a likely parent brings in all its tools: not where they are so many that a search would wait for them."""
+    return size <= WHOLE and (extend == "both" or extend == ("seen" if seen else "unseen"))
+
+
+def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
+    """The hits in this order. Their scores are handed out anew, the highest to the first."""
+    scores = sorted((hit.score for hit in hits), reverse=True)
+    found: list[Hit] = []
+    for hit, score in zip(hits, scores, strict=True):
+        least = min(score, found[-1].score - STEP) if found else score
+        found.append(Hit(hit.id, least, f"{hit.why}, {why}"))
+    return tuple(found)

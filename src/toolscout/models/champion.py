@@ -1,0 +1,168 @@
+"""The champion: which fitted model every search uses that names none. A pointer with a memory, moved in one step.
+
+::
+
+    <home>/models/champion.json     who was promoted, when and why, the present one last; absent: nobody was yet
+                  lock.db           held while that changes, among all processes
+                  <name>/           the fitted models (`toolscout.models.model_store`)
+
+Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from toolscout.database import BUSY_SECONDS, alone, now
+from toolscout.errors import Changed, NotFound, StoreError
+from toolscout.models import model_store
+
+__all__ = ["Promotion", "Stamp", "changing", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
+
+FILE: Final = "champion.json"
+FORMAT: Final = "toolscout-champion/1"
+REMEMBERED: Final = 20
+Stamp = tuple[int, int, int]
+
+
+class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of the memory: the name of a model on the shelf, when it was promoted, and why."""
+
+    model: str
+    at: str
+    why: str
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    history: list[Promotion]
+    format: str = FORMAT
+
+
+def shelf(home: Path) -> Path:
+    """The folder of the models of a home."""
+    return home / "models"
+
+
+def place(home: Path, name: str) -> Path:
+    """The folder of a model by its name on the shelf.
+
+    Raises:
+        NotFound: if there is none; naming those there are.
+    """
+    folder = shelf(home) / name
+    if Path(name).name == name and (folder / model_store.MANIFEST).is_file():
+        return folder
+    there = ", ".join(path.name for path, _ in model_store.list_models(shelf(home))) or "none"
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {there}")
+
+
+def stamp(home: Path) -> Stamp | None:
+    """Changes when another model is promoted, and costs next to nothing; None: nobody was yet."""
+    try:
+        found = (shelf(home) / FILE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def history(home: Path) -> list[Promotion]:
+    """Who was promoted, the present champion last; empty: nobody.
+
+    Raises:
+        StoreError: if the file is damaged.
+    """
+    file = shelf(home) / FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_File).history
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreError(
+            f"{file}: expected the champions in format {FORMAT}, found something else: {error}; remove the file, and "
+            "searches use the setting recipe again"
+        ) from None
+
+
+def current(home: Path) -> Path | None:
+    """The folder of the champion, whether or not it is still there; None: nobody was promoted."""
+    held = history(home)
+    return shelf(home) / held[-1].model if held else None
+
+
+def changing(home: Path) -> AbstractContextManager[None]:
+    """Hold the pointer, and the models that it may point at, among all processes.
+
+    Raises:
+        StoreError: if somebody holds it for too long.
+    """
+    refusal = f"{shelf(home)}: expected nobody else to change the champion, found somebody at it: try again"
+    return alone(shelf(home) / "lock.db", refusal, wait=BUSY_SECONDS)
+
+
+def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | None = "any") -> Promotion:
+    """Make a model of the shelf the champion.
+
+    Args:
+        home: where.
+        name: of the model.
+        why: a sentence for the memory.
+        over: the `stamp` when the champion was looked at; by default whoever serves is followed.
+
+    Raises:
+        NotFound: if there is none of that name.
+        StoreError: if it is damaged.
+        Changed: if the stamp is another one now.
+    """
+    place(home, name)
+    with changing(home):
+        if over not in ("any", stamp(home)):
+            raise Changed("expected the champion of before, found that somebody changed it meanwhile: look again")
+        model_store.verify(place(home, name))
+        entry = Promotion(name, now(), why)
+        _write(home, [*history(home)[-REMEMBERED + 1 :], entry])
+    return entry
+
+
+def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
+    """Take the last promotion back; former champions whose model is gone are passed over.
+
+    Args:
+        home: where.
+        of: name of the model that is taken back; by default whoever serves.
+
+    Returns:
+        The champion there is now; None: the setting `recipe` serves again.
+
+    Raises:
+        NotFound: if nobody was promoted.
+        Changed: if another one serves than the one named.
+    """
+    none = NotFound("expected a promotion to take back, found none: the setting recipe serves already")
+    if not history(home):  # before a lock is made
+        raise none
+    with changing(home):
+        if not (left := history(home)):
+            raise none
+        if of not in (None, left[-1].model):
+            raise Changed(f"expected the present champion {left[-1].model}, found {of!r:.200}: look again")
+        left.pop()
+        while left and not (shelf(home) / left[-1].model / model_store.MANIFEST).is_file():
+            left.pop()
+        _write(home, left)
+    return left[-1] if left else None
+
+
+def _write(home: Path, held: list[Promotion]) -> None:
+    file = shelf(home) / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{FILE}.{os.getpid()}.partial")
+    with partial.open("wb") as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(_File(held)), indent=1) + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)

@@ -1,0 +1,39 @@
+"""Words and meaning in one ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from toolscout.search.pipeline import Ranking
+from toolscout.types import Search
+
+__all__ = ["DEPTH", "words_and_meaning"]
+
+DEPTH: Final = 100
+WEIGHT: Final = 5.0
+
+
+def words_and_meaning(rankings: Sequence[Ranking], search: Search, *, weight: float = WEIGHT) -> dict[str, float]:
+    """BM25 score + `weight` · (cosine - lowest) / (highest - lowest), over the tools of either ranking.
+
+    The weight between the two follows the query by itself. A BM25 score is a sum of evidence: rare words that match
+    bring many points, and then they decide; a query in other words than the tool's brings few, and then the encoder,
+    whose say never exceeds `weight` points, decides. Only the order and the spacing of the cosines count, so encoders
+    with narrow and with wide ranges are treated alike. A tool that a ranking lacks gets nothing from it.
+
+    The default was chosen on validation queries of eight datasets; between 4 and 6 little changes.
+
+    Args:
+        rankings: the BM25 ranking and the encoder's, best first, each cut at `DEPTH`.
+        search: not used.
+        weight: points that the nearest tool gets; an encoder that was tuned on such queries may have more.
+    """
+    words, meaning = rankings
+    scores = dict(words)
+    if meaning:
+        highest, lowest = meaning[0][1], meaning[-1][1]
+        scale = weight / (highest - lowest) if highest > lowest else 0.0
+        for tool_id, cosine in meaning:
+            scores[tool_id] = scores.get(tool_id, 0.0) + scale * (cosine - lowest)
+    return scores

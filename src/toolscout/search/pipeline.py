@@ -1,0 +1,500 @@
+"""One shape for every step of a search, `>>` to compose them, and the seven verbs.
+
+A stage takes a batch of `Search` and returns one changed `Search` for each, in the same order::
+
+    pipeline = Fuse(Retrieve(bm25), Retrieve(vectors, encode=encode)) >> Cut() >> Decide()
+    [answer] = pipeline([Search(query="will it rain in Oslo?")])
+
+Stages are pure once fitted: the same input gives the same output, ties are broken by tool id. A stage that fails
+raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from toolscout.errors import PipelineError
+from toolscout.types import Answer, Explanation, Hit, Search, Tool, Trace
+
+__all__ = [
+    "Cut",
+    "Decide",
+    "Detect",
+    "Floors",
+    "Fuse",
+    "Index",
+    "Pipeline",
+    "Rerank",
+    "Retrieve",
+    "Rewrite",
+    "Stage",
+    "Verdict",
+    "newest",
+    "order",
+    "reciprocal_rank",
+]
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Visible = Callable[[Tool], bool]
+Ranking = Sequence[tuple[str, float]]
+GIVEN: Final = frozenset({"query", "k", "visible"})
+
+
+class Stage:
+    """One step. Subclasses say what they read and write and implement `run`; callers call the stage.
+
+    `reads` and `writes` name fields of `Search`; `query`, `k` and `visible` are always there. `asks` says whether a
+    language model is asked: answers then cost money and come from a cache, and a search may have to do without.
+    """
+
+    reads: frozenset[str] = frozenset({"query"})
+    writes: frozenset[str] = frozenset()
+    asks: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the stage is called in traces and messages."""
+        return type(self).__name__.lower()
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """The work, without timing or checks."""
+        raise NotImplementedError
+
+    def note(self, search: Search) -> str:
+        """One remark on what the stage did to this search, for its trace."""
+        return ""
+
+    def __call__(self, searches: Sequence[Search]) -> list[Search]:
+        """Run on a batch; each result carries a trace with its share of the wall time."""
+        started = time.perf_counter()
+        results = self.run(searches)
+        if len(results) != len(searches):
+            raise PipelineError(f"{self.name}: expected {len(searches)} searches back, found {len(results)}")
+        share = (time.perf_counter() - started) / max(1, len(searches))
+        return [
+            msgspec.structs.replace(
+                result, trace=(*result.trace, Trace(self.name, share - _inner(search, result), self.note(result)))
+            )
+            for search, result in zip(searches, results, strict=True)
+        ]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Where `tool_id` stands in this stage, exact beyond k; None if the stage does not rank, or not this tool.
+
+        Args:
+            search: as the stage before leaves it.
+            tool_id: the tool.
+        """
+        return None
+
+    def __rshift__(self, other: Stage) -> Pipeline:
+        return Pipeline((self, other))
+
+
+def _inner(before: Search, after: Search) -> float:
+    """Seconds that inner stages have already put into the trace."""
+    return sum(step.seconds for step in after.trace[len(before.trace) :])
+
+
+class Pipeline(Stage):
+    """Stages one after the other. Refused at construction if a stage reads what none before it writes."""
+
+    stages: tuple[Stage, ...]
+
+    def __init__(self, stages: Iterable[Stage]) -> None:
+        flat: list[Stage] = []
+        for stage in stages:
+            flat.extend(stage.stages if isinstance(stage, Pipeline) else (stage,))
+        if not flat:
+            raise PipelineError("expected at least one stage, found none")
+        known = set(GIVEN)
+        for stage in flat:
+            missing = sorted(stage.reads - known)
+            if missing:
+                raise PipelineError(
+                    f"{stage.name} reads {', '.join(missing)}, which no stage before it writes "
+                    f"(there: {' >> '.join(each.name for each in flat)})"
+                )
+            known |= stage.writes
+        self.stages = tuple(flat)
+        self.reads = frozenset({"query"})
+        self.writes = frozenset(known - GIVEN)
+        self.asks = any(stage.asks for stage in flat)
+
+    @property
+    def name(self) -> str:
+        return " >> ".join(stage.name for stage in self.stages)
+
+    def __call__(self, searches: Sequence[Search]) -> list[Search]:
+        results = list(searches)
+        for stage in self.stages:
+            results = stage(results)
+        return results
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Each stage's view in `parts`; rank and score are those of the last stage that ranks."""
+        parts: list[Explanation] = []
+        for number, stage in enumerate(self.stages, 1):
+            if (part := stage.explain(search, tool_id)) is not None:
+                parts.append(part)
+            if number < len(self.stages):
+                [search] = stage([search])
+        if not parts:
+            return None
+        last = parts[-1]
+        return Explanation(self.name, last.rank, last.score, last.note, parts=tuple(parts))
+
+
+def order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """Best first, ties by tool id."""
+    return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.id)))
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+
+
+class Floors(msgspec.Struct, frozen=True):
+    """Probabilities below which a request is turned away.
+
+    Attributes:
+        budgets: shares of the requests that need a tool, and have one, that may be turned away; ascending from 0.
+        need: for each budget, the floor of the need.
+        fit: for each budget, the floor of the probability that a tool fits; empty: nobody judged that.
+    """
+
+    budgets: tuple[float, ...]
+    need: tuple[float, ...]
+    fit: tuple[float, ...] = ()
+
+    def need_at(self, budget: float) -> float:
+        """The floor of the need for a budget, between those of its neighbours."""
+        return float(np.interp(budget, self.budgets, self.need))
+
+    def fit_at(self, budget: float) -> float:
+        """The floor of the fit for a budget."""
+        return float(np.interp(budget, self.budgets, self.fit)) if self.fit else 0.0
+
+
+class Detect(Stage):
+    """query → need: the probability that the request needs any tool."""
+
+    writes = frozenset({"need"})
+
+    def __init__(self, judge: Callable[[list[str]], Sequence[float]], floors: Floors | None = None) -> None:
+        """Take `judge`: a batch of queries → one probability each; and when that is too low, if it is known."""
+        self.judge, self.floors = judge, floors
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        needs = self.judge([search.query for search in searches])
+        return [msgspec.structs.replace(search, need=float(need)) for search, need in zip(searches, needs, strict=True)]
+
+
+class Rewrite(Stage):
+    """query (and hits, if there are any) → one more wording of the query; the original stays in `query`."""
+
+    writes = frozenset({"rewrites"})
+
+    def __init__(self, rewriter: Callable[[Sequence[Search]], Sequence[str | None]]) -> None:
+        """Take `rewriter`: a batch → one new wording each, or None to leave the query alone."""
+        self.rewriter = rewriter
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        texts = self.rewriter(searches)
+        return [
+            msgspec.structs.replace(search, rewrites=(*search.rewrites, text)) if text else search
+            for search, text in zip(searches, texts, strict=True)
+        ]
+
+
+class Index(Protocol):
+    """What Retrieve asks of an index; see `toolscout.indexes` for the whole contract."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Tool ids, ascending; masks are over this order."""
+        ...
+
+    def search(
+        self, queries: Any, k: int, visible: Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[np.ndarray[Any, Any]]]:
+        """Ids and scores, best first, at most `k` each, only among what the masks allow."""
+        ...
+
+    def explain(self, query: Any, tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Where one tool stands, exact beyond any k."""
+        ...
+
+
+def newest(search: Search) -> str:
+    """The newest wording of the query."""
+    return search.rewrites[-1] if search.rewrites else search.query
+
+
+class Retrieve(Stage):
+    """query → hits, from one index."""
+
+    writes = frozenset({"hits"})
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        label: str = "retrieve",
+        encode: Callable[[list[str]], Any] | None = None,
+        mask: Callable[[Visible | None], Mask | None] | None = None,
+        depth: int = 50,
+        wording: Callable[[Search], str] = newest,
+    ) -> None:
+        """Take the index and what turns queries and policies into what it understands.
+
+        Args:
+            index: a sparse index (takes texts) or a vector index (takes rows).
+            label: name in traces and in each hit's `why`.
+            encode: queries → rows, shape (n, d); None: the index takes the texts.
+            mask: `Search.visible` → boolean mask over `index.ids`, or None for everything.
+            depth: how many candidates at least, whatever k is.
+            wording: what of a search is searched for.
+        """
+        self.index, self.label, self.encode, self.mask, self.depth = index, label, encode, mask, depth
+        self.wording = wording
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        if not searches:
+            return []
+        texts = [self.wording(search) for search in searches]
+        masks = [self._mask(search) for search in searches]
+        k = max(self.depth, *(search.k for search in searches))
+        found = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
+        return [
+            msgspec.structs.replace(
+                search, hits=tuple([Hit(id, score, self.label) for id, score in zip(ids, scores.tolist(), strict=True)])
+            )
+            for search, ids, scores in zip(searches, *found, strict=True)
+        ]
+
+    def _mask(self, search: Search) -> Mask | None:
+        if search.visible is None:
+            return None
+        if self.mask is None:
+            raise PipelineError(
+                f"{self.name}: a search limits what is visible, but this stage was built without a mask"
+            )
+        return self.mask(search.visible)
+
+    def note(self, search: Search) -> str:
+        return f"{len(search.hits)} candidates"
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        text = self.wording(search)
+        query = self.encode([text])[0] if self.encode else text
+        found = self.index.explain(query, tool_id, self._mask(search))
+        return msgspec.structs.replace(found, stage=self.name)
+
+
+Fusion = Callable[[Sequence[Ranking], Search], Mapping[str, float]]
+
+
+def reciprocal_rank(rankings: Sequence[Ranking], search: Search, constant: float = 60.0) -> dict[str, float]:
+    """The sum of 1 / (60 + rank) over the rankings that hold the tool (Cormack et al., 2009)."""
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, (tool_id, _) in enumerate(ranking, 1):
+            scores[tool_id] = scores.get(tool_id, 0.0) + 1.0 / (constant + rank)
+    return scores
+
+
+class Fuse(Stage):
+    """several rankings → one. The only branch: each branch sees the same searches."""
+
+    writes = frozenset({"hits"})
+
+    def __init__(self, *branches: Stage, by: Fusion = reciprocal_rank) -> None:
+        """Take two or more branches that write hits, and the formula that joins their rankings."""
+        if len(branches) < 2:
+            raise PipelineError(f"fuse: expected two branches or more, found {len(branches)}")
+        for branch in branches:
+            if "hits" not in branch.writes:
+                raise PipelineError(f"fuse: expected branches that write hits, but {branch.name} does not")
+            if branch.reads - GIVEN and not isinstance(branch, Pipeline):
+                raise PipelineError(
+                    f"fuse: {branch.name} reads {', '.join(sorted(branch.reads - GIVEN))} and cannot begin"
+                )
+        self.branches, self.by = branches, by
+        self.asks = any(branch.asks for branch in branches)
+
+    @property
+    def name(self) -> str:
+        return f"fuse({', '.join(branch.name for branch in self.branches)})"
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        columns = [branch(searches) for branch in self.branches]
+        return [
+            self._join(search, results) for search, results in zip(searches, zip(*columns, strict=True), strict=True)
+        ]
+
+    def _join(self, search: Search, results: Sequence[Search]) -> Search:
+        rankings = [[(hit.id, hit.score) for hit in result.hits] for result in results]
+        scores = self.by(rankings, search)
+        why: dict[str, str] = {}
+        for result in results:
+            for hit in result.hits:
+                why[hit.id] = f"{why[hit.id]} + {hit.why}" if hit.id in why else hit.why
+        ranked = sorted([(-float(score), tool_id) for tool_id, score in scores.items()])  # as `order` has it, sooner
+        hits = tuple([Hit(tool_id, -score, why[tool_id]) for score, tool_id in ranked])
+        trace = tuple(step for result in results for step in result.trace[len(search.trace) :])
+        return msgspec.structs.replace(search, hits=hits, trace=(*search.trace, *trace))
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        parts = tuple(part for branch in self.branches if (part := branch.explain(search, tool_id)) is not None)
+        [fused] = self.run([search])
+        for rank, hit in enumerate(fused.hits, 1):
+            if hit.id == tool_id:
+                return Explanation(self.name, rank, hit.score, f"found by {hit.why}", parts=parts)
+        return Explanation(self.name, None, None, "in no branch's candidates", parts=parts)
+
+
+class Rerank(Stage):
+    """query + hits → the first `depth` hits in a new order, the rest after them in the old one."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(
+        self,
+        scorer: Callable[[Sequence[Search]], Sequence[Sequence[float]]],
+        *,
+        label: str = "rerank",
+        depth: int = 50,
+    ) -> None:
+        """Take `scorer`: a batch whose hits are already cut to `depth` → a score for each hit of a search.
+
+        Where a search has a deadline, they may be fewer: of its first hits only.
+        """
+        self.scorer, self.label, self.depth = scorer, label, depth
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        heads = [msgspec.structs.replace(search, hits=search.hits[: self.depth]) for search in searches]
+        scores = self.scorer(heads)
+        return [
+            msgspec.structs.replace(search, hits=self._reorder(search, head.hits, row))
+            for search, head, row in zip(searches, heads, scores, strict=True)
+        ]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Rank and score among the hits; None for a tool that is none of them."""
+        if tool_id not in search.ids:
+            return None
+        [found] = self.run([search])
+        rank = found.ids.index(tool_id)
+        note = f"{search.ids.index(tool_id) + 1} before" if rank < self.depth else f"beyond the first {self.depth}"
+        return Explanation(self.name, rank + 1, found.hits[rank].score, note)
+
+    def note(self, search: Search) -> str:
+        if search.deadline is None:
+            return ""
+        judged, wanted = self.read(search), min(self.depth, len(search.hits))
+        return f"the deadline left {wanted - judged} of {wanted} candidates as they were" if judged < wanted else ""
+
+    def read(self, search: Search) -> int:
+        """How many hits of a search that went through, the first ones, were scored before its deadline."""
+        return sum(self.label in hit.why.split(", ") for hit in search.hits)
+
+    def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
+        if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):
+            raise PipelineError(f"{self.name}: expected {len(head)} scores, found {len(scores)}")
+        ranked = order(
+            Hit(hit.id, float(score), f"{hit.why}, {self.label}") for hit, score in zip(head, scores, strict=False)
+        )
+        if not ranked:
+            return search.hits
+        floor = ranked[-1].score
+        tail = search.hits[len(scores) :]
+        return ranked + tuple(Hit(hit.id, floor - 1e-6 * step, hit.why) for step, hit in enumerate(tail, 1))
+
+
+class Cut(Stage):
+    """hits → fewer hits: at most k, and none below the floor."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(self, k: int | None = None, *, floor: float | None = None) -> None:
+        """Keep at most `k` hits (by default each search's own k) with a score of at least `floor`."""
+        self.k, self.floor = k, floor
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        return [msgspec.structs.replace(search, hits=self._keep(search)) for search in searches]
+
+    def _keep(self, search: Search) -> tuple[Hit, ...]:
+        hits = search.hits if self.floor is None else tuple(hit for hit in search.hits if hit.score >= self.floor)
+        return hits[: search.k if self.k is None else self.k]
+
+
+class Verdict(NamedTuple):
+    """What was judged of one search.
+
+    Attributes:
+        need: probability that any tool is needed.
+        fit: probability that one of the visible tools fits, where one is needed.
+        answer: `no_tool_needed` or `no_tool_fits` if it is to be turned away.
+        reason: one sentence that says why.
+    """
+
+    need: float
+    fit: float
+    answer: Answer | None = None
+    reason: str = ""
+
+
+class Decide(Stage):
+    """need + hits → answer and, when it is empty, the reason.
+
+    A search that is turned away loses its hits; its answer says whether none is needed or none fits.
+    """
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits", "need", "answer", "reason"})
+
+    def __init__(
+        self,
+        why_empty: Callable[[Search], str] | None = None,
+        judge: Callable[[Sequence[Search]], Sequence[Verdict | None]] | None = None,
+    ) -> None:
+        """Take what knows more.
+
+        Args:
+            why_empty: a search without hits → one sentence that says why.
+            judge: a batch → a verdict each, or None where nothing can be said; see `toolscout.abstain.decision`.
+        """
+        self.why_empty, self.judge = why_empty, judge
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        verdicts = self.judge(searches) if self.judge else [None] * len(searches)
+        return [self._decide(search, verdict) for search, verdict in zip(searches, verdicts, strict=True)]
+
+    def _decide(self, search: Search, verdict: Verdict | None) -> Search:
+        if verdict is not None and search.need is None:
+            search = msgspec.structs.replace(search, need=verdict.need)
+        if verdict is not None and verdict.answer is not None:
+            reason = f"{search.reason}; {verdict.reason}" if search.reason else verdict.reason
+            return msgspec.structs.replace(search, answer=verdict.answer, reason=reason, hits=())
+        if search.hits:
+            return msgspec.structs.replace(search, answer="tools")
+        reason = search.reason or (self.why_empty(search) if self.why_empty else "no tool matches the query")
+        return msgspec.structs.replace(search, answer="no_tool_fits", reason=reason)
+
+    def note(self, search: Search) -> str:
+        return "" if search.need is None else f"need {search.need:.2f}"
