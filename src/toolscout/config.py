@@ -47,6 +47,7 @@ class Settings:
     k: int = 5
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
+    private_hosts: tuple[str, ...] = ()
     max_tools: int = 20_000
     journal: bool = True
     journal_queries: str = "full"

@@ -18,6 +18,7 @@ from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.text import clip, plain, quoted
 from toolscout.gateway.upstream import Upstreams
+from toolscout.sources.documents import is_remote
 from toolscout.types import Tool, clean
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
     from mcp_types import CallToolResult
 
+    from toolscout.sources.addresses import Reach
     from toolscout.sources.mcp import Connection
 
 __all__ = ["Calls", "advice"]
@@ -41,7 +43,7 @@ class Calls:
     def __init__(self, upstreams: Upstreams, *, allow_python: bool, timeout: float) -> None:
         """Take the servers, whether Python functions may run, and the seconds that a call may take."""
         self.upstreams, self.allow_python, self.timeout = upstreams, allow_python, timeout
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[Reach | None, httpx.AsyncClient] = {}
         self._python = asyncio.Semaphore(PYTHON_AT_ONCE)
 
     def why_not(self, tool: Tool) -> str:
@@ -83,7 +85,7 @@ class Calls:
         try:
             with anyio.fail_after(seconds):
                 if "method" in tool.meta:
-                    return await openapi.call(self._http(), tool, arguments)
+                    return await openapi.call(await self._http(tool.source), tool, arguments)
                 if upstream is not None and session is not None:
                     return await upstream.call(session, tool.name, arguments, progress)
                 return await self._call_python(tool, arguments)
@@ -95,15 +97,24 @@ class Calls:
 
     async def close(self) -> None:
         """Close what calls have opened."""
-        if self._client is not None:
-            await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
-    def _http(self) -> httpx.AsyncClient:
-        import httpx
+    async def _http(self, source: str) -> httpx.AsyncClient:
+        """The client for the operations of a source: a document at a URL may lead to public addresses only.
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(follow_redirects=False, timeout=self.timeout)
-        return self._client
+        Each reach has connections of its own: one that was opened for whom it is allowed serves nobody else.
+        """
+        from toolscout.sources.addresses import Reach, open_async_client
+
+        scout = self.upstreams.scout
+        origin = await self.upstreams.thread(scout.store.owner, source)
+        reach = None
+        if origin is None or is_remote(origin.locator):
+            reach = Reach.of(origin.locator if origin else "", scout.settings.private_hosts)
+        if reach not in self._clients:
+            self._clients[reach] = open_async_client(reach, timeout=self.timeout)
+        return self._clients[reach]
 
     async def _call_python(self, tool: Tool, arguments: dict[str, Any]) -> CallToolResult:
         from mcp_types import CallToolResult, TextContent

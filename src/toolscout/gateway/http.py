@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolscout import listening
 from toolscout.errors import Denied
-from toolscout.gateway.openapi import MARK
-from toolscout.listening import CHALLENGE, credential_of, names_of, origins_of
+from toolscout.listening import CHALLENGE, MARK, credential_of, names_of, origins_of
 from toolscout.policy import Policies
 
 if TYPE_CHECKING:
@@ -40,7 +39,9 @@ class _Door:
             return
         headers = Headers(scope=scope)
         if MARK in headers:
-            refusal = JSONResponse({"error": "expected an agent, found a gateway: it never calls itself"}, 403)
+            refusal = JSONResponse(
+                {"error": "this request comes through a toolscout gateway, which never calls another"}, 403
+            )
             await refusal(scope, receive, send)
             return
         credential = credential_of(headers)
