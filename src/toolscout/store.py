@@ -44,9 +44,9 @@ MIGRATIONS: Final = (
     CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
     """,
     pins.MIGRATION,
+    pins.REMOTE_DOCUMENTS_MIGRATION,
 )
 Held = TypeVar("Held")
-PINNED_KINDS: Final = ("mcp",)  # sources that others run; files and modules are the owner's own
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -204,7 +204,7 @@ class Store(Database):
 
         Args:
             home: the folder that holds `catalogue.db`.
-            pin: whether tools of MCP servers must stay as they were approved.
+            pin: whether tools of MCP servers and of documents at URLs must stay as they were approved.
             vet: why a tool that was never approved must wait, or None; by default none must.
         """
         super().__init__(home / "catalogue.db", MIGRATIONS)
@@ -354,7 +354,7 @@ class Store(Database):
             held_back: Mapping[str, bool] = {}
             before_waiting = _waiting_ids(connection, name)
             if state == "ok":
-                if self.pin and kind in PINNED_KINDS:
+                if self.pin and pins.needs_approval(kind, origin.locator):
                     held_back = pins.hold_back(connection, name, bodies, self.vet, now())
                     bodies = {id: body for id, body in bodies.items() if id not in held_back}
                 else:

@@ -39,8 +39,8 @@ def key_command(name: str) -> None:
 def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show the definitions that wait for approval, with what changed; with IDs, SOURCEs or --all, approve them.
 
-    A tool of an MCP server is approved as it is first seen. When its definition changes later, it is not served until
-    it is approved again.
+    A tool of an MCP server, or of an OpenAPI document at a URL, is approved as it is first seen. When its definition
+    changes later, or the server that calls are sent to, it is not served until it is approved again.
     """
     if names and everything:
         raise click.UsageError("expected names or --all, found both")
@@ -87,6 +87,11 @@ def show_waiting(each: Waiting) -> None:
 def _lines(tool: Tool) -> Iterator[str]:
     """A definition line by line, a sentence of the description on each, hidden characters spelled out."""
     yield f"name: {spelled_out(tool.name)}"
+    if "server" in tool.meta:
+        yield f"sent to: {spelled_out(str(tool.meta['server']))}"
+        for name, scheme in tool.meta.get("security_schemes", {}).items():
+            parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
+            yield f"with the credential: {spelled_out(name)} ({spelled_out(parts)})"
     for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
         yield f"description: {spelled_out(sentence)}"
     rest = msgspec.to_builtins(tool)

@@ -39,9 +39,8 @@ class _Door:
             return
         headers = Headers(scope=scope)
         if MARK in headers:
-            refusal = JSONResponse(
-                {"error": "this request comes through a toolscout gateway, which never calls another"}, 403
-            )
+            message = "this request comes through a toolscout gateway, which never calls another"
+            refusal = JSONResponse({"error": message}, 403)
             await refusal(scope, receive, send)
             return
         credential = credential_of(headers)

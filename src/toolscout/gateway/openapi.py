@@ -51,7 +51,8 @@ def request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from toolscout.sources.addresses import split_origin
 
     meta, places = tool.meta, tool.meta.get("in", {})
-    path, query, headers, cookies = meta["path"], [], {}, {}
+    path, query = meta["path"], list[tuple[str, str]]()
+    headers, cookies = dict[str, str](), dict[str, str]()
     body: dict[str, Any] = {}
     whole = meta.get("body", "")
     for key, value in arguments.items():

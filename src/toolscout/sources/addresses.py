@@ -8,6 +8,7 @@ for what is checked is the address and not its text.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import ssl
 import time
@@ -43,7 +44,8 @@ def split_origin(url: str) -> tuple[str, str, int]:
         ValueError: for another scheme than http and https, no host, a user or password, white space, control
             characters or backslashes, and for what two parsers understand differently.
     """
-    if any(character.isspace() or character in "\\\x7f" or character < " " for character in url):
+    authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
+    if re.search(r"[\s\\\x00-\x20\x7f]", authority):
         raise ValueError("an address with white space, a backslash or control characters")
     try:
         parsed, parts = httpx.URL(url), urlsplit(url)
