@@ -150,7 +150,7 @@ def _origin(server: str) -> str:
     try:
         parts = urlsplit(server)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].partition(':')[0].lower()}:{port}"
+        return f"{parts.scheme}://{parts.hostname}:{port}"
     except ValueError:
         return server
 
