@@ -13,7 +13,7 @@ from toolscout.errors import NotFound
 from toolscout.policy import Policies
 from toolscout.prior import Prior, stuffed
 from toolscout.scout import Scout
-from toolscout.sources import read
+from toolscout.sources import read, source_name
 from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue, Changes, Origin, Store
 from toolscout.trust import sanitise, scan, spelled_out, suspects, vet
@@ -154,8 +154,30 @@ def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
         connection.executescript("DROP TABLE pins; DROP TABLE quarantine; PRAGMA user_version = 1")
     connection.close()
     store = Store(tmp_path)
-    assert len(MIGRATIONS) == 2
+    assert len(MIGRATIONS) == 3
     assert put(store, tool(description="Second.")).quarantined == 1
+    store.close()
+
+
+def test_a_store_of_an_older_version_pins_what_documents_at_urls_brought(tmp_path: Path) -> None:
+    import sqlite3
+
+    def documents(store: Store, text: str) -> list[int]:
+        found = []
+        for locator in ("https://api.test/openapi.json", "HTTP://old.test/v2", "/home/me/api.json"):
+            name = source_name(locator)
+            bring = [Tool(id=f"{name}/op", name="op", description=text)]
+            found.append(store.put_source(Origin(locator, "openapi"), name, kind="openapi", tools=bring).quarantined)
+        return found
+
+    store = Store(tmp_path)
+    assert documents(store, "First.") == [0, 0, 0]
+    store.close()
+    with sqlite3.connect(tmp_path / "catalogue.db") as connection:
+        connection.executescript("DELETE FROM pins; PRAGMA user_version = 2")
+    connection.close()
+    store = Store(tmp_path)
+    assert documents(store, "Second.") == [1, 1, 0]
     store.close()
 
 

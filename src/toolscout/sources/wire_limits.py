@@ -17,17 +17,8 @@ __all__ = ["IDENTITY", "LimitedBody", "UnsupportedEncoding", "is_header_name", "
 IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}  # headers for every request to a stranger
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # RFC 9110, 5.6.2
-_FRAMING: Final = (
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "te",
-    "trailer",
-    "connection",
-    "keep-alive",
-    "upgrade",
-)
-_ROUTING: Final = ("expect", "http2-settings", "forwarded", "via", "cookie", "cookie2", "set-cookie")
+_FRAMING: Final = ("host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive")
+_ROUTING: Final = ("upgrade", "expect", "http2-settings", "forwarded", "via", "cookie", "cookie2", "set-cookie")
 _CODING: Final = ("accept-encoding", "content-encoding")
 _RESERVED_HEADERS: Final = frozenset((*_FRAMING, *_ROUTING, *_CODING))
 _RESERVED_PREFIXES: Final = ("proxy-", "x-forwarded-", "sec-")
