@@ -23,6 +23,7 @@ import pytest
 from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import openapi
+from toolscout.sources.documents import MAX_REFERENCE_STEPS
 from toolscout.sources.wire_limits import LimitedBody, UnsupportedEncoding
 
 pytestmark = pytest.mark.attack
@@ -117,7 +118,9 @@ BOMBS: dict[str, Bomb] = {
     "a list as a key": Bomb(lambda: HEAD + "? [a]\n: 1\n" + GOOD, "neither"),
     "huge numbers": Bomb(lambda: HEAD + f"x: {'9' * 100_000}\ny: 0x{'f' * 100_000}\nz: 1{':59' * 50_000}\n" + GOOD),
     "numbers that are none": Bomb(lambda: HEAD + "x: [.nan, .inf, -.inf, 1e999999, 1_0_0]\n" + GOOD),
-    "numbers too large for JSON": Bomb(lambda: as_json(x=1)[:-1] + f', "y": {"9" * 9_999}}}', "expected JSON", ".json"),
+    "numbers too large for JSON": Bomb(
+        lambda: as_json(x=1)[:-1] + f', "y": {"9" * 9_999}}}', "expected JSON", ".json"
+    ),
     "NaN in JSON": Bomb(lambda: as_json(x=float("nan")), "expected JSON", ".json"),
     "deep JSON": Bomb(lambda: '{"a":' * 100_000, "expected JSON", ".json"),
     "JSON somewhat deep": Bomb(lambda: as_json()[:-1] + ', "x": ' + "[" * 500 + "]" * 500 + "}", DEEP, ".json"),
@@ -178,6 +181,7 @@ HEAVY_BOMBS: dict[str, Bomb] = {
     "many values of YAML": Bomb(lambda: HEAD + "x:\n" + "- a\n" * 2_100_000 + GOOD, MANY),
     "fifty megabytes": Bomb(lambda: HEAD + "x: " + "t" * 50_000_000 + "\n" + GOOD, "at most 50 MB|more than"),
     "a schema that every operation writes out": Bomb(lambda: wide_schema(19_000), "too large|larger than"),
+    "references that double, to the end": Bomb(doubling_pointers, "takes too long"),
     "a long description that every operation shares": Bomb(
         lambda: as_json(
             x={"get": {"description": "d" * 900_000}}, paths={f"/{n}": {"$ref": "#/x"} for n in range(1_000)}
@@ -191,7 +195,8 @@ import json, resource, sys
 from pathlib import Path
 from toolscout.config import Settings
 from toolscout.errors import SourceError
-from toolscout.sources import openapi
+from toolscout.sources import documents, openapi
+documents.MAX_REFERENCE_STEPS = int(sys.argv[4])
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
 resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[3]), int(sys.argv[3])))
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -204,13 +209,16 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
-def read_in_a_child(bombs: dict[str, Bomb], folder: Path, memory: int, seconds: int) -> dict[str, Any]:
-    """Name of a bomb → (message or nothing, number of tools); what ended the child is not there."""
+def read_in_a_child(bombs: dict[str, Bomb], folder: Path, *limits: int) -> dict[str, Any]:
+    """Name of a bomb → (message or nothing, number of tools); what ended the child is not there.
+
+    `limits`: bytes of memory, seconds of processor time, steps that references may take.
+    """
     for name, bomb in bombs.items():
         content = bomb.build()
         content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
         (folder / f"{name}{bomb.suffix}").write_bytes(content)
-    command = [sys.executable, "-c", CHILD, str(folder), str(memory), str(seconds)]
+    command = [sys.executable, "-c", CHILD, str(folder), *map(str, limits)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     answers = {name: answer for name, *answer in map(json.loads, done.stdout.splitlines())}
     return {"child": (done.returncode, done.stderr[-2000:]), **answers}
@@ -228,7 +236,7 @@ def check(answers: dict[str, Any], name: str, bomb: Bomb) -> None:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return read_in_a_child(BOMBS, tmp_path_factory.mktemp("bombs"), 2 << 30, 120)
+    return read_in_a_child(BOMBS, tmp_path_factory.mktemp("bombs"), 2 << 30, 120, 100_000)
 
 
 @pytest.mark.slow
@@ -245,7 +253,11 @@ def test_the_process_that_read_all_bombs_lived(answers: dict[str, Any]) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", HEAVY_BOMBS)
 def test_a_heavy_bomb_is_one_sentence(tmp_path: Path, name: str) -> None:
-    check(read_in_a_child({name: HEAVY_BOMBS[name]}, tmp_path, 4 << 30, 1000), name, HEAVY_BOMBS[name])
+    check(
+        read_in_a_child({name: HEAVY_BOMBS[name]}, tmp_path, 4 << 30, 1000, MAX_REFERENCE_STEPS),
+        name,
+        HEAVY_BOMBS[name],
+    )
 
 
 # --- what is compressed -----------------------------------------------------------------------------------------------

@@ -43,6 +43,14 @@ def test_without_a_valid_key_only_health_the_page_and_the_document_answer(guarde
     assert guarded.get("/v1/me", headers={"x-api-key": KEYS["bob"]}).json()["caller"] == "bob"
 
 
+def test_what_a_gateway_sends_for_an_agent_is_refused_everywhere(guarded: Any, start: Any) -> None:
+    for client, key in ((guarded, as_caller("ann")), (start(), {})):
+        for path in (*(route.path for route in ROUTES if route.method == "GET"), "/", "/openapi.json"):
+            answer = client.get(path, headers={**key, "X-Toolscout-Gateway": "1"})
+            assert (answer.status_code, set(answer.json())) == (403, {"error"}), path
+            assert "toolscout gateway" in answer.json()["error"]
+
+
 def test_what_belongs_to_all_is_for_operators(guarded: Any) -> None:
     for route in ROUTES:
         if route.operators:

@@ -25,7 +25,7 @@ __all__ = ["MAX_CHAIN", "Library", "found", "is_remote", "shown"]
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # a document and all to which it refers
 MAX_CHAIN: Final = 64
-MAX_REFERENCE_STEPS: Final = 5_000_000  # names in the pointers of all references that are followed
+MAX_REFERENCE_STEPS: Final = 2_000_000  # names in the pointers of all references that are followed
 TOTAL_TIMEOUTS: Final = 10  # all documents of a source take at most so many times the timeout of one answer
 
 
@@ -147,10 +147,11 @@ class Library:
         return node, base
 
     def _target(self, ref: str, base: str, hops: int) -> tuple[Any, str]:
-        self._steps_left -= 1 + len(ref) // 8
+        target, _, fragment = ref.partition("#")
+        pointer = unquote(fragment)
+        self._steps_left -= 1 + pointer.count("/") + len(ref) // 100
         if self._steps_left < 0:  # references inside pointers can double at each step
             raise SourceError(f"{shown(self.root)}: following its references takes too long: write them out")
-        target, _, fragment = ref.partition("#")
         try:
             location = self._beside(base, target) if target else base
             node = self._open(location)
@@ -158,7 +159,6 @@ class Library:
             raise BadEntry(f"$ref {found(ref)}: {error}") from None
         except ValueError as error:
             raise BadEntry(f"expected the name of a document in $ref {found(ref)}, found: {error}") from None
-        pointer = unquote(fragment)
         if pointer and not pointer.startswith("/"):
             raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {found(ref)}")
         for raw in pointer.split("/")[1:]:
