@@ -147,7 +147,7 @@ BOMBS: dict[str, Bomb] = {
     ),
     "references that double": Bomb(doubling_pointers, "takes too long"),
     "a pointer of a million names": Bomb(
-        lambda: as_json(paths={"/a": {"$ref": "#" + "/x" * 1_000_000}}), "found nothing"
+        lambda: as_json(paths={"/a": {"$ref": "#" + "/x" * 1_000_000}}), "takes too long"
     ),
     "a schema inside itself": Bomb(
         lambda: as_json(
