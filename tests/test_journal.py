@@ -133,7 +133,7 @@ def test_imported_text_is_kept_as_given_and_own_text_is_redacted(journal: Journa
         ("key sk-proj-abcdefghijklmnop1234", "key ***"),
         ("ghp_abcdefghijklmnopqrstuvwxyz0123", "***"),
         ("AKIAABCDEFGHIJKLMNOP", "***"),
-        ('{"password": "correct horse"}', '{"password": "*** horse"}'),
+        ('{"password": "correct horse"}', '{"password": "***"}'),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY----- tail", "*** tail"),
         ("what is a token?", "what is a token?"),
         ("reset my password", "reset my password"),

@@ -361,7 +361,10 @@ def is_damage(error: BaseException) -> bool:
     """Whether an error says that a file holds something else than the database it should, not that it is busy."""
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
-        return any(words in str(cause) for words in ("no such table", "no such column", "has no column", "already exists", "malformed"))
+        return any(
+            words in str(cause)
+            for words in ("no such table", "no such column", "has no column", "already exists", "malformed")
+        )
     return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
 
 
@@ -374,7 +377,7 @@ def rebuild_if_damaged(
     """Let a method of a cache begin the file anew, and be called again, where it turns out to be damaged."""
 
     @functools.wraps(method)
-    def call(cache: Cache, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+    def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
             return method(cache, *args, **options)
         except StoreError as error:

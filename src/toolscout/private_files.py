@@ -29,11 +29,13 @@ HOME_PATTERNS: Final = ("*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", 
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only its owner may enter; one that exists stays as it is.
+    """Make a folder that only its owner may enter, and its parents likewise; one that exists stays as it is.
 
     An existing folder may be shared on purpose, so it is reported by `doctor` instead of changed here.
     """
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    if not folder.parent.exists():
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def open_private(path: Path, flags: int) -> int:
