@@ -41,10 +41,8 @@ def make_private_folder(folder: Path) -> None:
 def open_private(path: Path, flags: int) -> int:
     """Open or create a file that only its owner may read and write, before anything is in it."""
     opened = os.open(path, flags | os.O_CREAT, FILE_MODE)
-    try:
+    with contextlib.suppress(OSError):  # somebody else's file: its owner decides
         os.fchmod(opened, FILE_MODE)
-    except OSError:  # somebody else's file: its owner decides
-        pass
     return opened
 
 

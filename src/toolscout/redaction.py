@@ -39,7 +39,8 @@ _NAMED: Final = re.compile(
         | (?i:[?&](?:key|sig|auth|jwt|pw)=)
         | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
         | (?i:(?<!\S)--?(?:[a-z]+-)*(?:password|passwd|passphrase|token|secret|api-?key|access-key)[ ])
-        | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s(?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
+        | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s
+            (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
     )
     (?P<value>{_QUOTED}|{_BARE})
     """,
@@ -92,7 +93,8 @@ _TOKENS: Final = {
     "Linear, Notion, Figma, Airtable": r"lin_(?:api|oauth)_\w{32,}|ntn_\w{40,}|figd_[\w-]{36,}|pat\w{14}\.[a-f0-9]{64}",
     "Databricks": r"dapi[a-f0-9]{32}(?:-\d)?",
     "HashiCorp": r"hv[sbr]\.[\w-]{24,}|\w{14}\.atlasv1\.[\w-]{60,}",
-    "Docker, Doppler, Postman, Grafana": r"dckr_pat_[\w-]{20,}|dp\.(?:pt|st|ct|sa)\.[\w.]{30,}|PMAK-[a-f0-9]{24}-[a-f0-9]{34}|gl(?:sa|c)_[\w+/=]{32,}",
+    "Docker, Doppler": r"dckr_pat_[\w-]{20,}|dp\.(?:pt|st|ct|sa)\.[\w.]{30,}",
+    "Postman, Grafana": r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}|gl(?:sa|c)_[\w+/=]{32,}",
     "Sentry, New Relic, PlanetScale": r"sntry[su]_[\w+/=]{40,}|NRAK-[A-Z0-9]{27}|pscale_(?:tkn|pw|oauth)_[\w.=-]{32,}",
     "age": r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
     "JWT": r"eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]*|\.[\w.-]{20,})",
@@ -158,7 +160,7 @@ def redact(text: str, *, personal: bool = False) -> str:
 
 
 def is_card(number: str) -> bool:
-    """Whether digits are the number of a payment card: its issuer and length (ISO/IEC 7812), and its check digit (Luhn)."""
+    """Whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
@@ -169,9 +171,8 @@ def is_card(number: str) -> bool:
 def is_iban(text: str) -> bool:
     """Whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
     packed = text.replace(" ", "")
-    return (
-        len(packed) in IBAN_CHARS and int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4])) % 97 == 1
-    )
+    number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
+    return len(packed) in IBAN_CHARS and number % 97 == 1
 
 
 def _cover_value(match: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
 """Vectors of texts, kept by content and encoder: a text is embedded once, whatever tool or catalogue it belongs to.
 
 A vector belongs to a text, not to a tool, so tools and vectors cannot fall out of step. Batches are written as they are
-made: a long embedding that is interrupted goes on where it stopped. Every vector has a checksum, because SQLite has none
-of its content: one that was damaged on the disk is made again.
+made: a long embedding that is interrupted goes on where it stopped. Every vector has a checksum, because SQLite
+keeps none of its content: one that was damaged on the disk is made again.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def _repair_files(home: Path) -> list[str]:
         name = path.relative_to(home)
         if not (wrong := _check_cache(path)):
             continue
+        before = {*path.parent.glob(f"{path.name}.damaged-*")}
         cache = CACHES[path.name](path.parent)
         if isinstance(cache, VectorStore) and not CacheDatabase.check(cache):
             if count := cache.drop_damaged():
@@ -114,9 +115,10 @@ def _repair_files(home: Path) -> list[str]:
         elif left := CacheDatabase.check(cache):
             cache.set_aside(StoreError(left[0]))
         cache.close()
-        asides = sorted(path.parent.glob(f"{path.name}.damaged-*"))
-        if asides and not _check_cache(path) and not (done and done[-1].startswith(f"{name}: dropped")):
-            done.append(f"{name}: {wrong[0]}: set aside as {asides[-1].name}, begun anew")
+        asides = sorted({*path.parent.glob(f"{path.name}.damaged-*")} - before)
+        if cache.was_set_aside:
+            kept = f"set aside as {asides[0].name}, " if asides else ""
+            done.append(f"{name}: {wrong[0]}: {kept}begun anew")
     for path in list_exposed(home):
         if path == home:
             path.chmod(stat.S_IRWXU)
