@@ -12,6 +12,8 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors"},
+    {"private_files", "redaction"},
+    {"trusted_folders"},
     {"config", "pipeline", "metrics", "dataset", "database", "pins"},
     {"store", "vectors", "readings"},
     {"llm", "encoders", "fusion", "sources", "indexes", "journal", "models", "policy", "prior", "names"},
