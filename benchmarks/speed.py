@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout import Scout
+from toolscout.lab.machine import provenance
 from toolscout.types import render
 
 ROOT = Path(__file__).parent
@@ -119,10 +119,7 @@ def main() -> dict[str, Any]:
         report["hybrid_search"] = hybrid_search(home, queries(data))
     report["import_seconds_above_bare"] = above_bare("-c", "import toolscout")
     report["help_seconds_above_bare"] = above_bare("-m", "toolscout", "--help")
-    report["machine"] = (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    )
-    return report
+    return report | provenance("bm25s")
 
 
 if __name__ == "__main__":
