@@ -74,9 +74,7 @@ def test_bench_refuses_a_dirty_tree_and_marks_what_is_allowed(checkout: Path, tm
 
 def test_a_result_names_the_fit_that_it_stands_on_and_a_change_of_it_is_seen(tmp_path: Path) -> None:
     learned = lesson(dataset := Dataset.load(lessons.write(tmp_path)), read_tools(dataset.folder, "d").tools, {})
-    upper, lower = (
-        fit(prepared("neighbours", learned, tmp_path / str(k), changes={"k": k}, seed=k)) for k in (10, 20)
-    )
+    upper, lower = (fit(prepared("neighbours", learned, tmp_path / str(k), changes={"k": k}, seed=k)) for k in (10, 20))
     models.put(lower.folder, upper.folder / BASE)
     [fitted] = describe_fits([upper])["fitted"]
     assert fitted["base"]["recipe"] == "neighbours" and fitted["base"]["seed"] == 20
