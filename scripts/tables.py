@@ -29,8 +29,8 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
-instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by a
-commit that nobody can reach, into benchmarks/results/provenance.md (with `--check` it only says how many).
+instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by
+a commit that nobody can reach, into benchmarks/results/provenance.md (with `--check` it only says how many).
 """
 
 from __future__ import annotations
