@@ -27,6 +27,7 @@ from toolscout.cli.data import changes
 from toolscout.config import Settings
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.fit import fit, lesson, on_shelf, prepared
+from toolscout.lab.machine import provenance
 from toolscout.pipeline import Stage
 from toolscout.recipes import Parts
 from toolscout.sources.folder import read_tools
@@ -122,7 +123,7 @@ def main() -> None:
         rows = there[name] = [row for row in before if row.get("set", []) == given.pairs]
         for seed in range(len(rows), given.seeds):
             found = one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
-            rows.append({**found, "set": given.pairs} if given.pairs else found)
+            rows.append({**found, **({"set": given.pairs} if given.pairs else {}), "provenance": provenance()})
             given.out.write_text(json.dumps(held, indent=1) + "\n")
             click.echo(f"{name} {rows[-1]}")
 

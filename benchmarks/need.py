@@ -46,7 +46,7 @@ from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.decide import Asked, fitted
 from toolscout.lab.fit import lesson
-from toolscout.lab.machine import commit, machine, versions
+from toolscout.lab.machine import provenance
 from toolscout.methods import calibration
 from toolscout.methods.logistic import logistic, sigmoid
 from toolscout.signals import Signals, names
@@ -451,9 +451,7 @@ def main() -> None:
         "seed": options.seed,
         "limits": {"train": TRAIN, "dev": DEV, "foreign": FOREIGN, "chat_for_bundled": CHAT, "resamples": RESAMPLES},
         **{name: measure() for name, measure in parts.items() if options.only in (None, name)},
-        "versions": versions(),
-        "commit": commit(),
-        "machine": machine(),
+        **provenance(),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

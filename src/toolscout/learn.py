@@ -3,6 +3,7 @@
 ::
 
     <home>/learn/dataset/     the requests that the last run learned from, a dataset folder
+                 looks.json   how often each champion was challenged (`toolscout.lab.looks`)
                  last.json    what the last run found (`Report`)
                  run.json     how far the journal goes that an unfinished run looks at
     <home>/models/            the candidates; the pointer to the champion (`toolscout.champion`)
@@ -31,6 +32,7 @@ from toolscout.errors import Changed, ConfigError, UserError
 from toolscout.evidence import Evidence, Example, collect
 from toolscout.lab.fit import fit, prepared
 from toolscout.lab.gate import Sample, Verdict, judge
+from toolscout.lab.looks import number_look
 from toolscout.lab.machine import percentiles
 from toolscout.lab.traffic import Traffic, cut
 from toolscout.methods.ngrams import Ngrams, checksums
@@ -149,8 +151,7 @@ def learn(
         ConfigError: for a recipe that is not fitted.
         StoreError: if another run is under way.
     """
-    started, home = time.monotonic(), scout.settings.home
-    asked = _asked(recipes)
+    started, home, asked = time.monotonic(), scout.settings.home, _asked(recipes)
     with alone(home / "learn" / "lock.db", f"{home}: expected no other run of learn, found one under way: wait for it"):
         state = _state(home, scout, say)
         run = _begin(scout, state["until"], say)
@@ -325,12 +326,9 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
 def _tested(run: _Run, budget_ms: float, seed: int) -> None:
     """Hold the chosen one against the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
-    lesson = run.traffic.lesson
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out")
-    candidate = run.scout.ways.find(None, champion.place(run.settings.home, run.chosen.model))
-    texts = {query: lesson.dataset.queries[query] for query in test}
-    stage = _stage(run, candidate)
+    stage = _stage(run, run.scout.ways.find(None, champion.place(run.settings.home, run.chosen.model)))
+    texts = {query: run.traffic.lesson.dataset.queries[query] for query in test}
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -340,6 +338,9 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         },
         trusted=_trusted(run),
     )
+    what = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
+    look = number_look(run.settings.home, _called(run.before), what)
+    run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out, look {look}")
     found = _found(stage, texts)
     run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in NO_TOOL}).values()))
     run.verdict = judge(
@@ -349,6 +350,7 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         latency_ms=_latency(stage, list(texts.values())),
         budget_ms=budget_ms,
         seed=seed,
+        look=look,
     )
     if run.verdict.reasons:
         raise _Refused(f"{run.chosen.model}: {'; '.join(run.verdict.reasons)}")
@@ -440,7 +442,8 @@ def _praise(run: _Run) -> str:
     return (
         f"{run.chosen.model} is better than {_called(run.before)} on {run.verdict.n:,} newest requests of "
         f"{run.verdict.callers:,} callers: ndcg@5 {100 * test['champion']:.1f} to {100 * test['candidate']:.1f}, "
-        f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.4f})"
+        f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.2g}, "
+        f"look {run.verdict.look} at its place, which took p < {run.verdict.level:.2g})"
     )
 
 

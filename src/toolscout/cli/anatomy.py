@@ -46,7 +46,7 @@ def anatomy_command(
     from toolscout import encoders
     from toolscout.lab.anatomy import cost, fitted, geometry, intents
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.machine import commit, machine, versions
+    from toolscout.lab.machine import provenance
     from toolscout.lab.results import ANATOMY, write_json
     from toolscout.sources.folder import read_tools
     from toolscout.vectors import VectorStore
@@ -70,7 +70,7 @@ def anatomy_command(
             say("what a query's vector is put together of")
             result["intents"] = intents(model, dataset, seed)
         result["geometry"] = geometry(dataset, tools, used, vectors=vectors, seed=seed, say=say)
-    result |= {"versions": versions("scikit-learn"), "commit": commit(), "machine": machine()}
+    result |= provenance("scikit-learn")
     path = Path(out) / dataset.name / f"{slug(recipe, used.name)}{ANATOMY}"
     write_json(path, result)
     written = [path, *_draw(result, path)]

@@ -24,7 +24,7 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError, NotFound, UserError, require
 from toolscout.lab.fit import OF_BASE, Lesson, asked, fit, lesson, on_shelf, prepared
-from toolscout.lab.machine import commit, machine, versions
+from toolscout.lab.machine import provenance
 from toolscout.lab.results import SWEEP, write_json
 from toolscout.methods import JUDGED, Parts
 from toolscout.pipeline import Cut
@@ -349,9 +349,7 @@ class _Book:
             "trials": trials,
             "failed": [{"settings": self.grid[key], "error": error} for key, error in self.failed.items()],
             "best": best,
-            "versions": versions("optuna"),
-            "commit": commit(),
-            "machine": machine(),
+            **provenance("optuna"),
         }
 
 
