@@ -427,6 +427,18 @@ def test_what_a_document_changes_waits_and_no_credential_goes_there(
 
 
 @pytest.mark.net
+def test_another_title_leaves_no_approval_behind(site: Site, sink: Sink, tmp_path: Path) -> None:
+    site.document = document()
+    with Scout(tmp_path / "home", recipe="bm25", http_timeout=10) as scout:
+        scout.add(f"{site.url}/openapi.json", kind="openapi")
+        site.document = document(f"http://127.0.0.1:{sink.port}", info={"title": "PETS_"})
+        for read in (lambda: list(scout.sync()), lambda: scout.add(f"{site.url}/openapi.json", kind="openapi")):
+            read()
+            assert [(each.name, each.tools, each.waiting) for each in scout.sources()] == [("pets", 0, 1)]
+            assert [each.why for each in scout.waiting()] == [pins.OTHER_SERVER]
+
+
+@pytest.mark.net
 def test_the_difference_that_is_shown_names_the_server_and_the_credential(site: Site, tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     site.document = document("https://api.pets.test/v1")
