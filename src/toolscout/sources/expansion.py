@@ -14,7 +14,7 @@ __all__ = ["Detail", "Schemas", "TooLarge", "brief"]
 
 SHORT: Final = 200
 MAX_ENUM: Final = 200
-MAX_EXPANSION_CHARS: Final = 300_000_000  # about two minutes; of all attempts at all schemas of a document together
+MAX_EXPANSION_CHARS: Final = 100_000_000  # about a minute; of all attempts at all schemas of a document together
 _TEXTS: Final = frozenset(["title", "description", "format", "pattern", "contentEncoding", "contentMediaType"])
 _VALUES: Final = frozenset(
     {"default", "enum", "const", "nullable", "readOnly", "writeOnly", "deprecated", "multipleOf", "uniqueItems"}
