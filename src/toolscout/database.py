@@ -273,6 +273,9 @@ class CacheDatabase(Database):
 
     What was set aside lies beside it as `NAME.damaged-TIME`, so that nothing is lost by it. A cache that can neither be
     read nor written goes on in the temporary folder. Each time one warning is logged.
+
+    Attributes:
+        was_set_aside: whether that happened to the file while it was open here, or as it was opened.
     """
 
     def __init__(self, path: Path, migrations: Sequence[str], *, repair: bool = True) -> None:
@@ -286,13 +289,17 @@ class CacheDatabase(Database):
         Raises:
             StoreError: if it was written by a newer version; or is damaged, without `repair`.
         """
-        self._repair = repair
+        self._repair, self.was_set_aside = repair, False
         super().__init__(path, migrations)
 
     def _open(self) -> None:
         try:
             if self.path.is_dir():
                 raise StoreError(f"{self.path}: expected a file, found a folder") from sqlite3.DatabaseError("a folder")
+            if self._is_emptied():
+                raise StoreError(f"{self.path}: expected a database, found an empty file") from sqlite3.DatabaseError(
+                    "an empty file"
+                )
             super()._open()
             self._refuse_other_tables()
         except StoreError as error:
@@ -302,6 +309,13 @@ class CacheDatabase(Database):
                 self._open_elsewhere(error)
             else:
                 raise
+
+    def _is_emptied(self) -> bool:
+        """Whether there is a file without anything in it, as no cache ever is but in the instant of its making."""
+        try:
+            return self.path.stat().st_size == 0
+        except OSError:
+            return False
 
     def _open_elsewhere(self, reason: Exception) -> None:
         """Go on with an empty file in the temporary folder, which goes with this object."""
@@ -327,6 +341,7 @@ class CacheDatabase(Database):
         Somebody else may have done so already: the file is looked at again once nobody else is at it.
         """
         self._forget_connections()
+        self.was_set_aside = True
         reason = str(error.__cause__ or error)
         aside: Path | None = None
         try:
@@ -338,6 +353,8 @@ class CacheDatabase(Database):
                         with contextlib.suppress(FileNotFoundError):
                             self.path.with_name(self.path.name + suffix).replace(f"{aside}{suffix}")
                     _log.warning("%s was damaged (%s): set aside as %s, begun anew", self.path, reason, aside.name)
+                elif self._is_emptied():
+                    _log.warning("%s was damaged (%s): begun anew", self.path, reason)
                 super()._open()
         except (OSError, StoreError) as obstacle:
             self._open_elsewhere(StoreError(f"{self.path} is damaged ({reason}) and cannot be replaced: {obstacle}"))
@@ -361,7 +378,10 @@ def is_damage(error: BaseException) -> bool:
     """Whether an error says that a file holds something else than the database it should, not that it is busy."""
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
-        return any(words in str(cause) for words in ("no such table", "no such column", "has no column", "already exists", "malformed"))
+        return any(
+            words in str(cause)
+            for words in ("no such table", "no such column", "has no column", "already exists", "malformed")
+        )
     return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
 
 
@@ -374,7 +394,7 @@ def rebuild_if_damaged(
     """Let a method of a cache begin the file anew, and be called again, where it turns out to be damaged."""
 
     @functools.wraps(method)
-    def call(cache: Cache, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+    def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
             return method(cache, *args, **options)
         except StoreError as error:

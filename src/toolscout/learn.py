@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from toolscout.methods.ngrams import Ngrams, checksums
 from toolscout.methods.sets import Sets
 from toolscout.models import Manifest
 from toolscout.pipeline import Cut, Stage
+from toolscout.private_files import make_private_folder, replace_file
 from toolscout.probes import NO_TOOL
 from toolscout.scout import Scout
 from toolscout.store import Catalogue
@@ -316,7 +316,7 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
         say=lambda text: run.say(f"{name}: {text}"),
     )
     model = f"{name}-{job.identity[:12]}"
-    shelf.mkdir(parents=True, exist_ok=True)
+    make_private_folder(shelf)
     task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})
     manifest = fit(task).manifest
     return Candidate(recipe=name, model=model, dev=dict(manifest.metrics), seconds=manifest.fit_seconds)
@@ -492,6 +492,4 @@ def _state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, An
 
 
 def _write(file: Path, value: Any) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-    partial.replace(file)
+    replace_file(file, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

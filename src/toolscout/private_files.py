@@ -29,20 +29,20 @@ HOME_PATTERNS: Final = ("*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", 
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only its owner may enter; one that exists stays as it is.
+    """Make a folder that only its owner may enter, and its parents likewise; one that exists stays as it is.
 
     An existing folder may be shared on purpose, so it is reported by `doctor` instead of changed here.
     """
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    if not folder.parent.exists():
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def open_private(path: Path, flags: int) -> int:
     """Open or create a file that only its owner may read and write, before anything is in it."""
     opened = os.open(path, flags | os.O_CREAT, FILE_MODE)
-    try:
+    with contextlib.suppress(OSError):  # somebody else's file: its owner decides
         os.fchmod(opened, FILE_MODE)
-    except OSError:  # somebody else's file: its owner decides
-        pass
     return opened
 
 

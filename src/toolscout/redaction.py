@@ -30,9 +30,7 @@ _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|
 _SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=])\s{0,3}"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # after a colon, words of a sentence are no key
 _BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
-_QUOTED: Final = (
-    rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
-)
+_QUOTED: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
 _NAMED: Final = re.compile(
     rf"""
     (?P<key>
@@ -41,7 +39,8 @@ _NAMED: Final = re.compile(
         | (?i:[?&](?:key|sig|auth|jwt|pw)=)
         | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
         | (?i:(?<!\S)--?(?:[a-z]+-)*(?:password|passwd|passphrase|token|secret|api-?key|access-key)[ ])
-        | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s(?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
+        | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s
+            (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
     )
     (?P<value>{_QUOTED}|{_BARE})
     """,
@@ -50,9 +49,12 @@ _NAMED: Final = re.compile(
 _COOKIES: Final = re.compile(r"(?P<key>\b(?i:(?:set-)?cookie)\s?:\s?)(?P<value>[\w.-]+=[^\r\n\"']{4,})")
 _USER_OPTION: Final = re.compile(r"(?P<key>(?<!\S)(?:-u|--user)[ =][\"']?[^\s:\"']+:)(?P<value>[^\s\"']{2,})")
 _SCHEMES: Final = re.compile(
-    r"(?P<key>\b(?i:bearer|basic|negotiate|digest)\s+)(?P<value>(?=[\w.~+/-]*[\d.~+/_A-Z-])[\w.~+/-]{8,}={0,2})"
+    r"(?P<key>\b(?i:bearer)\s+(?!(?i:authenti|authori|tokens?\b|certificates?\b|instruments?\b|scheme))"
+    r"|\b(?i:basic|negotiate|digest)\s+(?=[\w.~+/-]*[\d+/_A-Z]))(?P<value>[\w.~+/-]{8,}={0,2})"
 )
-_USER_INFO: Final = re.compile(r"(?P<key>\b[A-Za-z][\w+.-]*://(?:[^\s/:@?#]*:|(?=[^\s/:@]{16,}@)))(?P<value>[^\s/]+)(?=@)")
+_USER_INFO: Final = re.compile(
+    r"(?P<key>\b[A-Za-z][\w+.-]*://(?:[^\s/:@?#]*:|(?=[^\s/:@]{16,}@)))(?P<value>[^\s/]+)(?=@)"
+)
 _HOOKS: Final = re.compile(
     r"(?P<key>https://(?:hooks\.slack\.com/(?:services|workflows)/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/"
     r"|[\w.-]+\.webhook\.office\.com/webhookb2/|api\.telegram\.org/bot))(?P<value>[\w/@:-]{8,})"
@@ -91,7 +93,8 @@ _TOKENS: Final = {
     "Linear, Notion, Figma, Airtable": r"lin_(?:api|oauth)_\w{32,}|ntn_\w{40,}|figd_[\w-]{36,}|pat\w{14}\.[a-f0-9]{64}",
     "Databricks": r"dapi[a-f0-9]{32}(?:-\d)?",
     "HashiCorp": r"hv[sbr]\.[\w-]{24,}|\w{14}\.atlasv1\.[\w-]{60,}",
-    "Docker, Doppler, Postman, Grafana": r"dckr_pat_[\w-]{20,}|dp\.(?:pt|st|ct|sa)\.[\w.]{30,}|PMAK-[a-f0-9]{24}-[a-f0-9]{34}|gl(?:sa|c)_[\w+/=]{32,}",
+    "Docker, Doppler": r"dckr_pat_[\w-]{20,}|dp\.(?:pt|st|ct|sa)\.[\w.]{30,}",
+    "Postman, Grafana": r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}|gl(?:sa|c)_[\w+/=]{32,}",
     "Sentry, New Relic, PlanetScale": r"sntry[su]_[\w+/=]{40,}|NRAK-[A-Z0-9]{27}|pscale_(?:tkn|pw|oauth)_[\w.=-]{32,}",
     "age": r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
     "JWT": r"eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]*|\.[\w.-]{20,})",
@@ -103,9 +106,7 @@ _PRIVATE_KEY: Final = re.compile(
     re.S,
 )
 _PUTTY_KEY: Final = re.compile(r"PuTTY-User-Key-File-\d:.*", re.S)
-_CARD: Final = re.compile(
-    r"(?<![\w.])(?:(?:\d{4}[ -]?){3}\d{4}(?:\d{3})?|3\d{3}[ -]?\d{6}[ -]?\d{4,5})(?!\w|[.]\d)"
-)
+_CARD: Final = re.compile(r"(?<![\w.])(?:(?:\d{4}[ -]?){3}\d{4}(?:\d{3})?|3\d{3}[ -]?\d{6}[ -]?\d{4,5})(?!\w|[.]\d)")
 _CARD_ISSUERS: Final = re.compile(
     r"4\d{15}(?:\d{3})?|5[0-8]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[0689]\d{12}|35\d{14}|6\d{15,18}"
 )
@@ -122,7 +123,9 @@ _PLACEHOLDER: Final = re.compile(
     re.I,
 )
 #: Which texts may hold a name with its value, a token, a number: most requests hold none of them.
-_MAY_NAME: Final = re.compile(r"[:=]|--?[A-Za-z]|(?i:word|phrase|code|pin|secret|token|key)\s(?i:is|was|to)\s|(?i:bearer|basic|digest)\s")
+_MAY_NAME: Final = re.compile(
+    r"[:=]|--?[A-Za-z]|(?i:word|phrase|code|pin|secret|token|key)\s(?i:is|was|to)\s|(?i:bearer|basic|digest)\s"
+)
 #: Part of every name that `_NAMED` knows, so that it runs on few texts.
 _SECRET_STEM: Final = re.compile(
     r"pass|pwd|secret|token|key|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
@@ -157,7 +160,7 @@ def redact(text: str, *, personal: bool = False) -> str:
 
 
 def is_card(number: str) -> bool:
-    """Whether digits are the number of a payment card: its issuer and length (ISO/IEC 7812), and its check digit (Luhn)."""
+    """Whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
@@ -168,7 +171,8 @@ def is_card(number: str) -> bool:
 def is_iban(text: str) -> bool:
     """Whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
     packed = text.replace(" ", "")
-    return len(packed) in IBAN_CHARS and int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4])) % 97 == 1
+    number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
+    return len(packed) in IBAN_CHARS and number % 97 == 1
 
 
 def _cover_value(match: re.Match[str]) -> str:

@@ -75,11 +75,17 @@ class Scout(Inventory):
         self._champion: Key | None = None
         self._unfit: tuple[object, str] = (None, "")
         self._logged = ""
+        self._unwritten = ""  # why the journal could not be written the last time
 
     @functools.cached_property
     def journal(self) -> Journal:
         """The journal of this home."""
-        return Journal(self.settings.home, queries=self.settings.journal_queries)
+        return Journal(
+            self.settings.home,
+            queries=self.settings.journal_queries,
+            personal=self.settings.redact_personal,
+            keep_days=self.settings.journal_keep_days,
+        )
 
     @functools.cached_property
     def vectors(self) -> VectorStore:
@@ -195,8 +201,10 @@ class Scout(Inventory):
             notice = f"searched with {without} alone: {error}"
             asked = [msgspec.structs.replace(each, reason=notice) for each in batch]
             found, generation = self._run(Way(without), asked)
-        if self.settings.journal:
-            self._write(found, way, generation, caller)
+        degraded = self._write(found, way, generation, caller) if self.settings.journal else None
+        if degraded:
+            shown = degraded if visible is None else "this search is not in the journal"
+            found = [msgspec.structs.replace(each, degraded=shown) for each in found]
         return found
 
     def _run_unless_down(self, way: Way, batch: Sequence[Search]) -> tuple[list[Search], int]:
@@ -381,17 +389,26 @@ class Scout(Inventory):
 
         return learn(self, **options)
 
-    def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> None:
+    def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> str | None:
+        """Note searches in the journal. Returns a sentence if that was not possible: they are answered all the same."""
         model = way.manifest.job if way.manifest else None
         common = {"recipe": way.recipe, "model": model, "generation": generation}
-        self.journal.append_all(
-            (
-                "search",
-                caller or self.settings.caller,
-                {"search_id": search.search_id, "query": search.query, "shown": list(search.ids), **common},
+        try:
+            self.journal.append_all(
+                (
+                    "search",
+                    caller or self.settings.caller,
+                    {"search_id": search.search_id, "query": search.query, "shown": list(search.ids), **common},
+                )
+                for search in found
             )
-            for search in found
-        )
+        except StoreError as error:
+            if str(error) != self._unwritten:
+                self._unwritten = str(error)
+                _log.warning("searches are not in the journal: %s", error)
+            return f"this search is not in the journal: {error}"
+        self._unwritten = ""
+        return None
 
     def called(
         self,

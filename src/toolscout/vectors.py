@@ -1,8 +1,8 @@
 """Vectors of texts, kept by content and encoder: a text is embedded once, whatever tool or catalogue it belongs to.
 
 A vector belongs to a text, not to a tool, so tools and vectors cannot fall out of step. Batches are written as they are
-made: a long embedding that is interrupted goes on where it stopped. Every vector has a checksum, because SQLite has none
-of its content: one that was damaged on the disk is made again.
+made: a long embedding that is interrupted goes on where it stopped. Every vector has a checksum, because SQLite
+keeps none of its content: one that was damaged on the disk is made again.
 """
 
 from __future__ import annotations
@@ -110,6 +110,14 @@ class VectorStore(CacheDatabase):
             bad = sum(checksum not in (None, zlib.crc32(value)) for value, checksum in rows)
         return [f"{bad:,} vectors do not match their checksums"] if bad else []
 
+    def drop_damaged(self) -> int:
+        """Remove vectors that do not match their checksums; the next search makes them again. Returns how many."""
+        with self.writing() as connection:
+            rows = connection.execute("SELECT encoder, text, value, checksum FROM vectors")
+            bad = [row[:2] for row in rows if row[3] not in (None, zlib.crc32(row[2]))]
+            connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", bad)
+        return len(bad)
+
     def _held(self, encoder: str) -> set[bytes]:
         with self.reading() as connection:
             return {row[0] for row in connection.execute("SELECT text FROM vectors WHERE encoder = ?", (encoder,))}
@@ -140,10 +148,7 @@ class VectorStore(CacheDatabase):
             connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, rows.shape[1]))
             connection.executemany(
                 "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
-                [
-                    (encoder, _key(text), value, zlib.crc32(value))
-                    for text, value in zip(texts, values, strict=True)
-                ],
+                [(encoder, _key(text), value, zlib.crc32(value)) for text, value in zip(texts, values, strict=True)],
             )
 
     def _put_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:

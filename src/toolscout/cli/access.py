@@ -1,16 +1,20 @@
-"""key, approve; and how findings and definitions that wait are shown."""
+"""key, approve, trust; and how findings and definitions that wait are shown."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from toolscout import trusted_folders
 from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.config import FILE_NAME, load_settings, needing_trust, read_settings_file
+from toolscout.database import now
 from toolscout.policy import hashed_key, new_key
 from toolscout.scout import Scout
 from toolscout.store import Waiting
@@ -59,6 +63,64 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
         click.echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
     else:
         click.echo("nothing waits for approval")
+
+
+@click.command("trust")
+@click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+@click.option("--list", "listing", is_flag=True, help="Show the trusted folders.")
+@click.option("--remove", is_flag=True, help="Trust DIR no longer.")
+@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
+@json_option
+@click.pass_context
+def trust_command(
+    ctx: click.Context, folder: Path | None, listing: bool, remove: bool, home: str | None, as_json: bool
+) -> None:
+    """Let the file toolscout.toml in DIR set everything, as it is now; when it changes, you are asked again.
+
+    A toolscout.toml in the working directory may have come with a repository. Until you trust its folder it cannot say
+    where queries are sent, lower any protection, or move the catalogue.
+    """
+    if listing == (folder is not None) or (listing and remove):
+        raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
+    place = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
+    if folder is None:
+        _show_trusted(place, as_json)
+        return
+    folder = folder.expanduser().resolve()
+    if remove:
+        removed = trusted_folders.forget_folder(place, folder)
+        if as_json:
+            print_json({"folder": str(folder), "removed": removed})
+        else:
+            click.echo(f"{folder} is no longer trusted" if removed else f"{folder} was not trusted")
+        return
+    content, values = read_settings_file(folder / FILE_NAME)
+    trusted_folders.remember_folder(place, folder, content, now())
+    allowed = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
+    if as_json:
+        print_json({"folder": str(folder), "settings": allowed})
+        return
+    click.echo(f"{folder} is trusted: its {FILE_NAME} may set, until it changes")
+    for name, value in allowed.items():
+        click.echo(f"  {spelled_out(name)} = {value}")
+
+
+def _show_trusted(home: Path, as_json: bool) -> None:
+    rows = []
+    for name, entry in sorted(trusted_folders.read_trusted(home).items()):
+        try:
+            same = trusted_folders.is_trusted(home, Path(name), (Path(name) / FILE_NAME).read_bytes())
+            state = "trusted" if same else "changed since: trust it again"
+        except OSError:
+            state = f"its {FILE_NAME} is gone"
+        rows.append({"folder": name, "at": entry.at, "state": state})
+    if as_json:
+        print_json({"folders": rows})
+    elif rows:
+        for row in rows:
+            click.echo(f"{row['folder']}: {row['state']} ({row['at'][:10]})")
+    else:
+        click.echo("no folder is trusted")
 
 
 def _as_json(each: Waiting) -> dict[str, Any]:

@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
     "key": ("access", "Make an API key for a caller of the gateway."),
     "approve": ("access", "Show the definitions that wait because they changed, and approve them."),
+    "trust": ("access", "Let the toolscout.toml of a folder set everything."),
     "doctor": ("doctor", "Check the installation and the store."),
 }
 
