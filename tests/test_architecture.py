@@ -12,10 +12,10 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors"},
-    {"config", "pipeline", "metrics", "dataset", "database", "pins"},
+    {"config", "credentials", "pipeline", "metrics", "dataset", "database", "pins"},
     {"store", "vectors", "readings"},
     {"llm", "encoders", "fusion", "sources", "indexes", "journal", "models", "policy", "prior", "names"},
-    {"training", "trust", "why", "champion", "evidence", "listening", "probes", "signals"},
+    {"training", "trust", "why", "champion", "buckets", "evidence", "listening", "probes", "signals"},
     {"lint"},
     {"methods"},
     {"recipes"},
