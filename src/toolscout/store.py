@@ -44,6 +44,7 @@ MIGRATIONS: Final = (
     CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
     """,
     pins.MIGRATION,
+    pins.FLIPS,
 )
 Held = TypeVar("Held")
 PINNED_KINDS: Final = ("mcp",)  # sources that others run; files and modules are the owner's own

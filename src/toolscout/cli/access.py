@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.cli.output import echo, escape_line, json_option, print_json, with_scout
 from toolscout.policy import hashed_key, new_key
 from toolscout.scout import Scout
 from toolscout.store import Waiting
@@ -25,10 +25,10 @@ __all__ = ["findings", "show_findings", "show_waiting"]
 def key_command(name: str) -> None:
     """Make a fresh API key for the caller NAME, and the lines for the policy file."""
     key = new_key()
-    click.echo(f"{key}\n")
-    click.echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
+    echo(f"{key}\n")
+    echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
     title = msgspec.json.encode(name).decode()  # a string of JSON is one of TOML
-    click.echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
+    echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
 
 
 @click.command("approve")
@@ -54,11 +54,11 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     for each in held:
         show_waiting(each)
     if names or everything:
-        click.echo(f"approved {count:,} definitions")
+        echo(f"approved {count:,} definitions")
     elif held:
-        click.echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
+        echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
     else:
-        click.echo("nothing waits for approval")
+        echo("nothing waits for approval")
 
 
 def _as_json(each: Waiting) -> dict[str, Any]:
@@ -75,18 +75,20 @@ def _as_json(each: Waiting) -> dict[str, Any]:
 
 def show_waiting(each: Waiting) -> None:
     """Print a definition that waits, as the difference to the approved one, if there was one."""
-    click.secho(f"{spelled_out(each.id)} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}")
+    echo(
+        f"{spelled_out(escape_line(each.id))} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}"
+    )
     before = list(_lines(each.approved)) if each.approved else []
     for line in difflib.unified_diff(before, list(_lines(each.tool)), "approved", "now", n=1, lineterm=""):
         colour = {"+": "green", "-": "red"}.get(line[:1])
-        click.secho(f"  {line}", fg=colour)
+        echo(f"  {line}", fg=colour)
     show_findings([each.tool])
-    click.echo()
+    echo()
 
 
 def _lines(tool: Tool) -> Iterator[str]:
     """A definition line by line, a sentence of the description on each, hidden characters spelled out."""
-    yield f"name: {spelled_out(tool.name)}"
+    yield f"name: {spelled_out(escape_line(tool.name))}"
     for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
         yield f"description: {spelled_out(sentence)}"
     rest = msgspec.to_builtins(tool)
@@ -110,6 +112,6 @@ def show_findings(tools: Iterable[Tool], limit: int = 10) -> None:
     found = findings(tools)
     for each in found[:limit]:
         line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
-        click.echo(spelled_out(line), err=True)
+        echo(spelled_out(escape_line(line)), err=True)
     if len(found) > limit:
-        click.echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)
+        echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)

@@ -19,7 +19,7 @@ from toolscout.credentials import Cover, find_environment_credentials
 from toolscout.errors import SourceError, UserError, require
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
-from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, TOO_LARGE, find_refusal
+from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin, sign_in_hint, signing_in
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
 from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tapped
@@ -230,8 +230,10 @@ class _Watch:
         if self.scope.cancel_called:
             return self.late()
         if find_refusal(words):
-            return self._sentence(f"expected {self.awaited} of at most {MAX_MESSAGE_BYTES // 2**20} MiB, uncompressed; "
-                                  f"{find_refusal(words)}")
+            return self._sentence(
+                f"expected {self.awaited} of at most {MAX_MESSAGE_BYTES // 2**20} MiB, uncompressed; "
+                f"{find_refusal(words)}"
+            )
         if isinstance(error, UserError):
             return self._sentence(str(error))
         if isinstance(error, HTTPStatusError):

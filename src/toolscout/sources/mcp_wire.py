@@ -143,9 +143,8 @@ class _Listener:
         message = item.message
         if hasattr(message, "method"):
             await self._slow_down(asks=hasattr(message, "id"))
-        elif hasattr(message, "result"):
-            if self._wire.take_list(message.id):
-                message.result = self._seen(message.result)
+        elif hasattr(message, "result") and self._wire.take_list(message.id):
+            message.result = self._seen(message.result)
         return item
 
     async def _slow_down(self, *, asks: bool) -> None:
