@@ -73,6 +73,7 @@ class Upstream:
         self._retry_at = 0.0
         self._served = self._cried = False
         self._looking = anyio.Lock()
+        self._listing = anyio.Lock()  # lists come into the catalogue in the order in which they were read
         self._looked_at = 0.0  # when the last look began
         self._seen: list[Any] = []  # the list that is in the catalogue
         self._generation = -1  # of the catalogue when that list was put into it
@@ -148,15 +149,23 @@ class Upstream:
                     self._cry()
 
     async def _list(self, connection: Connection) -> None:
-        raw = await connection.list_tools(self._pool.scout.settings.max_tools)
+        async with self._listing:
+            await self._put(connection, await connection.list_tools(self._pool.scout.settings.max_tools))
+        self._connection, self.state, self.message, self._served = connection, "ok", "", True
+        if not self._wake.is_set():  # else they have changed again, and calls wait for that
+            self._settled.set()
+
+    async def _put(self, connection: Connection, raw: list[Any]) -> None:
+        """Bring a list of tools into the catalogue, as it was read.
+
+        Raises:
+            SourceError: if it cannot be taken in.
+        """
         self._seen = raw
         reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
         changes, self._generation = await self._pool.put(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
-        self._connection, self.state, self.message, self._served = connection, "ok", "", True
-        if not self._wake.is_set():  # else they have changed again, and calls wait for that
-            self._settled.set()
 
     async def _heard(self, message: object) -> None:
         """Something that the server says unasked."""
@@ -226,6 +235,7 @@ class Upstream:
 
         Raises:
             Unavailable: as `ready`; or the server gave no list.
+            SourceError: its list cannot be taken in.
         """
         arrived = time.monotonic()
         connection = await self.ready()
@@ -234,11 +244,14 @@ class Upstream:
         async with self._looking:
             if self._looked_at < arrived or connection is not self._connection:
                 connection = await self.ready()
-                began = time.monotonic()
-                raw = await self._listed(connection)
-                self._looked_at = began
-                if raw != self._seen or await self._pool.generation() != self._generation:
-                    self._changed()  # or another process has brought another list of this server into the catalogue
+                async with self._listing:
+                    began = time.monotonic()
+                    raw = await self._listed(connection)
+                    if raw != self._seen or await self._pool.generation() != self._generation:
+                        # This very list, not one that is read anew: a server may alternate. And another process may
+                        # have brought another list of this server into the catalogue.
+                        await self._put(connection, raw)
+                    self._looked_at = began
             return await self.ready()
 
     async def _listed(self, connection: Connection) -> list[Any]:

@@ -22,6 +22,7 @@ MAX_LIST_BYTES: Final = 32 * 2**20  # all pages of one list of tools, as JSON
 MAX_DISCARDED_BYTES: Final = 512 * 2**20  # of one line; a server that goes on is ended
 EDGE_BYTES: Final = 4096  # of a line that is thrown away: what is kept to find out which request it answers
 TOO_LARGE: Final = f"its answer is larger than {MAX_MESSAGE_BYTES // 2**20} MiB, so it was thrown away"
+_LONG_EVENT: Final = "event exceeded the"  # how the SDK's reader of event streams says it
 ENCODED: Final = "its answer is compressed although no compression was accepted, so it was thrown away"
 
 
@@ -76,7 +77,7 @@ class LineSplitter:
 
 
 _NUMBER_AT_HEAD: Final = re.compile(rb'^\s*\{[^{\[]{0,200}?"id"\s*:\s*(\d{1,18})\s*,')
-_NUMBER_AT_TAIL: Final = re.compile(rb'"id"\s*:\s*(\d{1,18})[^{\[\]]{0,200}\}\s*$')
+_NUMBER_AT_TAIL: Final = re.compile(rb'"id"\s*:\s*(\d{1,18})[^{}\[\]]{0,200}\}\s*$')
 
 
 def find_request_id(line: LongLine) -> int | None:
@@ -86,5 +87,7 @@ def find_request_id(line: LongLine) -> int | None:
 
 
 def find_refusal(message: str) -> str | None:
-    """The sentence of this module that an error message holds, if it holds one."""
+    """The sentence of this module that an error message holds or stands for, if any."""
+    if _LONG_EVENT in message:
+        return TOO_LARGE
     return next((sentence for sentence in (TOO_LARGE, ENCODED) if sentence in message), None)

@@ -6,6 +6,7 @@ by itself. This transport bounds both; the handshake, the parser and the end of 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["drain_stderr", "open_stdio"]
 
+LONG_LINE_S: Final = 60.0  # for a line that is thrown away to end; then the session counts as ended
 EXIT_GRACE_S: Final = 2.0  # for a server to end by itself once its standard input is closed
 KILL_GRACE_S: Final = 2.0  # between SIGTERM and SIGKILL
 FLUSH_S: Final = 0.5
@@ -61,14 +63,13 @@ async def open_stdio(
         splitter = LineSplitter()
         try:
             async with coming_in:
-                with suppress(anyio.EndOfStream):
-                    while True:
+                with suppress(anyio.EndOfStream), anyio.CancelScope() as scope:
+                    while splitter.discarded <= MAX_DISCARDED_BYTES:  # else the line has no end
                         chunk = await process.stdout.receive(CHUNK_BYTES)
                         for line in splitter.feed(chunk):
-                            if (item := _parse(line)) is not None:
-                                await coming_in.send(item)
-                        if splitter.discarded > MAX_DISCARDED_BYTES:
-                            break  # a line without an end: the session counts as ended
+                            await coming_in.send(_parse(line))
+                        latest = anyio.current_time() + LONG_LINE_S
+                        scope.deadline = min(scope.deadline, latest) if splitter.discarded else math.inf
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             pass  # our own end, or the server's
         finally:
@@ -119,7 +120,7 @@ async def open_stdio(
 
 
 def _parse(line: bytes | LongLine) -> Any:
-    """A message for the session, or the exception that says why a line is none; None: nothing to say."""
+    """A message for the session, or the exception that says why a line is none."""
     from mcp.shared.message import SessionMessage
     from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 

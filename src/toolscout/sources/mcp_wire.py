@@ -14,7 +14,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
-__all__ = ["PAGE", "Wire", "tapped"]
+from toolscout.errors import BadEntry
+from toolscout.types import clean
+
+__all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Wire", "tapped"]
 
 MAX_JUNK: Final = 1000
 MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; the server waits, it loses none
@@ -189,9 +192,8 @@ class _Listener:
         if meant is None:
             return error
         number, result = meant
-        if self._wire.take_list(number):
-            result = self._seen(result)
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, RecursionError, BadEntry):
+            result = self._seen(result) if self._wire.take_list(number) else clean(result)
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
