@@ -42,12 +42,12 @@ def test_a_list_that_another_process_brought_in_is_compared_with_the_session(sta
         scout = agent.gateway.scout
         assert await agent.text("bad/pid")
         [source] = [each for each in scout.sources() if each.name == "bad"]
-        tools = [scout.tool(id) for id, _ in scout.store.page("bad", limit=-1)]
+        tools = [scout.tool(id) for id, _ in scout.store.page("bad", limit=-1) if id != "bad/pid"]
         [origin] = [each for each in scout.store.origins() if each.id == source.origin]
         other = [Tool(id="bad/pid", name="pid", description="Another.", callable=True)]
         for _ in range(2):  # what a sync sees is not what the session of the gateway has
-            scout.put(origin, Reading(source="bad", kind="mcp", tools=[*other, *tools[:-1]]))
-            scout.approve(scout.waiting(["bad/pid"]))
+            scout.put(origin, Reading(source="bad", kind="mcp", tools=[*other, *tools]))
+            scout.approve(scout.waiting())
             answer = await agent.call("bad/pid")
             assert answer.is_error and "approve" in answer.content[0].text
 
