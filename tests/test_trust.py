@@ -151,7 +151,7 @@ def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     put(store, tool())
     store.close()
     with sqlite3.connect(old) as connection:
-        connection.executescript("DROP TABLE pins; DROP TABLE quarantine; PRAGMA user_version = 1")
+        connection.executescript("DROP TABLE pins; DROP TABLE quarantine; DROP TABLE flips; PRAGMA user_version = 1")
     connection.close()
     store = Store(tmp_path)
     assert len(MIGRATIONS) == 3

@@ -120,6 +120,9 @@ class Settings:
     trust_scan: bool = True
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
+    gateway_rate: float = 100.0
+    gateway_query_chars: int = 4_000
+    gateway_argument_bytes: int = 1_000_000
     pins: tuple[str, ...] = ()
     llm: str = ""
     llm_timeout: float = 60.0
@@ -142,11 +145,21 @@ class Settings:
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
             )
-        for name in ("k", "max_tools", "mcp_timeout", "http_timeout", "call_timeout", "llm_timeout", "llm_concurrency"):
+        for name in (
+            "k",
+            "max_tools",
+            "mcp_timeout",
+            "http_timeout",
+            "call_timeout",
+            "llm_timeout",
+            "llm_concurrency",
+            "gateway_query_chars",
+            "gateway_argument_bytes",
+        ):
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days"):
+        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")

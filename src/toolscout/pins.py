@@ -19,7 +19,9 @@ import msgspec
 from toolscout.types import Tool
 
 __all__ = [
+    "ALTERNATES",
     "CHANGED",
+    "FLIPS",
     "MIGRATION",
     "REMOTE_DOCUMENTS_MIGRATION",
     "Bodies",
@@ -36,6 +38,9 @@ OTHER_SERVER: Final = "its definition changed, and with it the server that calls
 OTHER_CREDENTIALS: Final = "its definition changed, and with it how credentials are sent"
 NEW_SERVER: Final = "it is new, and calls would go to a server that nobody has approved"
 NEW_CREDENTIALS: Final = "it is new, and credentials would be sent in a way that nobody has approved"
+ALTERNATES: Final = "this server alternates between definitions"
+MAX_FLIPS: Final = 2  # changes of one tool in the window: once changed and changed back is all right
+FLIP_WINDOW_H: Final = 24
 MIGRATION: Final = """
     CREATE TABLE pins (id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, body BLOB NOT NULL, approved_at TEXT NOT NULL);
     CREATE TABLE quarantine (
@@ -50,6 +55,11 @@ REMOTE_DOCUMENTS_MIGRATION: Final = """
     INSERT OR IGNORE INTO pins SELECT tools.id, fingerprint, body, read_at FROM tools
         JOIN sources ON sources.name = tools.source JOIN origins ON origins.id = sources.origin
         WHERE sources.kind = 'openapi' AND (locator LIKE 'http://%' OR locator LIKE 'https://%')
+    """
+
+FLIPS: Final = """
+    CREATE TABLE flips (id TEXT NOT NULL, at TEXT NOT NULL, fingerprint TEXT NOT NULL);
+    CREATE INDEX flips_by_id ON flips (id, at)
     """
 
 Bodies = Mapping[str, tuple[Tool, str]]  # id → (tool, fingerprint)
@@ -105,11 +115,14 @@ def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: 
     altered = any(pins.get(id) != mark and "server" in tool.meta for id, (tool, mark) in bodies.items())
     approved = _approved(connection, between) if pins and altered else {}
     destinations = frozenset().union(*map(_destinations, approved.values()))
+    unsteady = find_unsteady(connection, source, bodies, {**pins, **before}, at)
     held: dict[str, str] = {}
     fresh = []
     for id, (tool, mark) in bodies.items():
         why = None
-        if id not in pins:
+        if id in unsteady:
+            why = ALTERNATES
+        elif id not in pins:
             why = (vet(tool) if vet else None) or (_new_destination(tool, destinations) if approved else None)
             if why is None:
                 fresh.append((tool, mark))
@@ -118,9 +131,10 @@ def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: 
         if why is not None:
             held[id] = why
     pin(connection, fresh, at)
-    gone = [(id,) for id, mark in before.items() if id not in held or bodies[id][1] != mark]
+    reasons = dict(connection.execute("SELECT id, why FROM quarantine WHERE source = ?", (source,)))
+    gone = [(id,) for id, mark in before.items() if id not in held or (bodies[id][1], held[id]) != (mark, reasons[id])]
     connection.executemany("DELETE FROM quarantine WHERE id = ?", gone)
-    newly = {id: before.get(id) != bodies[id][1] for id in held}
+    newly = {id: (before.get(id), reasons.get(id)) != (bodies[id][1], why) for id, why in held.items()}
     connection.executemany(
         "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?)",
         ((id, source, bodies[id][1], _encode(bodies[id][0]), at, held[id]) for id, new in newly.items() if new),
@@ -171,8 +185,40 @@ def _change(before: Tool, now: Tool) -> str:
     return CHANGED if all(before.meta.get(key) == now.meta.get(key) for key in keys) else OTHER_CREDENTIALS
 
 
+def find_unsteady(
+    connection: sqlite3.Connection, source: str, bodies: Bodies, last: Mapping[str, str], at: str
+) -> set[str]:
+    """Note every definition that is another than at the last reading; find those that change to and fro.
+
+    Args:
+        connection: in a write transaction.
+        source: its name.
+        bodies: everything that it brings now.
+        last: id → fingerprint at the last reading.
+        at: the present instant.
+
+    Returns:
+        Ids that changed more than `MAX_FLIPS` times within `FLIP_WINDOW_H` hours, and those that wait for that reason
+        already: whoever alternates waits for approval, not for a day to pass.
+    """
+    query = "SELECT id FROM quarantine WHERE source = ? AND why = ?"
+    held = {id for (id,) in connection.execute(query, (source, ALTERNATES))}
+    between = (f"{source}/", f"{source}0")
+    query = "SELECT id, fingerprint FROM flips WHERE id > ? AND id < ? ORDER BY at, rowid"
+    last = {**last, **dict(connection.execute(query, between))}  # the last flip of each outlives its quarantine
+    changed = [(id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in held]
+    connection.executemany("INSERT INTO flips VALUES (?, ?, ?)", changed)
+    connection.execute("DELETE FROM flips WHERE julianday(at) < julianday(?, ?)", (at, f"-{FLIP_WINDOW_H} hours"))
+    counts = connection.execute(
+        "SELECT id FROM flips WHERE id > ? AND id < ? GROUP BY id HAVING count(*) > ?",
+        (*between, MAX_FLIPS),
+    )
+    return held | {id for (id,) in counts}
+
+
 def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
     """Remember definitions with their fingerprints as approved, in place of what was approved before."""
+    connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
         "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?)",
         ((tool.id, mark, _encode(tool), at) for tool, mark in approved),

@@ -45,6 +45,7 @@ MIGRATIONS: Final = (
     """,
     pins.MIGRATION,
     pins.REMOTE_DOCUMENTS_MIGRATION,
+    pins.FLIPS,
 )
 Held = TypeVar("Held")
 

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from toolscout import trusted_folders
-from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.cli.output import echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
 from toolscout.policy import hashed_key, new_key
@@ -29,10 +29,10 @@ __all__ = ["findings", "show_findings", "show_waiting"]
 def key_command(name: str) -> None:
     """Make a fresh API key for the caller NAME, and the lines for the policy file."""
     key = new_key()
-    click.echo(f"{key}\n")
-    click.echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
+    echo(f"{key}\n")
+    echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
     title = msgspec.json.encode(name).decode()  # a string of JSON is one of TOML
-    click.echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
+    echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
 
 
 @click.command("approve")
@@ -58,11 +58,11 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     for each in held:
         show_waiting(each)
     if names or everything:
-        click.echo(f"approved {count:,} definitions")
+        echo(f"approved {count:,} definitions")
     elif held:
-        click.echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
+        echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
     else:
-        click.echo("nothing waits for approval")
+        echo("nothing waits for approval")
 
 
 @click.command("trust")
@@ -137,23 +137,25 @@ def _as_json(each: Waiting) -> dict[str, Any]:
 
 def show_waiting(each: Waiting) -> None:
     """Print a definition that waits, as the difference to the approved one, if there was one."""
-    click.secho(f"{spelled_out(each.id)} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}")
+    echo(
+        f"{spelled_out(escape_line(each.id))} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}"
+    )
     before = list(_lines(each.approved)) if each.approved else []
     for line in difflib.unified_diff(before, list(_lines(each.tool)), "approved", "now", n=1, lineterm=""):
         colour = {"+": "green", "-": "red"}.get(line[:1])
-        click.secho(f"  {line}", fg=colour)
+        echo(f"  {line}", fg=colour)
     show_findings([each.tool])
-    click.echo()
+    echo()
 
 
 def _lines(tool: Tool) -> Iterator[str]:
     """A definition line by line, a sentence of the description on each, hidden characters spelled out."""
-    yield f"name: {spelled_out(tool.name)}"
+    yield f"name: {spelled_out(escape_line(tool.name))}"
     if "server" in tool.meta:
-        yield f"sent to: {spelled_out(str(tool.meta['server']))}"
+        yield f"sent to: {spelled_out(escape_line(str(tool.meta['server'])))}"
         for name, scheme in tool.meta.get("security_schemes", {}).items():
             parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
-            yield f"with the credential: {spelled_out(name)} ({spelled_out(parts)})"
+            yield f"with the credential: {spelled_out(escape_line(name))} ({spelled_out(escape_line(parts))})"
     for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
         yield f"description: {spelled_out(sentence)}"
     rest = msgspec.to_builtins(tool)
@@ -177,6 +179,6 @@ def show_findings(tools: Iterable[Tool], limit: int = 10) -> None:
     found = findings(tools)
     for each in found[:limit]:
         line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
-        click.echo(spelled_out(line), err=True)
+        echo(spelled_out(escape_line(line)), err=True)
     if len(found) > limit:
-        click.echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)
+        echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)

@@ -15,7 +15,7 @@ import click
 
 import toolscout
 from toolscout.cli.access import findings as suspicious
-from toolscout.cli.output import json_option, print_json
+from toolscout.cli.output import echo, escape_line, json_option, print_json
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
 from toolscout.errors import StoreError, UserError
@@ -194,28 +194,26 @@ def _version(name: str, extra: str) -> str:
 
 def _print(report: dict[str, Any]) -> None:
     for name, version in report["versions"].items():
-        click.echo(f"{name:<12}{version}")
-    click.echo("\nsettings")
+        echo(f"{name:<12}{version}")
+    echo("\nsettings")
     for setting in report["settings"]:
-        click.echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
+        echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
     store = report["store"]
-    click.echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
-    click.echo(f"  {store['catalogue']}\n  {store['journal']}")
+    echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
+    echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
-        click.echo(f"  source {source['name']}: {source['state']}: {source['message']}")
+        echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
     if report["waiting"]:
-        click.echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
+        echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
     for each in report["suspicious"]:
         line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
-        click.echo(spelled_out(line))
+        echo(spelled_out(escape_line(line)))
     if report["read_only"]:
-        click.echo("  the home cannot be written: searches are answered, nothing is kept")
+        echo("  the home cannot be written: searches are answered, nothing is kept")
     for line in report["exposed"]:
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     for line in report["repaired"]:
-        click.echo(f"repaired: {line}")
+        echo(escape_line(f"repaired: {line}"))
     for line in report["findings"]:
-        click.echo(f"found: {line}", err=True)
-    click.echo(
-        "the store is healthy" if report["healthy"] else "the store is not healthy: run  toolscout doctor --repair"
-    )
+        echo(escape_line(f"found: {line}"), err=True)
+    echo("the store is healthy" if report["healthy"] else "the store is not healthy: run  toolscout doctor --repair")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from toolscout.cli.output import encoder_option, print_json, with_scout
+from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
@@ -72,7 +72,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         ),
         policies=Policies.load(options["policy"]),
         credential=os.environ.get(KEY),
-        say=lambda text: click.echo(f"toolscout: {text}", err=True),
+        say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
     if options["policy"]:
         gateway.say(f"who may see and call what stands in {options['policy']}")

@@ -91,7 +91,9 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         code = program.main(args=arguments, standalone_mode=False)
     except UserError as error:
-        click.echo(f"toolscout: {error}", err=True)
+        from toolscout.cli.output import echo, escape_line
+
+        echo(escape_line(f"toolscout: {error}"), err=True)
         code = 1
     except click.ClickException as error:
         error.show()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from toolscout.credentials import Cover, find_environment_credentials
 from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.text import clip, plain, quoted
@@ -75,10 +76,31 @@ class Calls:
     ) -> CallToolResult:
         """Call a tool with checked arguments, within its time; one of a server in the session that was looked at.
 
+        Credentials that this program sent are covered in the result, and in the error, whatever they come from.
+
         Raises:
             UserError: one sentence on why there is no result.
             MCPError: the server of the tool answered with an error.
         """
+        from mcp.shared.exceptions import MCPError
+
+        cover = self.cover(tool)
+        try:
+            result = await self._call(tool, arguments, progress, session)
+        except MCPError as error:
+            raise MCPError(error.code, cover.text(error.message)) from None
+        except UserError as error:
+            raise type(error)(cover.text(str(error))) from None
+        return cover_result(cover, result)
+
+    def cover(self, tool: Tool) -> Cover:
+        """Covers what this program sends with a call of the tool."""
+        upstream = self.upstreams.servers.get(tool.source)
+        return upstream.cover if upstream is not None else Cover(find_environment_credentials())
+
+    async def _call(
+        self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
+    ) -> CallToolResult:
         import anyio
 
         seconds, upstream = self.seconds(tool), self.upstreams.servers.get(tool.source)
@@ -123,6 +145,13 @@ class Calls:
             value = await _in_thread(functools.partial(_run, tool, arguments))
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
+
+
+def cover_result(cover: Cover, result: CallToolResult) -> CallToolResult:
+    """A result without the credentials of `cover`; the very same if it holds none."""
+    if not cover or not cover.finds(result.model_dump_json(by_alias=True)):
+        return result
+    return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
 
 
 async def _in_thread(function: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from toolscout.credentials import looks_secret
 from toolscout.errors import SourceError
 from toolscout.sources import load_document
 
@@ -25,6 +26,7 @@ __all__ = [
     "show_url",
 ]
 
+PLAIN_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 Transport = Literal["stdio", "http", "sse"]
 _TRANSPORTS: Final[Mapping[str, Transport]] = {
     "stdio": "stdio", "http": "http", "streamablehttp": "http", "sse": "sse",
@@ -42,6 +44,7 @@ class Server:
         transport: stdio has `command`, `args`, `env`, `cwd`; http and sse have `url` and `headers`.
         timeout: seconds it may take to start and to list its tools, or None for the setting `mcp_timeout`.
         secrets: filled by `resolve`: what `redact` takes out of messages.
+        credentials: filled by `resolve`: those of them that are covered in whatever the server sends.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Server:
     timeout: float | None = None
     disabled: bool = False
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    credentials: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 # --- files ---
@@ -269,6 +273,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         SourceError: naming a variable that is not set, or what is wrong with the URL; never showing a value.
     """
     secrets: set[str] = set()
+    credentials: set[str] = set()
 
     def value(match: re.Match[str]) -> str:
         reference, has_default, default = match[1].partition(":-")
@@ -288,6 +293,8 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         if found is None:
             raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
         secrets.add(found)
+        if looks_secret(variable, found):
+            credentials.add(found)
         return found
 
     def fill(text: str) -> str:
@@ -297,8 +304,13 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     headers = {key: fill(item) for key, item in server.headers.items()}
     url = fill(server.url)
     secrets.update(env.values(), headers.values(), (item.rpartition(" ")[2] for item in headers.values()))
+    for key, item in (*env.items(), *headers.items()):
+        if looks_secret(key, item) and key.lower() not in PLAIN_HEADERS:
+            credentials |= {item, item.rpartition(" ")[2]}
     if server.transport != "stdio":
-        secrets.update(_check_url(url))
+        in_url = _check_url(url)
+        secrets.update(in_url)
+        credentials |= in_url
     return dataclasses.replace(
         server,
         command=str(Path(fill(server.command)).expanduser()),
@@ -308,6 +320,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         url=url,
         headers=headers,
         secrets=frozenset(secrets | {quote(secret, safe="") for secret in secrets}),
+        credentials=frozenset(credentials),
     )
 
 
