@@ -14,7 +14,7 @@ import msgspec
 
 from toolscout.types import Tool
 
-__all__ = ["CHANGED", "MIGRATION", "Bodies", "Vet", "Waiting", "hold_back", "pin", "waiting"]
+__all__ = ["CHANGED", "MIGRATION", "Bodies", "Vet", "Waiting", "first_seen", "hold_back", "pin", "waiting"]
 
 CHANGED: Final = "its definition changed"
 MIGRATION: Final = """
@@ -96,11 +96,20 @@ def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: 
 
 
 def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
-    """Remember definitions with their fingerprints as approved, in place of what was approved before."""
+    """Remember definitions with their fingerprints as approved, in place of what was approved before.
+
+    `approved_at` stays what it was at the first approval: it says which of two tools that look alike is the older.
+    """
     connection.executemany(
-        "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?)",
+        "INSERT INTO pins VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, "
+        "body = excluded.body",
         ((tool.id, mark, _encode(tool), at) for tool, mark in approved),
     )
+
+
+def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
+    """Id → when the tool was first approved, for the tools of the catalogue that are pinned."""
+    return dict(connection.execute("SELECT pins.id, approved_at FROM pins JOIN tools ON tools.id = pins.id"))
 
 
 def waiting(connection: sqlite3.Connection) -> list[Waiting]:
