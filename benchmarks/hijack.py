@@ -10,8 +10,8 @@ Attackers know training queries and the catalogue; where a dataset has no traini
 (by hash) are theirs, and the other half is scored. Whatever could be chosen was chosen against development queries and
 another seed (`--choose`).
 
-`--check` fails where a hostile tool reaches the first five more often than the bounds allow: at most a third as often as
-with plain `dense` under the same attack, or for at most `HARDLY_EVER_PERCENT` of the queries where that is more.
+`--check` fails where a hostile tool reaches the first five more often than the bounds allow: at most a third as often
+as with plain `dense` under the same attack, or for at most `HARDLY_EVER_PERCENT` of the queries where that is more.
 `--benign` measures NDCG@5 on the 14 datasets with and without the defence.
 """
 
@@ -27,6 +27,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -166,7 +167,7 @@ def _parameters(number: int, by: Attacker) -> tuple[str, str, dict[str, object]]
     words = by.rng.sample(by.frequent, 60)
     kind = number % 4
     if kind == 0:  # in the names
-        properties: dict[str, object] = {f"{one}_{two}": {"type": "string"} for one, two in zip(words, words[1:])}
+        properties: dict[str, object] = {f"{one}_{two}": {"type": "string"} for one, two in pairwise(words)}
     elif kind == 1:  # in their descriptions
         properties = {f"p{i}": {"type": "string", "description": " ".join(words[i : i + 12])} for i in range(0, 48, 6)}
     elif kind == 2:  # as requests

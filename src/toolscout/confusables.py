@@ -40,9 +40,9 @@ def fold(text: str) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def skeleton(name: str) -> str:
-    """What a name looks like at a glance: without case, accents, marks, spaces, unseen characters and a version number.
+    """What a name looks like at a glance: without case, accents, marks, unseen characters and a version number.
 
-    `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е), `get_weather2` and `get\u200bweather` have one skeleton.
+    `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е) and `get_weather2` have one skeleton.
     """
     if not name.isascii():
         name = unicodedata.normalize("NFKD", fold(unicodedata.normalize("NFKC", sanitise(name))))

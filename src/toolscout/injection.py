@@ -1,8 +1,9 @@
 """Orders to the model that stand in a tool's text: prompt injection, in nine languages and in a chat's own frame.
 
-A description speaks of the tool. Text that speaks to the model that reads it ("ignore previous instructions", "always use
-this tool first", "### Instruction", "不要告诉用户") is an attempt to steer it. The patterns find what is usual, in English, Chinese,
-Spanish, German, French, Portuguese, Russian, Japanese and Korean; whoever knows them can word an order that they miss.
+A description speaks of the tool. Text that speaks to the model that reads it ("ignore previous instructions", "always
+use this tool first", "### Instruction", "不要告诉用户") is an attempt to steer it. The patterns find what is usual, in
+English, Chinese, Spanish, German, French, Portuguese, Russian, Japanese and Korean; whoever knows them can word an
+order that they miss.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ _ORDERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "asks for secrets or for the conversation": (
         (".ssh", "id_rsa", "id_ed25519", ".aws", ".env", "/etc/", "conversation", "chat", "system prompt", "mcp.json"),
         r"\b(?:read|send|upload|pass|post|include|attach|forward|append|copy|put|leak|exfiltrate|cat|provide)\b"
-        r"[^!?\n]{0,80}?(?:~/\.ssh|\.ssh/|\bid_rsa\b|\bid_ed25519\b|\.aws/credentials|/etc/(?:passwd|shadow)|\bmcp\.json\b"
+        r"[^!?\n]{0,80}?(?:~/\.ssh|\.ssh/|\bid_rsa\b|\bid_ed25519\b|\.aws/credentials|/etc/(?:passwd|shadow)"
+        r"|\bmcp\.json\b"
         r"|(?:contents?|values?|text)\W+of\W+(?:the\W+|your\W+|a\W+)?\.env\b"
         r"|(?:entire|whole|full|complete|all\W+previous|your)\W+(?:conversation|chat)(?:\W+history)?\W+"
         r"(?:to|in|into|as|with|so)\b|\byour\W+system\W+prompt)",
@@ -106,23 +108,17 @@ _OVERRIDES: Final = "overrides what the model was told"
 _PRECEDENCE: Final = "claims to come before all other tools"
 _SECRECY: Final = "asks to keep something from the user"
 _FRAME: Final = "imitates the model's own frame"
-_OTHERS: Final = r"(?:the\W+)?(?:alternatives|others|rest\b(?!\W+of)|competition|(?:any|every)(?:thing|\W+one)\W+else|any\W+others?\b|all\W+others?\b)"
+_OTHERS: Final = (
+    r"(?:the\W+)?(?:alternatives|others|rest\b(?!\W+of)|competition|(?:any|every)(?:thing|\W+one)\W+else"
+    r"|any\W+others?\b|all\W+others?\b)"
+)
 _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
         _OVERRIDES,
         (
-            "set aside",
-            "put aside",
-            "discard",
-            "abandon",
-            "dismiss",
-            "no attention",
-            "obey",
-            "not follow",
-            "t follow",
-            "stop follow",
-        )
-        + ("longer follow",),
+            *("set aside", "put aside", "discard", "abandon", "dismiss", "no attention", "obey"),
+            *("not follow", "t follow", "stop follow", "longer follow"),
+        ),
         r"\b(?:set\W+aside|put\W+aside|discard|abandon|dismiss|pay\W+no\W+attention\W+to|do\W+not\W+(?:follow|obey)"
         r"|don['’]?t\W+(?:follow|obey)|stop\W+(?:following|obeying)|no\W+longer\W+(?:follow|obey))\b(?:\W+\w+){0,5}?\W+"
         r"(?:(?:previous|prior|earlier|system|original|other|your)\W+(?:instructions?|guidelines|rules|prompts?|orders)"
@@ -131,8 +127,11 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ),
     (
         _PRECEDENCE,
-        ("alternatives", "the other", " other", "the rest", "competition", "thing else", "one else", "without compar")
-        + ("without consider", "without check", "without look"),
+        (
+            *("alternatives", "the other", " other", "the rest", "competition", "thing else", "one else"),
+            *("without compar",),
+            *("without consider", "without check", "without look"),
+        ),
         r"\b(?:pick|choose|select|use|prefer|call|favou?r|take)\W+(?:this|me|us|our)\b(?:\W+\w+){0,5}?\W+"
         r"(?:(?:ahead\W+of|above|over|before|instead\W+of|prior\W+to|rather\W+than)\W+"
         + _OTHERS
@@ -142,85 +141,75 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
         _PRECEDENCE,
         (
-            "other tool",
-            "other function",
-            "other option",
-            "other server",
-            "other ones",
-            "others ",
-            "the rest ",
-            "alternatives ",
-        )
-        + ("remaining tool", "remaining function", "alternative tool", "alternative function"),
-        r"\b(?:(?:other|remaining|alternative)\W+(?:tools?|functions?|options?|servers?|ones)|alternatives|(?:the|all)\W+others|the\W+rest)"
-        r"\W+(?:is|are|were|have\W+been|must|should)\W+(?:all\W+|now\W+|be\W+|not\W+be\W+){0,2}(?:broken|deprecated|outdated|obsolete"
-        r"|unsafe|insecure|unreliable|inferior|forbidden|not\W+allowed|useless|skipped|ignored|avoided|used|called|wrong)\b",
+            *("other tool", "other function", "other option", "other server", "other ones", "others "),
+            *("the rest ", "alternatives ", "remaining tool", "remaining function"),
+            *("alternative tool", "alternative function"),
+        ),
+        r"\b(?:(?:other|remaining|alternative)\W+(?:tools?|functions?|options?|servers?|ones)|alternatives|(?:the"
+        r"|all)\W+others|the\W+rest)"
+        r"\W+(?:is|are|were|have\W+been|must|should)\W+(?:all\W+|now\W+|be\W+|not\W+be\W+){0,2}(?:broken|deprecated"
+        r"|outdated|obsolete"
+        r"|unsafe|insecure|unreliable|inferior|forbidden|not\W+allowed|useless|skipped|ignored|avoided|used|called"
+        r"|wrong)\b",
     ),
     (
         _PRECEDENCE,
         ("nothing else",),
-        r"\bnothing\W+else\b(?:\W+\w+){0,5}?\W+(?:is|are|may|can|should|must)\W+(?:be\W+)?(?:allowed|permitted|used|called)\b",
+        r"\bnothing\W+else\b(?:\W+\w+){0,5}?\W+(?:is|are|may|can|should|must)\W+(?:be\W+)?(?:allowed|permitted|used"
+        r"|called)\b",
     ),
     (
         _PRECEDENCE,
         ("prior to", "before any", "before every", "before all", "ahead of", "by this", "belong", "prefer this"),
-        r"\b(?:(?:go|pass)\W+through|use|call|consult|start\W+with|begin\W+with)\W+this\W+(?:tool|function|server)\b(?:\W+\w+){0,3}?\W+"
+        r"\b(?:(?:go|pass)\W+through|use|call|consult|start\W+with|begin\W+with)\W+this\W+(?:tool|function"
+        r"|server)\b(?:\W+\w+){0,3}?\W+"
         r"(?:prior\W+to|before|ahead\W+of)\W+(?:anything|everything|any\W+other|all\W+other|every\W+other)\b"
-        r"|\b(?:served|handled|answered|covered)\W+(?:only\W+|exclusively\W+)?by\W+this\W+(?:tool|function|server)\W+(?:alone|only|exclusively)\b"
-        r"|\b(?:requests?|questions?|quer(?:y|ies)|tasks?)\b[^.\n]{0,80}?\bbelongs?\W+to\W+this\W+(?:tool|function|server)\b"
+        r"|\b(?:served|handled|answered|covered)\W+(?:only\W+|exclusively\W+)?by\W+this\W+(?:tool|function"
+        r"|server)\W+(?:alone|only|exclusively)\b"
+        r"|\b(?:requests?|questions?|quer(?:y|ies)|tasks?)\b[^.\n]{0,80}?\bbelongs?\W+to\W+this\W+(?:tool|function"
+        r"|server)\b"
         r"|\byou\W+(?:always\W+|must\W+|should\W+)?prefer\W+this\W+(?:tool|function|server)\b",
     ),
     (
         _PRECEDENCE,
         ("route ", "direct ", "hand over", "choose me", "pick me", "select me", "prefer me"),
-        r"\b(?:route|direct|hand\W+over)\W+(?:\w+\W+){0,12}?(?:through|to)\W+(?:here|this\W+(?:tool|function|server)|me)\b"
-        r"|\broute\W+(?:every|all|any)\b[^.\n]{0,80}?\bhere\b|\b(?:choose|pick|select|prefer)\W+me\b(?!\W+(?:as|a|an|the)\b)",
+        r"\b(?:route|direct|hand\W+over)\W+(?:\w+\W+){0,12}?(?:through|to)\W+(?:here|this\W+(?:tool|function"
+        r"|server)|me)\b"
+        r"|\broute\W+(?:every|all|any)\b[^.\n]{0,80}?\bhere\b|\b(?:choose|pick|select|prefer)\W+me\b(?!\W+(?:as|a"
+        r"|an|the)\b)",
     ),
     (
         _SECRECY,
         (
-            "the user must",
-            "the user should",
-            "the user need",
-            "the user may",
-            "the user shall",
-            "the user can",
-            "without the user",
-        )
-        + ("behind the user", "silently", "secretly", "covertly"),
-        r"\bthe\W+user\W+(?:must|should|need|may|shall|can)\W*(?:not|n['’]t)\W+(?:know|see|learn|notice|find\W+out|be\W+(?:told|informed|aware))\b"
-        r"|\bwithout\W+the\W+user['’]?s?\W+(?:knowledge|knowing|noticing|awareness|consent)\b|\bbehind\W+the\W+user['’]s\W+back\b"
+            *("the user must", "the user should", "the user need", "the user may", "the user shall"),
+            *("the user can", "without the user", "behind the user", "silently"),
+            *("secretly", "covertly"),
+        ),
+        r"\bthe\W+user\W+(?:must|should|need|shall)\W*(?:not|n['’]t)\W+(?:know|see|learn|notice|find\W+out"
+        r"|be\W+(?:told|informed|aware))\b"
+        r"|\bwithout\W+the\W+user['’]?s?\W+(?:knowledge|knowing|noticing|awareness|consent)\b"
+        r"|\bbehind\W+the\W+user['’]s\W+back\b"
         r"|\b(?:silently|secretly|covertly)\W+(?:send|forward|copy|upload|bcc|include|exfiltrate|append)\b",
     ),
     (
         _FRAME,
         (
-            "# system",
-            "# instruction",
-            "# assistant",
-            "# human",
-            "# developer",
-            "# new instruction",
-            "#system",
-            "#instruction",
-        )
-        + ("[sys", "[admin", "[developer", "[assistant", "[inst", "<|", "system:", "system :", "assistant:", "human:")
-        + (
-            "<assistant",
-            "<human",
-            "</assistant",
-            "</human",
-            "system-reminder",
-            "of system prompt",
-            "of prompt",
-            "of instructions",
+            *("# system", "# instruction", "# assistant", "# human", "# developer"),
+            *("# new instruction", "#system", "#instruction", "[sys", "[admin", "[developer"),
+            *("[assistant", "[inst", "<|", "system:", "system :", "assistant:", "human:", "<assistant"),
+            *("<human", "</assistant", "</human", "system-reminder", "of system prompt"),
+            *("of prompt", "of instructions"),
         ),
-        r"(?m:^[ \t]*#{1,6}[ \t]*(?:system|system[ ]prompt|instructions?|assistant|human|developer[ ]message|new[ ]instructions?)[ \t]*:?[ \t]*$)"
-        r"|(?-i:\[(?:SYSTEM|SYS|ADMIN|DEVELOPER|ASSISTANT|INST)\b[^\]\n]{0,30}\])|(?m:^[ \t]*\[system\][ \t]*:?[ \t]*\w)"
+        r"(?m:^[ \t]*#{1,6}[ \t]*(?:system|system[ ]prompt|instructions?|assistant|human|developer[ ]message"
+        r"|new[ ]instructions?)[ \t]*:?[ \t]*$)"
+        r"|(?-i:\[(?:SYSTEM|SYS|ADMIN|DEVELOPER|ASSISTANT|INST)\b[^\]\n]{0,30}\])"
+        r"|(?m:^[ \t]*\[system\][ \t]*:?[ \t]*\w)"
         r"|<\|[a-z_]{2,20}\|>|</?(?:assistant|human|system-reminder)>"
-        r"|(?m:^[ \t]*(?:system|assistant|human|user)[ \t]*:[^\n]*\n(?:[^\n]*\n){0,6}?[ \t]*(?:system|assistant|human)[ \t]*:)"
+        r"|(?m:^[ \t]*(?:system|assistant|human|user)[ \t]*:[^\n]*\n(?:[^\n]*\n){0,6}?[ \t]*(?:system|assistant"
+        r"|human)[ \t]*:)"
         r"|\n[ \t]*\n[ \t]*(?:human|assistant|system)[ \t]*:[ \t]*\S"
-        r"|(?m:^[ \t]*system[ \t]*:[ \t]*(?:you\b|for\b|call\b|use\b|always\b|ignore\b|never\b|from\W+now|the\W+assistant|override|prefer|route))"
+        r"|(?m:^[ \t]*system[ \t]*:[ \t]*(?:you\b|for\b|call\b|use\b|always\b|ignore\b|never\b|from\W+now"
+        r"|the\W+assistant|override|prefer|route))"
         r"|\b(?:begin|end|start)[ _-]of[ _-](?:system[ _-])?(?:prompt|instructions)\b",
     ),
 )
@@ -348,7 +337,8 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
         _SECRECY,
         ("ユーザ", "利用者"),
-        "(?:ユーザー?|利用者)[^。\\n]{0,8}(?:知らせ|伝え|言わ|教え|通知し|明かさ|話さ)(?:ない|ず|るな|てはいけ|ないで)|(?:ユーザー?|利用者)に[^。\\n]{0,4}(?:言うな|話すな)",
+        "(?:ユーザー?|利用者)[^。\\n]{0,8}(?:知らせ|伝え|言わ|教え|通知し|明かさ|話さ)(?:ない|ず|るな|てはいけ|ないで)|(?:ユーザー?|利用者)に[^。\\n]{0,4}(?:言うな"
+        "|話すな)",
     ),
     # Korean
     (
@@ -412,7 +402,7 @@ def select_orders(text: str) -> list[Order]:
 
 
 def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
-    """One sentence for each of the orders that stands in a text; letters of other scripts count as what they look like."""
+    """One sentence for each of the orders that stands in a text, whatever look-alike letters it is written in."""
     if not orders:
         return
     for form in _read_forms(text):

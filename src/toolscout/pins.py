@@ -14,7 +14,7 @@ import msgspec
 
 from toolscout.types import Tool
 
-__all__ = ["CHANGED", "MIGRATION", "Bodies", "Vet", "Waiting", "first_seen", "hold_back", "pin", "waiting"]
+__all__ = ["ADDED", "CHANGED", "MIGRATION", "Bodies", "Vet", "Waiting", "first_seen", "hold_back", "pin", "waiting"]
 
 CHANGED: Final = "its definition changed"
 MIGRATION: Final = """
@@ -25,6 +25,15 @@ MIGRATION: Final = """
     CREATE INDEX quarantine_by_source ON quarantine (source, id);
     INSERT INTO pins SELECT tools.id, fingerprint, body, read_at FROM tools
         JOIN sources ON sources.name = tools.source WHERE kind = 'mcp'
+    """
+
+ADDED: Final = """
+    SELECT sources.name, added_at || printf(' %09d', origins.id) FROM sources
+        JOIN origins ON origins.id = sources.origin
+    """
+FIRST_SEEN: Final = """
+    SELECT pins.id, approved_at || printf(' %09d', sources.origin) FROM pins
+        JOIN tools ON tools.id = pins.id JOIN sources ON sources.name = tools.source
     """
 
 Bodies = Mapping[str, tuple[Tool, str]]  # id → (tool, fingerprint)
@@ -109,7 +118,7 @@ def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: st
 
 def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
     """Id → when the tool was first approved, for the tools of the catalogue that are pinned."""
-    return dict(connection.execute("SELECT pins.id, approved_at FROM pins JOIN tools ON tools.id = pins.id"))
+    return dict(connection.execute(FIRST_SEEN))
 
 
 def waiting(connection: sqlite3.Connection) -> list[Waiting]:

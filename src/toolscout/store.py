@@ -106,8 +106,8 @@ class Catalogue:
         names: their raw names, in the same order.
         disabled: source → (why it is not searched, {casefolded name or id: id} of the tools that it would bring).
         waiting: casefolded name or id → the definitions of that name that wait for approval.
-        added: source → when its origin was added, ISO 8601.
-        first_seen: id → when a tool of a pinned source was first approved, ISO 8601.
+        added: source → when its origin was added, ISO 8601 and a number that orders what came in the same instant.
+        first_seen: id → the same for when a tool of a pinned source was first approved.
     """
 
     def __init__(
@@ -239,8 +239,7 @@ class Store(Database):
                 "WHERE enabled AND state != 'disabled'"
             ).fetchall()
             waiting = pins.waiting(connection)
-            origins = "SELECT sources.name, added_at FROM sources JOIN origins ON origins.id = sources.origin"
-            added = dict(connection.execute(origins))
+            added = dict(connection.execute(pins.ADDED))
             first_seen = pins.first_seen(connection) if self.pin else {}
 
         def load(ids: Sequence[str] | None) -> list[Tool]:

@@ -1,9 +1,9 @@
 """Stuffing: text that is written for the search and not for its reader.
 
-A description says what a tool does. One that consists of requests ("can you find me …?", "I need …") or of a long run of
-terms without a sentence was written to be found; so were parameters that hold requests, lists of terms, or dozens of
-unrelated names. Nothing here needs a query: a tool is judged once, when it is indexed, and by itself, so that no tool can
-make another look bad.
+A description says what a tool does. One that consists of requests ("can you find me …?", "I need …") or of a long run
+of terms without a sentence was written to be found; so were parameters that hold requests, lists of terms, or dozens of
+unrelated names. Nothing here needs a query: a tool is judged once, when it is indexed, and by itself, so that no tool
+can make another look bad.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ MIN_REQUEST_SHARE: Final = 0.5  # share of the words that stand in requests
 MIN_LIST_WORDS: Final = 24  # so many terms in one list,
 MIN_LIST_SHARE: Final = 0.4  # which is this share of all words,
 MAX_JOINED_SHARE: Final = 0.15  # and at most this share of it joins words to sentences: half of what terse prose has
-LONG_PARAMETER_CHARS: Final = (
-    200  # characters; shorter descriptions of parameters are often questions, and weigh little
-)
+LONG_PARAMETER_CHARS: Final = 200  # shorter descriptions of parameters are often questions, and weigh little
 MAX_FIELD_CHARS: Final = 4_000  # so many characters of a text are looked at
 MIN_ASKING_PARAMETERS: Final = 3
 MIN_BARE_PARAMETERS: Final = 30  # so many parameters that nothing describes,
@@ -33,7 +31,7 @@ MIN_LISTED_WORDS: Final = 8  # in the description of a parameter
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
 _TERM: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
-_SENTENCE: Final = re.compile(r"[^.?!\n:;|]+[.?!]*")
+_SENTENCE: Final = re.compile(r"(?:[^.?!\n:;|]|(?<=\d)[.:](?=\d))+[.?!]*")
 _REQUEST: Final = re.compile(  # for text in lower case
     r"\bi(?:['’](?:m|d|ve|ll)|\s+(?:am|was|want|wanna|need|would|have|had|can|could|should|do|don['’]t|did|feel|like|love"
     r"|hate|hope|wish|think|know|wonder|plan|lost|found|just|also|really|recently|prefer|must|got))\b"
@@ -62,7 +60,7 @@ _BREAKS: Final = re.compile(r"[.!?:;(){}\[\]<>=|\n/\"“”`#*+_]|\s[-–—]\s|
 
 def find_stuffing(tool: Tool) -> tuple[str, str] | None:
     """(field, what makes it look as if it were written for the search), or None."""
-    for name, field in (("description", tool.description), ("name", _CAMEL.sub(" ", tool.name))):
+    for name, field in (("description", tool.description), ("name", _CAMEL.sub(" ", tool.name).replace("_", " "))):
         lowered = field[:MAX_FIELD_CHARS].lower()
         if reason := _find_requests(lowered) or _find_list(lowered):
             return name, reason
