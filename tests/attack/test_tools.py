@@ -135,7 +135,7 @@ LOOK_ALIKES = {
 STUFFED = {
     "requests": tool(description="Can you find me a hotel? I need a flight to Paris. What is the weather in Oslo?"),
     "dated requests": tool(
-        description="I need to book a flight at 9:00 AM on 20.3.2026 and an alarm at 6:45 AM. Please help me to wake up."
+        description="I need to book a flight at 9:00 AM on 20.3.2026 and an alarm at 6:45 AM. Please help me."
     ),
     "terms": tool(description=" ".join(WORDS[:30])),
     "terms with commas": tool(description=", ".join(WORDS[:30])),
