@@ -84,7 +84,7 @@ class Demote(Stage):
 
     def _reorder(self, search: Search) -> Search:
         hits = search.hits
-        if not hits or selected(search.query) is not None or not any(map(self._concerns, hits)):
+        if not self._concerns(hits) or selected(search.query) is not None:
             return search
         sources = self._named_sources(search)
         kept: list[Hit] = []
@@ -105,8 +105,10 @@ class Demote(Stage):
         place = max(0, search.k - len(named_last))
         return msgspec.structs.replace(search, hits=_lower((*kept[:place], *named_last, *kept[place:], *last)))
 
-    def _concerns(self, hit: Hit) -> bool:
-        return hit.id in self.behind or _source(hit.id) in self.younger
+    def _concerns(self, hits: Sequence[Hit]) -> bool:
+        if not self.behind.isdisjoint(hit.id for hit in hits):
+            return True
+        return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
     def _named_sources(self, search: Search) -> frozenset[str]:
         """The younger sources that the query names: whoever asks for a source gets it."""

@@ -129,16 +129,19 @@ def _visible(positions: Sequence[int], mask: Any) -> bool:
 def named(lookup: _Lookup, query: str) -> list[int]:
     """Positions of the tools that the query names, in the order of their first mention."""
     found: dict[int, None] = {}
-    for text, bare, called in dict.fromkeys(_mentions(query[:MAX_QUERY], lookup.spaced)):
-        for position in _find_word(lookup, text, called) if bare else lookup.find(text):
+    words = query[:MAX_QUERY].split()
+    for text, place in _mentions(query[:MAX_QUERY], words, lookup.spaced):
+        for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
             found.setdefault(position)
     return list(found)
 
 
-def _find_word(lookup: _Lookup, text: str, called: bool) -> list[int]:
+def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
     """Positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
-    return lookup.find(text) if key in lookup.ids or (key in lookup.names and _is_identifier(text, called)) else []
+    if key in lookup.ids or (key in lookup.names and _is_identifier(text, _is_called(words, place))):
+        return lookup.find(text)
+    return []
 
 
 def _is_identifier(text: str, called: bool) -> bool:
@@ -155,23 +158,23 @@ def _is_identifier(text: str, called: bool) -> bool:
     return called or bool(_CLEAR.fullmatch(clear) and not _VALUE.fullmatch(core))
 
 
-def _mentions(query: str, spaced: bool) -> Iterator[tuple[str, bool, bool]]:
-    """(text, whether it is a bare part of the query, whether the query calls it a tool) that may name a tool."""
-    yield query.strip(), False, False
-    yield query.strip().strip(_EDGES), False, False
+def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
+    """(text, which word of the query it begins with; None: it stands for itself) that may name a tool."""
+    yield query.strip(), None
+    yield query.strip().strip(_EDGES), None
     for match in _QUOTED.finditer(query):
-        yield next(group for group in match.groups() if group).strip(), False, False
-    words = query.split()
-    for start, word in enumerate(words):
-        called = _is_called(words, start)
-        yield word, True, called
-        yield word.strip(_EDGES), True, called
-        for part in _IDENTIFIER.findall(word) if not _ADDRESS.search(word) else ():
-            yield part, True, called
-        for stop in range(start + 2, min(len(words), start + MAX_WORDS) + 1) if spaced else ():
-            phrase = " ".join(words[start:stop])
+        yield next(group for group in match.groups() if group).strip(), None
+    for place, word in enumerate(words):
+        yield word, place
+        if not word.isalnum():
+            yield word.strip(_EDGES), place
+        if not word.isalnum() or not word.isascii():
+            for part in _IDENTIFIER.findall(word) if not _ADDRESS.search(word) else ():
+                yield part, place
+        for stop in range(place + 2, min(len(words), place + MAX_WORDS) + 1) if spaced else ():
+            phrase = " ".join(words[place:stop])
             if "/" in phrase or "_" in phrase:
-                yield phrase.strip(_EDGES), True, False
+                yield phrase.strip(_EDGES), place
 
 
 def _is_called(words: Sequence[str], place: int) -> bool:
@@ -221,7 +224,8 @@ def _sees(search: Search, tool: Tool) -> bool:
 def _keys(query: str) -> Iterator[str]:
     """Casefolded names and ids that a query may hold."""
     asked = selected(query)
-    mentions = _mentions(query[:MAX_QUERY], False) if asked is None else ((name, False, False) for name in asked)
-    for text, bare, called in mentions:
-        if not bare or "/" in text or _is_identifier(text, called):
+    words = query[:MAX_QUERY].split()
+    mentions = _mentions(query[:MAX_QUERY], words, False) if asked is None else ((name, None) for name in asked)
+    for text, place in mentions:
+        if place is None or "/" in text or _is_identifier(text, _is_called(words, place)):
             yield text.casefold()
