@@ -43,7 +43,7 @@ from toolscout.types import Search, Tool
 HOSTILE_TOOLS: Final = 100
 MAX_QUERIES: Final = 600
 SHARE_OF_DENSE: Final = 1 / 3
-HARDLY_EVER_PERCENT: Final = 2.0
+HARDLY_EVER_PERCENT: Final = 5.0  # where `dense` is hardly reached itself
 HOSTILE: Final = "x/"
 BENIGN: Final = (
     *("toollens", "toolbench", "seal_tools_in", "metatool", "bfcl", "bfcl_parallel_multiple", "ultratool"),

@@ -163,7 +163,9 @@ def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
     for match in _QUOTED.finditer(query):
-        yield next(group for group in match.groups() if group).strip(), None
+        text = next(group for group in match.groups() if group).strip()
+        if match[1] or not _is_value(text):
+            yield text, None
     for place, word in enumerate(words):
         yield word, place
         if not word.isalnum():
@@ -175,6 +177,11 @@ def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[
             phrase = " ".join(words[place:stop])
             if "/" in phrase or "_" in phrase:
                 yield phrase.strip(_EDGES), place
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
+    return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS.search(text))
 
 
 def _is_called(words: Sequence[str], place: int) -> bool:
