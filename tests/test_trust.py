@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from toolscout.cli.main import program
+from toolscout.demote import Demote
 from toolscout.errors import NotFound
 from toolscout.policy import Policies
-from toolscout.prior import Prior, stuffed
 from toolscout.scout import Scout
 from toolscout.sources import read, source_name
 from toolscout.sources.folder import read_tools
 from toolscout.store import Catalogue, Changes, Origin, Store
+from toolscout.stuffing import find_stuffing
 from toolscout.trust import sanitise, scan, spelled_out, suspects, vet
 from toolscout.types import Hints, Hit, Search, Tool
 
@@ -367,7 +368,7 @@ STUFFED = [
 
 @pytest.mark.parametrize("text", STUFFED)
 def test_a_text_that_is_written_for_the_search_is_found(text: str) -> None:
-    assert stuffed(tool(description=text))
+    assert find_stuffing(tool(description=text))
     assert "stuffing" in {each.kind for each in scan(tool(description=text))}
     assert vet(tool(description=text)) is None, "it harms the ranking, and not the reader"
 
@@ -400,8 +401,8 @@ def test_stuffed_tools_stand_behind_all_others_and_are_found_by_name(scout: Scou
 def test_the_prior_leaves_an_answer_of_one_sort_alone() -> None:
     hits = (Hit("a", -1.0), Hit("b", -2.0), Hit("c", -3.0))
     for low in (frozenset[str](), frozenset({"a", "b", "c"})):
-        assert Prior(low)([Search(query="x", hits=hits)])[0].hits == hits
-    moved = Prior(frozenset({"a"}))([Search(query="x", hits=hits)])[0]
+        assert Demote(low)([Search(query="x", hits=hits)])[0].hits == hits
+    moved = Demote(frozenset({"a"}))([Search(query="x", hits=hits)])[0]
     assert moved.ids == ("b", "c", "a")
     assert [hit.score for hit in moved.hits] == sorted((hit.score for hit in moved.hits), reverse=True)
 
@@ -409,7 +410,7 @@ def test_the_prior_leaves_an_answer_of_one_sort_alone() -> None:
 def test_suspects_are_judged_once_for_a_snapshot() -> None:
     catalogue = Catalogue.of([tool("helper", STUFFED[0]), tool()])
     assert suspects(catalogue) == {"mail/helper"}
-    assert list(catalogue.pending) == ["suspects/1"]
+    assert list(catalogue.pending) == ["suspects/2"]
 
 
 @pytest.mark.slow

@@ -79,6 +79,9 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "trust_scan": False,  # off, orders to the model are served unseen
     "call_timeout": Between(1, 600),
     "gateway_budget": Between(MIN_BUDGET, 20_000),
+    "gateway_rate": False,  # how much one caller may ask
+    "gateway_query_chars": Between(1, 4_000),
+    "gateway_argument_bytes": Between(1, 1_000_000),
     "pins": False,  # puts tools before the agent at each start
     "llm": False,  # an address gets queries, tool texts and the key
     "llm_timeout": Between(1, 600),

@@ -19,6 +19,7 @@ import msgspec
 from toolscout.types import Tool
 
 __all__ = [
+    "ADDED",
     "ALTERNATES",
     "CHANGED",
     "FLIPS",
@@ -27,6 +28,7 @@ __all__ = [
     "Bodies",
     "Vet",
     "Waiting",
+    "first_seen",
     "hold_back",
     "needs_approval",
     "pin",
@@ -60,6 +62,15 @@ REMOTE_DOCUMENTS_MIGRATION: Final = """
 FLIPS: Final = """
     CREATE TABLE flips (id TEXT NOT NULL, at TEXT NOT NULL, fingerprint TEXT NOT NULL);
     CREATE INDEX flips_by_id ON flips (id, at)
+    """
+
+ADDED: Final = """
+    SELECT sources.name, added_at || printf(' %09d', origins.id) FROM sources
+        JOIN origins ON origins.id = sources.origin
+    """
+FIRST_SEEN: Final = """
+    SELECT pins.id, approved_at || printf(' %09d', sources.origin) FROM pins
+        JOIN tools ON tools.id = pins.id JOIN sources ON sources.name = tools.source
     """
 
 Bodies = Mapping[str, tuple[Tool, str]]  # id → (tool, fingerprint)
@@ -217,12 +228,21 @@ def find_unsteady(
 
 
 def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
-    """Remember definitions with their fingerprints as approved, in place of what was approved before."""
+    """Remember definitions with their fingerprints as approved, in place of what was approved before.
+
+    `approved_at` stays what it was at the first approval: it says which of two tools that look alike is the older.
+    """
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
-        "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?)",
+        "INSERT INTO pins VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET fingerprint = excluded.fingerprint, "
+        "body = excluded.body",
         ((tool.id, mark, _encode(tool), at) for tool, mark in approved),
     )
+
+
+def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
+    """Id → when the tool was first approved, for the tools of the catalogue that are pinned."""
+    return dict(connection.execute(FIRST_SEEN))
 
 
 def waiting(connection: sqlite3.Connection) -> list[Waiting]:

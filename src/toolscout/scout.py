@@ -15,17 +15,15 @@ import msgspec
 
 from toolscout import champion, encoders, models, recipes
 from toolscout.decision import judge
+from toolscout.demote import guard
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
 from toolscout.evidence import Live
 from toolscout.inventory import Inventory
 from toolscout.journal import MOST_EVENTS, Journal, new_id
 from toolscout.models import Manifest
-from toolscout.names import Names
-from toolscout.pipeline import Cut, Decide, Pipeline, Stage
-from toolscout.prior import Prior
+from toolscout.pipeline import Decide, Pipeline, Stage
 from toolscout.store import Catalogue
-from toolscout.trust import suspects
 from toolscout.types import Hit, Search, Tool
 from toolscout.vectors import VectorStore
 from toolscout.ways import Key, Way, Ways
@@ -288,8 +286,8 @@ class Scout(Inventory):
                     parts = self.parts(way, catalogue, embed=embed, progress=progress, live=self._evidence(way))
                     retrieve = recipes.build(way.recipe, parts)
                     decide = Decide(functools.partial(_why_empty, catalogue), judge(parts, retrieve))
-                    prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
-                    held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> decide
+                    guarded = guard(retrieve, parts, scan=self.settings.trust_scan)
+                    held = catalogue, guarded >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[way.key] = held, way.manifest
