@@ -163,7 +163,9 @@ def test_a_significant_loss_of_up_to_two_points_is_allowed(losses: int, refused:
     """Of 400 requests seven are 1.75 points, nine 2.25; both are significant."""
     verdict = compare(*GAIN, *times(losses, 5, 0), *same(360 - losses))
     assert verdict.tests["recall@5"]["p"] < 0.05
-    assert [reason.partition("points of ")[2][:8] for reason in verdict.reasons] == ["recall@5", "comp@5 o"][: 2 * refused]
+    assert [reason.partition("points of ")[2][:8] for reason in verdict.reasons] == ["recall@5", "comp@5 o"][
+        : 2 * refused
+    ]
 
 
 def test_a_loss_that_may_be_chance_is_allowed() -> None:
