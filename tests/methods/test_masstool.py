@@ -212,7 +212,7 @@ def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(
 
 
 def test_the_shipped_weights_and_bounds_are_those_that_were_chosen_on_dev() -> None:
-    """The tables of docs/methods/masstool.md and docs/methods/colt.md are about these; another number needs another choice."""
+    """The tables of docs/methods/masstool.md and colt.md are about these; another number needs another choice."""
     shipped = Options()
     assert (shipped.k, shipped.floor, shipped.need) == (20, 0.7, 0.2)
     for each in (shipped, colt.Options()):
