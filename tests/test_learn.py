@@ -120,6 +120,22 @@ def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(t
     assert f"look 1 at the place of {report.candidate}: better takes p < 0.03" in shown
 
 
+def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(taught: Scout) -> None:
+    """Of those held out, some are older than the last search that the champion knows; they do not count."""
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    before = learn(taught, recipes=["neighbours"], dry_run=True)
+    assert before.verdict is not None and before.verdict.n == before.splits["test"]
+    newest = collect(taught.journal, until=10**9).examples[-before.splits["test"] :]
+    known = newest[len(newest) // 2]
+    [entry] = champion.history(taught.settings.home)
+    folder = champion.place(taught.settings.home, entry.model)
+    noted = models.read_manifest(folder).values["journal"]
+    models.note(folder, journal={**noted, "through": known.row})
+    after = learn(taught, recipes=["neighbours"], dry_run=True)
+    assert after.verdict is not None and after.splits == before.splits
+    assert after.verdict.n == sum(each.row > known.row for each in newest) < after.splits["test"]
+
+
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
     report = learn(office, dry_run=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -331,20 +330,13 @@ def test_a_setting_lets_suspicious_tools_in(tmp_path: Path) -> None:
         assert put(scout.store, tool(description="Changed.")).quarantined == 1
 
 
-@pytest.mark.alone
-def test_scanning_many_tools_takes_little_time() -> None:
-    tools = [
-        tool(f"send_{number}", CLEAN * 5, parameters={"type": "object", "properties": {"to": {"description": CLEAN}}})
-        for number in range(2000)
-    ]
-    started = time.perf_counter()
-    assert not any(map(scan, tools))
-    assert time.perf_counter() - started < 2.0
+def test_a_long_clean_tool_is_not_suspicious() -> None:
+    schema = {"type": "object", "properties": {"to": {"description": CLEAN}}}
+    assert not scan(tool("send", CLEAN * 5, parameters=schema))
 
 
-@pytest.mark.alone
-def test_hostile_text_does_not_make_a_scan_slow() -> None:
-    started = time.perf_counter()
+def test_hostile_text_does_not_keep_a_scan_busy() -> None:
+    """With backtracking it would take until the time limit of the tests; how it grows: tests/test_speed.py."""
     for text in (
         "ignore " * 5000,
         "use this tool " * 3000,
@@ -353,7 +345,6 @@ def test_hostile_text_does_not_make_a_scan_slow() -> None:
         "i " * 20000,
     ):
         scan(tool(description=text))
-    assert time.perf_counter() - started < 4.0
 
 
 # --- stuffing ---------------------------------------------------------------------------------------------------------
@@ -414,12 +405,9 @@ def test_suspects_are_judged_once_for_a_snapshot() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_few_published_tools_are_called_suspicious(data: Path, scout: Scout) -> None:
     toucan = read_tools(data / "tool_corpora" / "toucan", "toucan").tools
-    started = time.perf_counter()
     findings = [(each.id, found.kind) for each in toucan for found in scan(each)]
-    assert time.perf_counter() - started < 5.0
     kinds = [kind for _, kind in findings]
     assert kinds.count("stuffing") < 0.005 * len(toucan)
     assert kinds.count("instructions") < 0.001 * len(toucan)

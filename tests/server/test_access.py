@@ -15,6 +15,7 @@ from server.conftest import KEYS, as_caller
 from toolscout.policy import Caller, Policies, Rules
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app, catalogue
+from toolscout.server.limits import Buckets
 from toolscout.server.routes import ROUTES
 from toolscout.server.view import Views
 from toolscout.store import Catalogue, Origin, Store
@@ -249,6 +250,19 @@ def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: A
     assert ask("bob", 1).status_code == 200
     assert ask("eve", 60).status_code == 200, "more than a full bucket goes through when the bucket is full"
     assert ask("eve", 1).status_code == 429
+
+
+def test_a_bucket_holds_the_queries_of_ten_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("toolscout.server.limits.time.monotonic", lambda: now[0])
+    buckets = Buckets(2.0)
+    assert buckets.take("ann", 20) == 0.0
+    assert buckets.take("ann") == pytest.approx(0.5) and buckets.take("bob") == 0.0
+    now[0] += 0.5
+    assert buckets.take("ann") == 0.0 and buckets.take("ann") == pytest.approx(0.5)
+    now[0] += 3_600
+    assert buckets.take("ann", 20) == 0.0
+    assert buckets.take("ann") == pytest.approx(0.5), "an hour fills it no further"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"query": '])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,11 +87,8 @@ def test_every_operation_of_a_published_document_is_in_or_named(stem: str) -> No
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="TOOLSCOUT_DATA is not set to a folder with openapi/specs")
-@pytest.mark.alone
-def test_a_document_with_deeply_shared_schemas_is_read_quickly_and_keeps_its_inner_names() -> None:
-    start = time.perf_counter()
+def test_a_document_with_deeply_shared_schemas_keeps_its_inner_names() -> None:
     [reading] = openapi.read(str(DATA / "k8s_core_v1.json"), name="k8s", settings=SETTINGS)
-    assert time.perf_counter() - start < 2.0
     pod = next(tool for tool in reading.tools if tool.id == "k8s/createCoreV1NamespacedPod")
     assert "containers" in pod.parameters["properties"]["spec"]["properties"]
 
@@ -394,7 +390,6 @@ paths:
         read(text, file="loop.yaml")
 
 
-@pytest.mark.alone
 def test_an_exponential_schema_is_cut_in_depth_and_not_in_breadth(read: Callable[..., Reading]) -> None:
     levels = {
         f"L{level}": {
@@ -405,9 +400,7 @@ def test_an_exponential_schema_is_cut_in_depth_and_not_in_breadth(read: Callable
         for level in range(30)
     }
     schemas = {**levels, "L30": {"type": "string"}}
-    start = time.perf_counter()
     tool = only(read(document(operation({"$ref": "#/components/schemas/L0"}), components={"schemas": schemas})))
-    assert time.perf_counter() - start < 2.0
     assert len(msgspec.json.encode(tool.parameters)) < 100_000
     assert list(tool.parameters["properties"]) == [f"p{side}" for side in range(8)]
     assert tool.parameters["properties"]["p7"]["description"] == "Level 1."
