@@ -75,6 +75,7 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "journal_keep_days": False,  # removes events
     "redact_personal": False,  # decides what is kept of queries
     "caller": False,  # decides whose events learning believes
+    "private_hosts": False,  # lets documents at URLs lead into the network of the user
     "trust": False,  # off, changed definitions are served unseen
     "trust_scan": False,  # off, orders to the model are served unseen
     "call_timeout": Between(1, 600),
