@@ -154,7 +154,7 @@ def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
         connection.executescript("DROP TABLE pins; DROP TABLE quarantine; DROP TABLE flips; PRAGMA user_version = 1")
     connection.close()
     store = Store(tmp_path)
-    assert len(MIGRATIONS) == 3
+    assert len(MIGRATIONS) == 4
     assert put(store, tool(description="Second.")).quarantined == 1
     store.close()
 
@@ -174,7 +174,7 @@ def test_a_store_of_an_older_version_pins_what_documents_at_urls_brought(tmp_pat
     assert documents(store, "First.") == [0, 0, 0]
     store.close()
     with sqlite3.connect(tmp_path / "catalogue.db") as connection:
-        connection.executescript("DELETE FROM pins; PRAGMA user_version = 2")
+        connection.executescript("DELETE FROM pins; DROP TABLE flips; PRAGMA user_version = 2")
     connection.close()
     store = Store(tmp_path)
     assert documents(store, "Second.") == [1, 1, 0]

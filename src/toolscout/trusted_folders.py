@@ -1,11 +1,12 @@
-"""Folders whose settings file the user trusts: remembered in the home, with the file as it was read then.
+"""Remembers in the home which folders the user trusts, with the files as they were read then.
 
 ::
 
-    <home>/trusted-folders.json     {"format": …, "folders": {resolved path: {"digest": …, "at": …}}}
+    <home>/trusted-folders.json     {"format": …, "folders": {resolved path: {"digest": …, "at": …, "files": {…}}}}
 
-Trust belongs to a path and to the content of its file. A later `git pull` that changes the file asks again, because
-whoever writes to the repository would otherwise choose where queries are sent. A copy elsewhere asks as well.
+Trust belongs to a path and to the content of its files: the settings file, and the MCP configurations that
+`--discover` would start servers from. A later `git pull` that changes a file asks again, because whoever writes to the
+repository would otherwise choose where queries are sent and which programs run. A copy elsewhere asks as well.
 """
 
 from __future__ import annotations
@@ -20,17 +21,41 @@ import msgspec
 from toolscout.errors import ConfigError
 from toolscout.private_files import make_private_folder, replace_file
 
-__all__ = ["TrustedFolder", "digest_settings", "forget_folder", "is_trusted", "read_trusted", "remember_folder"]
+__all__ = [
+    "MCP_CONFIGURATIONS",
+    "TrustedFolder",
+    "digest_settings",
+    "forget_folder",
+    "is_configuration_trusted",
+    "is_trusted",
+    "read_trusted",
+    "remember_folder",
+]
 
 FILE_NAME: Final = "trusted-folders.json"
 FORMAT: Final = "toolscout-trusted-folders/1"
+MCP_CONFIGURATIONS: Final = (
+    ".mcp.json",
+    ".cursor/mcp.json",
+    ".gemini/settings.json",
+    ".vscode/mcp.json",
+    ".vscode/settings.json",
+)
+"""Where editors and agents keep the MCP servers of a project, below its folder."""
 
 
 class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings file of a folder as it was trusted: its digest, and when."""
+    """A folder as it was trusted.
+
+    Attributes:
+        digest: of its settings file; of nothing, if it had none.
+        at: when it was trusted.
+        files: MCP configuration below the folder → its digest.
+    """
 
     digest: str
     at: str
+    files: dict[str, str] = {}
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,13 +100,29 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
     return entry is not None and entry.digest == digest_settings(content)
 
 
+def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
+    """Whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
+
+    A damaged list trusts nothing.
+    """
+    try:
+        entry = read_trusted(home).get(str(folder.resolve()))
+        return entry is not None and entry.files.get(name) == digest_settings((folder / name).read_bytes())
+    except (ConfigError, OSError):
+        return False
+
+
 def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
-    """Trust a folder with the settings file that it has now.
+    """Trust a folder with the settings file and the MCP configurations that it has now.
 
     Raises:
         ConfigError: if that cannot be written, or the list is damaged.
     """
-    _write(home, {**read_trusted(home), str(folder.resolve()): TrustedFolder(digest_settings(content), at)})
+    files = {
+        name: digest_settings((folder / name).read_bytes()) for name in MCP_CONFIGURATIONS if (folder / name).is_file()
+    }
+    entry = TrustedFolder(digest_settings(content), at, files)
+    _write(home, {**read_trusted(home), str(folder.resolve()): entry})
 
 
 def forget_folder(home: Path, folder: Path) -> bool:

@@ -75,10 +75,11 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
 def trust_command(
     ctx: click.Context, folder: Path | None, listing: bool, remove: bool, home: str | None, as_json: bool
 ) -> None:
-    """Let the file toolscout.toml in DIR set everything, as it is now; when it changes, you are asked again.
+    """Trust the toolscout.toml and the MCP configurations in DIR, as they are now.
 
-    A toolscout.toml in the working directory may have come with a repository. Until you trust its folder it cannot say
-    where queries are sent, lower any protection, or move the catalogue.
+    These files may have come with a repository. Until you trust their folder, toolscout.toml cannot say where queries
+    are sent, lower any protection or move the catalogue, and --discover starts no server of the folder. When a file
+    changes, you are asked again.
     """
     if listing == (folder is not None) or (listing and remove):
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
@@ -94,25 +95,31 @@ def trust_command(
         else:
             click.echo(f"{folder} is no longer trusted" if removed else f"{folder} was not trusted")
         return
-    content, values = read_settings_file(folder / FILE_NAME)
+    configurations = [name for name in trusted_folders.MCP_CONFIGURATIONS if (folder / name).is_file()]
+    content, values = b"", {}
+    if (folder / FILE_NAME).exists() or not configurations:
+        content, values = read_settings_file(folder / FILE_NAME)
     trusted_folders.remember_folder(place, folder, content, now())
     allowed = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
     if as_json:
-        print_json({"folder": str(folder), "settings": allowed})
+        print_json({"folder": str(folder), "settings": allowed, "configurations": configurations})
         return
-    click.echo(f"{folder} is trusted: its {FILE_NAME} may set, until it changes")
+    click.echo(f"{folder} is trusted with the files that it has now")
+    for name in configurations:
+        click.echo(f"  --discover may start the servers of {name}")
+    if allowed:
+        click.echo(f"  {FILE_NAME} may set:")
     for name, value in allowed.items():
-        click.echo(f"  {spelled_out(name)} = {value}")
+        click.echo(f"    {spelled_out(name)} = {value}")
 
 
 def _show_trusted(home: Path, as_json: bool) -> None:
     rows = []
     for name, entry in sorted(trusted_folders.read_trusted(home).items()):
         try:
-            same = trusted_folders.is_trusted(home, Path(name), (Path(name) / FILE_NAME).read_bytes())
-            state = "trusted" if same else "changed since: trust it again"
+            state = "trusted" if _is_unchanged(home, Path(name), entry) else "changed since: trust it again"
         except OSError:
-            state = f"its {FILE_NAME} is gone"
+            state = "a file of it is gone"
         rows.append({"folder": name, "at": entry.at, "state": state})
     if as_json:
         print_json({"folders": rows})
@@ -121,6 +128,15 @@ def _show_trusted(home: Path, as_json: bool) -> None:
             click.echo(f"{row['folder']}: {row['state']} ({row['at'][:10]})")
     else:
         click.echo("no folder is trusted")
+
+
+def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder) -> bool:
+    content = b""
+    if entry.digest != trusted_folders.digest_settings(content):
+        content = (folder / FILE_NAME).read_bytes()
+    return trusted_folders.is_trusted(home, folder, content) and all(
+        trusted_folders.is_configuration_trusted(home, folder, name) for name in entry.files
+    )
 
 
 def _as_json(each: Waiting) -> dict[str, Any]:

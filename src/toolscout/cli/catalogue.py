@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
+from toolscout import trusted_folders
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
     changes_line,
@@ -47,7 +49,7 @@ def add_command(
     a .json or .jsonl file of function schemas, py:module[:name] (this imports the module), py:stdlib, or a dataset
     folder.
     """
-    wanted = [*locators, *(_discovered() if discover else ())]
+    wanted = [*locators, *(_discover_configurations(scout) if discover else ())]
     if not wanted and not discover:
         raise click.UsageError("expected a SOURCE or --discover, found neither")
     if name and len(wanted) != 1:
@@ -63,10 +65,11 @@ def add_command(
         return _report(scout, changes, as_json, say)
 
 
-def _discovered() -> list[str]:
+def _discover_configurations(scout: Scout) -> list[str]:
     from toolscout.sources.mcp import discover
 
-    found = [str(path) for path in discover()]
+    trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
+    found = [str(path) for path in discover(trusted=trusted)]
     echo("\n".join(["found:", *found]) if found else "found no MCP configuration", err=True)
     return found
 

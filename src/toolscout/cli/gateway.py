@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 
+from toolscout import trusted_folders
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET
 from toolscout.errors import SourceError
@@ -59,7 +61,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     if discover:
         from toolscout.sources.mcp import discover as usual_places
 
-        configs = (*configs, *usual_places())
+        trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
+        configs = (*configs, *usual_places(trusted=trusted))
     settings = scout.settings
     gateway = Gateway(
         scout,

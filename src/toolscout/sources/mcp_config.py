@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,6 +15,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from toolscout.credentials import looks_secret
 from toolscout.errors import SourceError
 from toolscout.sources import load_document
+from toolscout.trusted_folders import MCP_CONFIGURATIONS
 
 __all__ = [
     "Server",
@@ -26,6 +28,7 @@ __all__ = [
     "show_url",
 ]
 
+_log = logging.getLogger("toolscout.sources.mcp_config")
 PLAIN_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 Transport = Literal["stdio", "http", "sse"]
 _TRANSPORTS: Final[Mapping[str, Transport]] = {
@@ -150,14 +153,19 @@ def _seconds(value: object) -> float | None:
     return value / 1000 if value >= 1000 else float(value)  # several editors count in milliseconds
 
 
-def discover(*, home: Path | None = None, cwd: Path | None = None) -> list[Path]:
-    """The MCP configuration files in the usual places of editors and agents that name at least one server.
+def discover(
+    *, home: Path | None = None, cwd: Path | None = None, trusted: Callable[[Path, str], bool] | None = None
+) -> list[Path]:
+    """Find the MCP configuration files in the usual places of editors and agents that name at least one server.
 
-    A file in such a place that cannot be read is listed too, so that reading it says why.
+    A file in such a place that cannot be read is listed too, so that reading it says why. Files of the project may
+    have come with a repository, and reading them starts programs: they are left out, with a warning, until the user
+    trusts the folder.
 
     Args:
         home: by default the home folder.
         cwd: the project; by default the working directory.
+        trusted: (folder, name of a file below it) → whether the user trusts that file; None: all.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
     found: list[Path] = []
@@ -169,11 +177,22 @@ def discover(*, home: Path | None = None, cwd: Path | None = None) -> list[Path]
             user / "settings.json",
             user / "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ]
-    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json", cwd / ".mcp.json"]
-    for folder in (home, cwd):
-        found += [folder / ".cursor/mcp.json", folder / ".gemini/settings.json"]
-    found += [cwd / ".vscode/mcp.json", cwd / ".vscode/settings.json"]
-    return [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
+    found += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
+    usable = [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+    for name in MCP_CONFIGURATIONS:
+        path = cwd / name
+        if path in usable or not path.is_file() or not _names_servers(path):
+            continue
+        if trusted is None or trusted(cwd, name):
+            usable.append(path)
+        else:
+            _log.warning(
+                "toolscout: %s was not read, because you do not trust its folder. To trust it, run  toolscout trust %s",
+                path,
+                shlex.quote(str(cwd)),
+            )
+    return usable
 
 
 def _names_servers(path: Path) -> bool:
