@@ -96,7 +96,8 @@ def trust_command(
             click.echo(f"{folder} is no longer trusted" if removed else f"{folder} was not trusted")
         return
     configurations = [name for name in trusted_folders.MCP_CONFIGURATIONS if (folder / name).is_file()]
-    content, values = b"", {}
+    content: bytes = b""
+    values: dict[str, Any] = {}
     if (folder / FILE_NAME).exists() or not configurations:
         content, values = read_settings_file(folder / FILE_NAME)
     trusted_folders.remember_folder(place, folder, content, now())
