@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -28,6 +26,7 @@ from toolscout.dataset import Dataset
 from toolscout.encoders import Encoder, load
 from toolscout.encoders.onnx_export import export
 from toolscout.indexes.exact import Exact
+from toolscout.lab.machine import provenance
 from toolscout.metrics import score
 from toolscout.types import Tool, render
 
@@ -146,8 +145,8 @@ def main() -> dict[str, Any]:
         "int8_keeps": means[INT8] / means[MINILM],
         "int8_keeps_at_least": min(row[INT8] / row[MINILM] for row in quality.values()),
         "model_mb": sizes,
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnxruntime", "numpy")},
-        "machine": f"{platform.system()} {platform.machine()}, one thread, Python {platform.python_version()}",
+        "threads": 1,
+        **provenance(),
     }
 
 

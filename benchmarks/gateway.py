@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import platform
 import shutil
 import statistics
 import sys
@@ -23,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
+
+from toolscout.lab.machine import provenance
 
 CALLS = 300
 WARM = 20
@@ -163,7 +164,7 @@ async def main() -> None:
     for entries in (real, *fleets):
         with tempfile.TemporaryDirectory() as folder:
             found["tokens"].append(await spared(Path(folder), entries, count))
-    found["machine"] = f"{platform.machine()}, Python {platform.python_version()}"
+    found |= provenance()
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     target.write_text(json.dumps(found, indent=2) + "\n")
     sys.stdout.write(target.read_text())

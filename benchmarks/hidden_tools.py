@@ -28,6 +28,7 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.data import changes
 from toolscout.config import Settings
 from toolscout.lab.bench import load_dataset
+from toolscout.lab.machine import provenance
 from toolscout.recipes import registry
 from toolscout.recipes.fit import fit, lesson, on_shelf, prepared
 from toolscout.recipes.registry import Parts
@@ -123,7 +124,7 @@ def main() -> None:
         rows = there[name] = [row for row in before if row.get("set", []) == given.pairs]
         for seed in range(len(rows), given.seeds):
             found = one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
-            rows.append({**found, "set": given.pairs} if given.pairs else found)
+            rows.append({**found, **({"set": given.pairs} if given.pairs else {}), "provenance": provenance()})
             given.out.write_text(json.dumps(held, indent=1) + "\n")
             click.echo(f"{name} {rows[-1]}")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
+from toolscout.lab.machine import provenance
 from toolscout.methods import Parts
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.shared.tuning import FOLDER
@@ -65,7 +65,7 @@ def main() -> dict[str, Any]:
         "encoder_ms": {"p50": round(float(np.median(alone)), 3), "p95": round(float(np.percentile(alone, 95)), 3)},
         "whole_ms": {"p50": round(float(np.median(whole)), 3), "p95": round(float(np.percentile(whole, 95)), 3)},
         "ratio_p50": round(float(np.median(whole) / np.median(alone)), 3),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        **provenance(),
     }
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
     given.out.write_text(json.dumps(found, indent=1) + "\n")

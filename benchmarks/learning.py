@@ -9,7 +9,9 @@ answers exactly, and with a flood of false calls of one caller, if asked for. Se
 and the noise anew.
 
     python benchmarks/learning.py [--data toollens] [--parts 10] [--only 2] [--callers 50] [--flood 20000]
-    python benchmarks/learning.py --in-process --noise 0.3 --parts 10 --only 2 --seeds 20
+    python benchmarks/learning.py --in-process --noise 0.3 --parts 10 [--seeds 20] --out FILE
+
+The noise test runs over all parts and says which promotion changed what is found on clean test queries for the worst.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from toolscout.access.policy import hashed_key, new_key
 from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, ToolscoutError
 from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import commit, machine, peak_mb, reset_peak, versions
+from toolscout.lab.machine import peak_mb, provenance, reset_peak
 from toolscout.learn.loop import learn
 from toolscout.models import champion
 from toolscout.scout import Scout
@@ -170,9 +172,21 @@ def compared(after: metrics.PerQuery, before: metrics.PerQuery) -> dict[str, dic
     return {name: {"difference": round(each.difference, 5), "p": round(each.p, 5)} for name, each in tests.items()}
 
 
+def find_worst(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The promotion that changed each measure on test for the worst: its seed, part, difference and p; {}: none."""
+    changes: dict[str, list[dict[str, Any]]] = {}
+    for found in runs:
+        for row in found["rows"]:
+            for name, test in row.get("against_former", {}).items():
+                changes.setdefault(name, []).append({"seed": found["seed"], "part": row["part"], **test})
+    return {name: min(tests, key=lambda test: test["difference"]) for name, tests in changes.items()}
+
+
 def shown(report: Mapping[str, Any]) -> dict[str, Any]:
     """What a line of the result says of a `learn`."""
     told = {name: report[name] for name in ("outcome", "candidate", "learn_wall_seconds", "reason")}
+    if report["verdict"]:
+        told |= {name: report["verdict"][name] for name in ("look", "level")}
     return {
         **told,
         "evidence": report["evidence"]["examples"],
@@ -296,7 +310,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     """The whole benchmark."""
     root = os.environ.get("TOOLSCOUT_DATA")
     dataset = load_dataset(given.data, Path(root) if root else None)
-    started, found = time.perf_counter(), []
+    started, found, origin = time.perf_counter(), [], provenance()
     for seed in range(given.seed, given.seed + given.seeds):
         found.append(one(dataset, given, seed))
         click.echo(json.dumps({name: value for name, value in found[-1].items() if name != "rows"}))
@@ -306,11 +320,11 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             "callers": given.callers,
             "parts": given.parts,
             "noise": given.noise,
+            "only": given.only,
+            "worst": find_worst(found),
             "runs": found,
             "seconds": round(time.perf_counter() - started, 1),
-            "versions": versions(),
-            "commit": commit(),
-            "machine": machine(),
+            **origin,
         }
         if given.out:
             given.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -22,7 +22,6 @@ import contextlib
 import http.client
 import json
 import os
-import platform
 import re
 import shlex
 import statistics
@@ -34,6 +33,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from toolscout.lab.machine import provenance
 
 ROOT = Path(__file__).parent
 SERVICE_CORE, LOAD_CORE = 0, 1
@@ -282,8 +283,7 @@ def main() -> dict[str, Any]:
         "single_over_minilm_cpu": cost / single["cpu_ms_per_query"],
         "batches_over_minilm_cpu": cost / batches["cpu_ms_per_query"],
         "load_average": os.getloadavg()[0],
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}",
+        **provenance(),
     }
     if beside:
         report |= {"beside": beside, "beside_share": beside["queries_per_second"] / single["queries_per_second"]}

@@ -49,7 +49,7 @@ from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
-from toolscout.lab.machine import commit, machine, versions
+from toolscout.lab.machine import provenance
 from toolscout.recipes.fit import lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
@@ -451,9 +451,7 @@ def main() -> None:
         "seed": options.seed,
         "limits": {"train": TRAIN, "dev": DEV, "foreign": FOREIGN, "chat_for_bundled": CHAT, "resamples": RESAMPLES},
         **{name: measure() for name, measure in parts.items() if options.only in (None, name)},
-        "versions": versions(),
-        "commit": commit(),
-        "machine": machine(),
+        **provenance(),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

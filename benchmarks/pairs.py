@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from threadpoolctl import threadpool_limits
 
 from toolscout.encoders.onnx_pairs import OnnxPairs
 from toolscout.encoders.transformer import TransformerEncoder
+from toolscout.lab.machine import provenance
 from toolscout.methods.crossencoder import export
 from toolscout.training.crossencoders import CrossEncoder
 from toolscout.training.towers import Tower
@@ -70,8 +69,7 @@ def main() -> dict[str, Any]:
             name: {f"p{share}": round(float(np.percentile(found, share)), 1) for share in (50, 95)}
             for name, found in sorted(times.items())
         },
-        "onnxruntime": onnxruntime.__version__,
-        "machine": platform.processor() or platform.machine(),
+        **provenance(),
     }
 
 

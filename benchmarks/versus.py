@@ -19,6 +19,7 @@ import click
 
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.compare import compare
+from toolscout.lab.machine import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,7 +45,7 @@ def main() -> None:
         rankings = [json.loads(file.read_text())["run_sha256"] for file in files]
         found.setdefault(name, {})[f"{a} {b}"] = {"run_sha256": rankings, **{key: test[key] for key in KEPT}}
         click.echo(f"{name}: {a} against {b}: ndcg@5 {100 * test['tests']['ndcg@5']['difference']:+.2f}")
-    (RESULTS / "versus.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / "versus.json").write_text(json.dumps({**found, "provenance": provenance()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
 from toolscout.indexes.words import tokenize
+from toolscout.lab.machine import provenance
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Cut
 from toolscout.search.why import Why, explain
@@ -90,7 +91,7 @@ def main() -> None:
     root = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
     found = [miss for name in SETS for miss in misses(root, name)]
     path = Path(__file__).parent / "results" / "why.json"
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps({"misses": found, **provenance()}, indent=1, ensure_ascii=False) + "\n")
     failed = [miss for miss in found if not all(miss["checks"].values())]
     sys.stdout.write(f"{len(found)} misses, {len(found) - len(failed)} with every cause verified\n")
     sys.exit(1 if failed else 0)

@@ -1,7 +1,15 @@
-"""Writes the tables of results into the documentation, from benchmarks/results.
+"""Writes the tables and figures of results into README.md and the documentation, from benchmarks/results.
 
+A figure in a sentence is followed by `<!--= WHAT -->`, and is written as WHAT says:
+
+    SET LABEL MEASURE          of a result, in percent, one decimal
+    mean GROUP LABEL MEASURE   the mean over a group of sets: all, trained, untrained or clean
+    FILE.json KEY/KEY FORMAT   a value of a file in benchmarks/results, in Python's format (`,d`, `.1f`)
+
+In README.md every decimal fraction outside of code must stand in a table that is written here, or before such a mark.
 A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of table -->`:
 
+    headline WHICH     README's: zero-shot or toollens
     means LABEL…       NDCG@5 / COMP@5 of each label on each of the fourteen sets, and the means
     trained LABEL…     the same on the eight sets with training queries; `-` where there is no result
     sets LABEL         more figures of one label on each set that has a result, beside those of hybrid-minilm
@@ -20,19 +28,23 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
-With `--check` nothing is written, and the exit code is 1 if a page is out of date.
+With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
+instead, for each label, the results whose commit is an ancestor of HEAD, and those that were made by changed code or by
+a commit that nobody can reach, into benchmarks/results/provenance.md (with `--check` it only says how many).
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolscout.checks.results import TRAINED, UNTRAINED
+from toolscout.checks.results import CLEAN, PUBLISHED, TRAINED, UNTRAINED, read_results
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -46,6 +58,13 @@ SWEPT = ("recall@5", "ndcg@5", "comp@5", "detect_auroc")
 KINDS_OF_PARENTS = ("seen", "mixed", "unseen")
 HEADS = " | ".join(name.replace("|", "\\|") for name in MORE)
 TABLE = re.compile(r"(<!-- table (\S+) (.+?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+FIGURE = re.compile(r"([\d,]+(?:\.\d+)?)(?=\**(?: %)?\**<!--= (.+?) -->)")
+BARE = re.compile(r"(?<![\w.-])(?<!Python )(?<!Swagger )\d+\.\d+(?!\**(?: %)?\**<!--= )")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+GROUPS = {"all": (*TRAINED, *UNTRAINED), "trained": TRAINED, "untrained": UNTRAINED, "clean": CLEAN}
+READ_ALL, READ_SOME = "²", "¹"
 
 
 def result(name: str, label: str) -> dict[str, Any] | None:
@@ -64,7 +83,8 @@ def cell(held: Sequence[dict[str, Any] | None]) -> str:
 def by_set(names: Sequence[str], groups: Sequence[tuple[str, Sequence[str]]], labels: Sequence[str]) -> list[str]:
     rows = ["| set | " + " | ".join(labels) + " |", "|---|" + "---:|" * len(labels)]
     for name in sorted(names):
-        rows.append(f"| {name} | " + " | ".join(cell([result(name, label)]) for label in labels) + " |")
+        cells = (cell([result(name, label)]) for label in labels)
+        rows.append(f"| {name}{mark_read(name)} | " + " | ".join(cells) + " |")
     for title, some in groups:
         cells = (cell([result(name, label) for name in some]) for label in labels)
         rows.append(f"| **{title}** | " + " | ".join(cells) + " |")
@@ -73,7 +93,117 @@ def by_set(names: Sequence[str], groups: Sequence[tuple[str, Sequence[str]]], la
 
 def means(labels: Sequence[str]) -> list[str]:
     groups = [("mean of all 14", (*TRAINED, *UNTRAINED)), ("mean of the 8 with train", TRAINED)]
-    return by_set((*TRAINED, *UNTRAINED), [*groups, ("mean of the 6 without", UNTRAINED)], labels)
+    groups += [("mean of the 6 without", UNTRAINED), ("mean of the 3 that nothing was read or chosen of", CLEAN)]
+    return by_set((*TRAINED, *UNTRAINED), groups, labels)
+
+
+def mark_read(name: str) -> str:
+    """The mark of a set of whose tools the bundled encoder has read all, or some; "": none."""
+    counts = value_in("contamination.json", f"tools|{name}", "|")
+    return READ_ALL if counts["corpus_was_read"] else READ_SOME * (counts["same_name_and_description"] > 0)
+
+
+def value_in(file: str, path: str, separator: str = "/") -> Any:
+    """A value inside a JSON file of benchmarks/results."""
+    found = json.loads((RESULTS / file).read_text())
+    for key in path.split(separator):
+        found = found[key]
+    return found
+
+
+def figure(spec: str) -> str:
+    """What a figure in a sentence must say."""
+    words = spec.split()
+    if words[0].endswith(".json"):
+        return format(value_in(words[0], words[1]), words[2])
+    names = GROUPS[words[1]] if words[0] == "mean" else [words[0]]
+    held = [result(name, words[-2]) for name in names]
+    if not all(held):
+        sys.exit(f"There is no result for the figure {spec!r}. Measure it, or take its mark out of the page.")
+    return f"{100 * sum(each['metrics'][words[-1]] for each in held if each) / len(held):.1f}"
+
+
+def headline(which: Sequence[str]) -> list[str]:
+    return {"zero-shot": zero_shot, "toollens": headline_toollens}[which[0]]()
+
+
+def zero_shot() -> list[str]:
+    labels = ("bm25-plain", "dense-minilm", "rrf-minilm", "hybrid", "hybrid-minilm")
+    heads = ("BM25 as libraries ship it", "all-MiniLM-L6-v2", "both, fused by rank", "**toolscout, as installed**")
+    rows = [
+        f"| NDCG@5 / all needed tools in the first 5 (COMP@5) | {' | '.join(heads)} | toolscout with MiniLM |",
+        "|---|" + "---:|" * len(labels),
+    ]
+    for title, names in (
+        ("mean of 14 public test sets, without their training queries", GROUPS["all"]),
+        ("mean of the 3 that nothing was read or chosen of", CLEAN),
+    ):
+        cells = [cell([result(name, label) for name in names]) for label in labels]
+        cells[3] = f"**{cells[3]}**"
+        rows.append(f"| {title} | {' | '.join(cells)} |")
+    speed = json.loads((RESULTS / "speed.json").read_text())
+    cells = [
+        f"{speed[key]['p50_ms']:.1f} ms" if key in speed else "" for key in ("hybrid_search", "hybrid_minilm_search")
+    ]
+    rows.append(f"| one search among {speed['tools']:,} tools, one thread, median | | | | {' | '.join(cells)} |")
+    return rows
+
+
+def headline_toollens() -> list[str]:
+    light, seeds = result("toollens", "mlc-light"), [result("toollens", f"mlc{seed}") for seed in ("", "-s1", "-s2")]
+    minutes = sorted(each["fit_seconds"] / 60 for each in seeds if each)
+    papers = [paper.metrics for paper in PUBLISHED["toollens"]]
+    best = [max(paper[name] for paper in papers if name in paper) for name in ("recall@5", "comp@5")]
+    assert light is not None
+    heads = (
+        "learned from logged queries: ToolLens test",
+        "hybrid, no learning",
+        f"`mlc-light`, {light['fit_seconds']:.0f} s of training, no torch",
+        f"`mlc`, {minutes[0]:.0f} to {minutes[-1]:.0f} minutes",
+        "best published (ToolRefiner + MLC; COLT)",
+    )
+    shown = [
+        [100 * (result("toollens", label) or {})["metrics"][name] for name in ("recall@5", "comp@5")]
+        for label in ("hybrid", "mlc-light", "mlc")
+    ]
+    cells = [f"{recall:.1f} / {comp:.1f}" for recall, comp in [*shown, best]]
+    cells[1:3] = [f"**{each}**" for each in cells[1:3]]
+    rows = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * len(cells)]
+    return [*rows, f"| recall@5 / COMP@5 | {' | '.join(cells)} |"]
+
+
+def count_provenance() -> tuple[list[str], int, int]:
+    """A table of each label's results by where they come from; how many are of a clean commit, of how many."""
+    log = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    reachable = sorted(log.stdout.split())
+    kinds = ("clean", "dirty", "unreachable", "none")
+    counts: dict[str, Counter[str]] = {}
+    results, _ = read_results(RESULTS)
+    for each in results:
+        raw = json.loads((RESULTS / each.dataset / f"{each.label}.json").read_text())
+        short = (each.commit or "").removesuffix("-dirty")
+        if not each.commit:
+            kind = "none"
+        elif raw.get("dirty") or each.commit.endswith("-dirty"):
+            kind = "dirty"
+        else:
+            kind = "clean" if any(commit.startswith(short) for commit in reachable) else "unreachable"
+        counts.setdefault(each.label, Counter())[kind] += 1
+    total = sum(counts.values(), Counter())
+    rows = [
+        "# Where the results come from",
+        "",
+        "`python scripts/tables.py --provenance` writes this. *Clean*: made by the code of a commit that this history "
+        "holds. *Dirty*: by",
+        "changed code. *Unreachable*: the commit is not in this history. *None*: the result names no commit.",
+        "",
+        f"| label | {' | '.join(kinds)} |",
+        "|---|" + "---:|" * len(kinds),
+    ]
+    for label in sorted(counts):
+        rows.append(f"| {label} | {' | '.join(str(counts[label][kind] or '') for kind in kinds)} |")
+    rows.append(f"| **all** | {' | '.join(str(total[kind]) for kind in kinds)} |")
+    return rows, total["clean"], total.total()
 
 
 def trained(labels: Sequence[str]) -> list[str]:
@@ -255,6 +385,7 @@ def learning(names: Sequence[str]) -> list[str]:
 
 
 KINDS = {
+    "headline": headline,
     "means": means,
     "trained": trained,
     "sets": sets,
@@ -271,17 +402,39 @@ KINDS = {
 }
 
 
+def refresh(text: str) -> str:
+    """A page with its tables and figures as the results have them."""
+    text = TABLE.sub(lambda found: found[1] + "\n".join(KINDS[found[2]](found[3].split())) + "\n" + found[5], text)
+    return FIGURE.sub(lambda found: figure(found[2]), text)
+
+
+def find_unmarked(text: str) -> list[str]:
+    """Decimal fractions of a page that stand neither in code, nor in a table from here, nor before a mark."""
+    return BARE.findall(CODE.sub("", TABLE.sub("", text)))
+
+
 def main() -> None:
+    check = "--check" in sys.argv
+    if "--provenance" in sys.argv:
+        rows, clean, total = count_provenance()
+        if not check:
+            (RESULTS / "provenance.md").write_text("\n".join(rows) + "\n")
+        sys.stdout.write(f"{clean} of {total} results are of a clean commit of this history\n")
+        return
     late = []
-    for page in sorted((ROOT / "docs").rglob("*.md")):
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = page.read_text()
-        fresh = TABLE.sub(lambda found: found[1] + "\n".join(KINDS[found[2]](found[3].split())) + "\n" + found[5], text)
+        fresh = refresh(text)
         if fresh != text:
             late.append(str(page.relative_to(ROOT)))
-            if "--check" not in sys.argv:
+            if not check:
                 page.write_text(fresh)
-    if late and "--check" in sys.argv:
-        sys.exit(f"expected the tables of benchmarks/results, found others in {', '.join(late)}: run scripts/tables.py")
+    if late and check:
+        sys.exit(f"Figures in {', '.join(late)} are not those of benchmarks/results. Run scripts/tables.py.")
+    if unmarked := find_unmarked((ROOT / "README.md").read_text()):
+        sys.exit(
+            f"Figures in README.md name no result: {', '.join(unmarked)}. Put a mark (scripts/tables.py) after each."
+        )
 
 
 if __name__ == "__main__":

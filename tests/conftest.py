@@ -16,11 +16,42 @@ from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # the processes of a test run are measured, the programs that they start are not
+    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+    os.environ.pop("COVERAGE_PROCESS_START", None)
 NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
 NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium")}
 
 
+LONGEST = (  # files that take tens of seconds: they begin, so that no process is left with one of them at the end
+    "methods/test_crossencoder.py",
+    "gateway/test_real.py",
+    "lab/synth/test_synth_cli.py",
+    "test_learn.py",
+    "encoders/test_onnx.py",
+    "server/test_fuzz.py",
+    "gateway/test_http.py",
+    "server/test_browser.py",
+    "lab/test_report.py",
+    "sources/test_python.py",
+    "sources/test_mcp.py",
+    "sources/test_mcp_http.py",
+    "methods/",
+    "server/",
+    "gateway/",
+    "lab/",
+)
+
+
+def _place(item: pytest.Item) -> int:
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return next((place for place, start in enumerate(LONGEST) if path.startswith(start)), len(LONGEST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_place)
     for item in items:
         for marker, (programs, what) in NEEDS.items():
             if item.get_closest_marker(marker) and not any(map(shutil.which, programs)):

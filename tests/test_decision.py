@@ -215,6 +215,18 @@ def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
     assert ask(untold, ASKS[1], Hit("mail/send_email", 1.0), need=0.01).answer == "tools"
 
 
+def test_two_that_judge_have_half_of_the_budget_each_for_the_fit_too() -> None:
+    """Under the whole budget the floor would lie above this request's fit, under half of it it lies below."""
+    hit, detect = Hit("mail/send_email", 1.0), Detect(lambda texts: [0.9] * len(texts), Floors((0.0, 0.2), (0.0, 0.0)))
+    found = judge(parts(false_rejects=0.2), detect >> Given())
+    assert found is not None
+    [verdict] = found([Search(query=ASKS[1], hits=(hit,), need=0.9)])
+    assert verdict is not None and verdict.fit > 0
+    shared = dataclasses.replace(found, floors=Floors((0.0, 0.2), (0.0, 0.0), (0.0, 1.5 * verdict.fit)))
+    assert ask(shared, ASKS[1], hit, need=0.9).answer == "tools"
+    assert ask(shared, ASKS[1], hit).answer == "no_tool_fits", "alone it has the whole budget"
+
+
 def test_floors_of_known_requests_keep_the_budget_among_them() -> None:
     texts = [f"{verb} {what}" for verb in ("please", "i want to", "can you") for what in ASKS + CHAT] * 20
     found, by = floors_of(parts(), texts), over()

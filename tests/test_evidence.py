@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import traffic
 from toolscout.journal import evidence
-from toolscout.journal.evidence import Live, collect
-from toolscout.journal.journal import Journal
+from toolscout.journal.evidence import Live, collect, example, limit, weight
+from toolscout.journal.journal import Journal, Trail
 from toolscout.learn.loop import learn
 from toolscout.scout import Scout
 
@@ -48,6 +48,32 @@ def neighbours(learned: Path, tmp_path: Path) -> Iterator[Scout]:
     shutil.copytree(learned, tmp_path / "home")
     with Scout(tmp_path / "home", journal=False) as scout:
         yield scout
+
+
+def test_a_call_from_further_down_weighs_the_inverse_of_its_propensity() -> None:
+    assert [weight(rank) for rank in (None, 0, 1, 4, 9)] == [1.0, 1.0, 1.0, 2.0, 3.0]
+
+
+def test_only_calls_of_the_caller_who_searched_are_an_example() -> None:
+    search = {"event": "search", "caller": "ann", "at": "now", "query": "rain", "shown": ["a", "b", "c", "d"]}
+    call = {"event": "call", "caller": "ann", "ok": True, "tool": "d"}
+    others = {**call, "caller": "bob", "tool": "a"}
+    found = example(Trail(1, [search, others, call, {**call, "ok": False, "tool": "b"}]))
+    assert found is not None and (found.caller, found.tools) == ("ann", {"d": 2.0})
+    assert example(Trail(1, [search, others])) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "cap"),
+    [
+        ({"ann": 900}, 900),  # alone: no limit
+        ({"ann": 900, "bob": 100}, 100),  # of two, half: as many as the other
+        ({"ann": 900, "bob": 20}, 50),  # fifty in any case
+        ({"ann": 9_000, **{f"c{n}": 100 for n in range(99)}}, 521),  # of many, a twentieth of all that are taken
+    ],
+)
+def test_no_caller_brings_more_than_its_share(counts: dict[str, int], cap: int) -> None:
+    assert limit(counts) == cap
 
 
 def oddities() -> list[dict[str, Any]]:

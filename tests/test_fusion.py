@@ -28,6 +28,11 @@ def test_much_evidence_in_words_outweighs_meaning_and_little_does_not() -> None:
     assert ranked(words_and_meaning([[("match", 2.0), ("other", 1.0)], meaning], SEARCH))[0] == "other"
 
 
+@pytest.mark.parametrize(("points", "first"), [(4.9, "meant"), (5.1, "said")])
+def test_the_nearest_by_meaning_is_worth_five_points_of_words(points: float, first: str) -> None:
+    assert ranked(words_and_meaning([[("said", points)], [("meant", 0.4), ("last", 0.2)]], SEARCH))[0] == first
+
+
 def test_only_the_spacing_of_the_cosines_counts() -> None:
     words = [("a", 1.0), ("b", 0.5)]
     wide = words_and_meaning([words, [("b", 0.9), ("a", 0.5), ("c", 0.1)]], SEARCH)

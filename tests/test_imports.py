@@ -1,13 +1,9 @@
-"""Heavy packages stay at the door: what a fresh interpreter loads, and how long it takes."""
+"""Heavy packages stay at the door: what a fresh interpreter loads (how long it takes: tests/test_speed.py)."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
-import time
-
-import pytest
 
 HEAVY = (
     "torch",
@@ -46,19 +42,3 @@ def test_help_loads_nothing_heavy() -> None:
 def test_a_sparse_search_needs_no_framework(tmp_path: object) -> None:
     found = loaded(f"from toolscout import Scout\nScout({str(tmp_path)!r}).search('rain')")
     assert not found & (set(HEAVY) - {"numpy"})
-
-
-def seconds(*command: str) -> float:
-    started = time.perf_counter()
-    subprocess.run([sys.executable, *command], capture_output=True, check=True)
-    return time.perf_counter() - started
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    ("command", "most"), [(("-c", "import toolscout"), 0.150), (("-m", "toolscout", "--help"), 0.300)]
-)
-def test_starting_takes_little_longer_than_python_itself(command: tuple[str, ...], most: float) -> None:
-    pairs = [(seconds("-c", "pass"), seconds(*command)) for _ in range(7)]
-    assert statistics.median(ours - bare for bare, ours in pairs) <= most

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sqlite3
 import tracemalloc
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from toolscout.journal.journal import Journal, redact
+from tests_cli import run
+from toolscout.journal.journal import MIGRATIONS, Journal, redact
+from toolscout.scout import Scout
 
 
 @pytest.fixture
@@ -133,7 +137,7 @@ def test_imported_text_is_kept_as_given_and_own_text_is_redacted(journal: Journa
         ("key sk-proj-abcdefghijklmnop1234", "key ***"),
         ("ghp_abcdefghijklmnopqrstuvwxyz0123", "***"),
         ("AKIAABCDEFGHIJKLMNOP", "***"),
-        ('{"password": "correct horse"}', '{"password": "*** horse"}'),
+        ('{"password": "correct horse"}', '{"password": "***"}'),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY----- tail", "*** tail"),
         ("what is a token?", "what is a token?"),
         ("reset my password", "reset my password"),
@@ -195,3 +199,111 @@ def test_an_exported_line_is_what_the_formats_page_promises(journal: Journal) ->
     value = msgspec.json.decode(line)
     assert value["schema"] == 1 and value["at"].endswith("Z") and line.endswith(b"\n")
     assert {"search_id", "query", "shown", "recipe", "model", "generation", "caller", "event"} <= set(value)
+
+
+# --- what goes --------------------------------------------------------------------------------------------------------
+
+OLD = "2020-01-01T00:00:00.000Z"
+
+
+def texts_in(home: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in home.iterdir() if path.name.startswith("journal.db"))
+
+
+def test_pruning_removes_old_events_and_every_trace_of_them_in_the_file(tmp_path: Path) -> None:
+    with Scout(tmp_path, recipe="bm25") as scout:
+        for number in range(500):
+            scout.journal.append(
+                "search", at=OLD, search_id=f"o{number}", query=f"zebracrossing {number}" * 20, shown=["a/b"]
+            )
+        search(scout.journal, "new", "a new one")
+        assert b"zebracrossing" in texts_in(tmp_path)
+    done = run("--home", str(tmp_path), "journal", "prune", "--older-than", "30d", "--json")
+    assert json.loads(done.stdout) == {"removed": 500, "undated": 0, "compacted": True}
+    assert b"zebracrossing" not in texts_in(tmp_path) and b"a new one" in texts_in(tmp_path)
+    assert (tmp_path / "journal.db").stat().st_size < 100_000
+    assert run("--home", str(tmp_path), "journal", "prune", "--older-than", "30d").output == "removed 0 events\n"
+
+
+@pytest.mark.parametrize(("age", "left"), [("1h", ["now"]), ("36h", ["now", "day"]), ("2w", ["now", "day", "week"])])
+def test_ages_are_hours_days_and_weeks(age: str, left: list[str], tmp_path: Path) -> None:
+    present = datetime.now(timezone.utc)
+    with Journal(tmp_path).writing():
+        pass
+    ages = {"now": timedelta(), "day": timedelta(days=1), "week": timedelta(days=7), "month": timedelta(days=30)}
+    for name, old in ages.items():
+        Journal(tmp_path).append("call", at=(present - old).isoformat(), tool=name, ok=True)
+    assert run("--home", str(tmp_path), "journal", "prune", "--older-than", age).exit_code == 0
+    assert [event["tool"] for event in Journal(tmp_path).read()] == left
+
+
+@pytest.mark.parametrize("age", ["", "30", "d", "-1d", "3y", "999999w", "nan d", "1e3d"])
+def test_an_age_that_is_none_is_refused_and_nothing_goes(age: str, tmp_path: Path) -> None:
+    Journal(tmp_path).append("call", at=OLD, tool="t", ok=True)
+    done = run("--home", str(tmp_path), "journal", "prune", "--older-than", age)
+    assert done.exit_code == 2 and "expected an age such as 12h, 30d or 2w" in done.output
+    assert len(list(Journal(tmp_path).read())) == 1
+
+
+def test_times_with_an_offset_count_as_what_they_are_and_unreadable_ones_stay(journal: Journal) -> None:
+    present = datetime.now(timezone.utc) - timedelta(days=10)
+    far = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
+    older, younger = present - timedelta(hours=1), present + timedelta(hours=1)
+    for zone in far:
+        journal.append("call", at=older.astimezone(zone).isoformat(), tool="older", ok=True)
+        journal.append("call", at=younger.astimezone(zone).isoformat(), tool="younger", ok=True)
+    journal.append("call", at="a while ago", tool="undated", ok=True)
+    assert journal.prune(10) == (2, 1, True)
+    assert [event["tool"] for event in journal.read()] == ["younger", "younger", "undated"]
+
+
+def test_row_ids_are_never_given_twice_so_that_learning_misses_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for _ in range(5):
+        journal.append("call", at=OLD, tool="t", ok=True)
+    assert journal.prune(1).removed == 5 and journal.last() == 5
+    journal.close()
+    journal = Journal(tmp_path)
+    journal.append("call", tool="new", ok=True)
+    assert [event["tool"] for event in journal.read(after=5)] == ["new"] and journal.last() == 6
+
+
+def test_the_setting_removes_old_events_when_the_journal_is_opened(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append("search", at=OLD, search_id="1", query="zebracrossing", shown=[])
+    journal.close()
+    with Scout(tmp_path, recipe="bm25", journal_keep_days=0) as scout:
+        assert len(list(scout.journal.read())) == 1, "0: for ever"
+    with Scout(tmp_path, recipe="bm25", journal_keep_days=30) as scout:
+        scout.search("rain")
+        # many builds of SQLite do so by themselves: the connection asks for it everywhere
+        assert scout.journal.connection.execute("PRAGMA secure_delete").fetchone()[0] == 1
+        assert "secure_delete = ON" in scout.journal.pragmas()
+        assert [event["query"] for event in scout.journal.read()] == ["rain"]
+    assert b"zebracrossing" not in texts_in(tmp_path)
+
+
+def test_opening_with_the_setting_reads_no_event_that_is_young(tmp_path: Path) -> None:
+    Journal(tmp_path).append_all(("call", "x", {"tool": "t", "ok": True}) for _ in range(100))
+    with Journal(tmp_path).reading() as connection:
+        where = "at < '2020' AND julianday(at) < julianday('2020-01-01')"
+        plan = connection.execute(f"EXPLAIN QUERY PLAN SELECT 1 FROM events WHERE {where} LIMIT 1").fetchall()
+    assert "events_by_time" in plan[0][3]
+
+
+def test_a_journal_of_version_0_1_opens_with_all_its_events_and_row_ids(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "journal.db") as connection:
+        connection.executescript(MIGRATIONS[0])
+        rows = [(n, f"u{n}", OLD, "call", "c", None, json.dumps({"tool": f"t{n}", "ok": True})) for n in (3, 7, 9)]
+        connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    journal = Journal(tmp_path)
+    assert [event["tool"] for event in journal.read(after=3)] == ["t7", "t9"] and journal.last() == 9
+    assert journal.check() == []
+
+
+def test_people_are_covered_in_the_journal_when_the_setting_says_so(tmp_path: Path) -> None:
+    with Scout(tmp_path, recipe="bm25", redact_personal=True) as scout:
+        scout.search("mail ann@example.org")
+        assert [event["query"] for event in scout.journal.read()] == ["mail ***"]

@@ -103,6 +103,40 @@ def test_a_candidate_that_is_not_better_is_refused_with_the_figures(taught: Scou
     assert model_store.verify(champion.place(taught.settings.home, report.candidate)).recipe
 
 
+def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(taught: Scout) -> None:
+    home, looks = taught.settings.home, []
+    for seed, runs in ((3, (True, False)), (4, (False,))):  # a dry run and the real one are the same look
+        traffic.replay(taught, traffic.requests(200, seed), CALLERS)
+        for dry_run in runs:
+            with Scout(home, journal=False) as scout:
+                report = learn(scout, recipes=["neighbours"], dry_run=dry_run)
+            assert report.verdict is not None and report.outcome in ("refused", "would-refuse")
+            assert f"look {report.verdict.look} at this champion's place" in report.reason
+            looks.append((report.verdict.look, round(report.verdict.level, 4)))
+    assert looks == [(1, 0.0304), (1, 0.0304), (2, 0.0076)]
+    assert report.candidate is not None
+    champion.promote(home, report.candidate, "by hand")
+    traffic.replay(taught, traffic.requests(200, 5), CALLERS)
+    shown = run("--home", str(home), "learn", "--recipe", "neighbours", "--nice", "0").stdout
+    assert f"look 1 at the place of {report.candidate}: better takes p < 0.03" in shown
+
+
+def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(taught: Scout) -> None:
+    """Of those held out, some are older than the last search that the champion knows; they do not count."""
+    traffic.replay(taught, traffic.requests(200, 3), CALLERS)
+    before = learn(taught, recipes=["neighbours"], dry_run=True)
+    assert before.verdict is not None and before.verdict.n == before.splits["test"]
+    newest = collect(taught.journal, until=10**9).examples[-before.splits["test"] :]
+    known = newest[len(newest) // 2]
+    [entry] = champion.history(taught.settings.home)
+    folder = champion.place(taught.settings.home, entry.model)
+    noted = model_store.read_manifest(folder).values["journal"]
+    model_store.note(folder, journal={**noted, "through": known.row})
+    after = learn(taught, recipes=["neighbours"], dry_run=True)
+    assert after.verdict is not None and after.splits == before.splits
+    assert after.verdict.n == sum(each.row > known.row for each in newest) < after.splits["test"]
+
+
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
     report = learn(office, dry_run=True)
@@ -266,20 +300,21 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
 
 
 @pytest.mark.parametrize(
-    ("few", "first", "seeds"),
+    ("few", "first", "seeds", "least"),
     [
-        (105, 1, (9, 13, 14)),
-        pytest.param(105, 1, range(20), marks=pytest.mark.full),
-        pytest.param(110, 2, range(20), marks=pytest.mark.full),
+        (105, 1, (13, 14), 0),
+        (110, 2, (1,), 1),
+        pytest.param(105, 1, range(20), 0, marks=pytest.mark.full),
+        pytest.param(110, 2, range(20), 1, marks=pytest.mark.full),
     ],
 )
 def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
-    office: Scout, tmp_path: Path, few: int, first: int, seeds: Sequence[int]
+    office: Scout, tmp_path: Path, few: int, first: int, seeds: Sequence[int], least: int
 ) -> None:
     """A champion fitted on few requests leaves room: some are promoted, none of them significantly worse on clean ones.
 
     Against the champion of 105 requests, the candidates of seeds 13 and 14 are 11 and 4 points worse, both
-    significantly; that of seed 9 is not.
+    significantly; that of seed 1 against the champion of 110 is better.
     """
     clean = traffic.requests(400, 99)
     traffic.replay(office, traffic.requests(few, first, noise=0.3), CALLERS)
@@ -304,7 +339,7 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
                 test = metrics.paired_test(values(), before)
                 assert test.difference >= 0 or test.p >= 0.05, seed
                 promoted.append(seed)
-    assert promoted
+    assert len(promoted) >= least
 
 
 def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -> None:

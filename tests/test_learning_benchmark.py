@@ -52,6 +52,8 @@ def test_it_gets_better_from_its_own_traffic_and_a_flood_changes_nothing(
     assert all(row["outcome"] in ("promoted", "refused") for row in found["rows"][1:])
     assert found["rows"][1]["outcome"] == "promoted"
     assert found["rows"][1]["against_former"]["ndcg@5"]["difference"] == pytest.approx(rows[0] - first, abs=1e-4)
+    promoted = [row["against_former"]["ndcg@5"]["difference"] for row in found["rows"] if "against_former" in row]
+    assert result["worst"]["ndcg@5"]["difference"] == min(promoted) and found["rows"][1]["look"] == 1
     assert min(rows) > first + 0.1 and rows[-1] >= 0.95
     assert found["served_the_same"]
     assert found["flood"]["calls"] == 500 and not found["flood"]["promoted"]

@@ -80,6 +80,13 @@ def test_comp_says_whether_the_whole_gold_set_is_above_the_cut(
     assert found == {f"comp@{k}": gold <= set(ranking[:k]), "comp@|N|": gold <= set(ranking[: len(gold)])}
 
 
+def test_a_query_with_more_gold_tools_than_the_cut_is_never_complete_and_its_ideal_is_cut() -> None:
+    """All three places above the cut are gold, and two gold tools stand below: recall 3/5, NDCG 1, COMP 0."""
+    gold = dict.fromkeys("abcde", 1.0)
+    found = score({"q": list("abcde")}, {"q": gold}, ["comp@3", "comp@5", "comp@|N|", "recall@3", "ndcg@3"]).means()
+    assert found == {"comp@3": 0.0, "comp@5": 1.0, "comp@|N|": 1.0, "recall@3": 0.6, "ndcg@3": pytest.approx(1.0)}
+
+
 def test_worked_example_with_graded_gold() -> None:
     found = score({"q": ["x", "b", "a"]}, {"q": {"a": 2.0, "b": 1.0, "c": 0.0}}, ["ndcg@3", "ndcg@|N|", "mrr"])
     ideal = 2 + 1 / math.log2(3)
@@ -196,6 +203,12 @@ def test_the_paired_test_is_the_exact_sign_flip_test_up_to_chance() -> None:
     assert found.low < found.difference < found.high
     assert paired_test(a, b, seed=0) == found
     assert paired_test(b, a, seed=0).p == pytest.approx(exact, abs=0.006)
+
+
+def test_the_first_system_wins_where_it_is_better() -> None:
+    found = paired_test([1.0, 1.0, 0.5, 0.0], [0.0, 0.5, 0.5, 0.25])
+    assert found.difference == pytest.approx(0.3125) and (found.wins, found.ties, found.losses) == (2, 1, 1)
+    assert found.low < found.difference < found.high
 
 
 def test_the_best_of_one_trial_is_the_exact_one_sided_test_up_to_chance() -> None:

@@ -126,13 +126,11 @@ def test_a_denial_covers_all_that_the_same_pattern_would_allow(pattern: list[str
             assert not rules("**", text, deny=(text,))(given_tool)
 
 
-@pytest.mark.alone
 def test_a_hostile_name_does_not_make_matching_slow() -> None:
+    """With backtracking it would take until the time limit of the tests; how it grows: tests/test_speed.py."""
     caller = rules("s/" + "a*" * 40 + "b", "s/" + "**/a/" * 40 + "b", deny=("s/" + "*a" * 40 + "b",))
     hostile = tool("s/" + "a" * 200_000, name="a" * 200_000, path=("a",) * 300)
-    started = time.perf_counter()
     assert not caller(hostile)
-    assert time.perf_counter() - started < 2.0
 
 
 def test_callers_of_equal_rules_share_one_mask() -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from toolscout.encoders.static import StaticEncoder
 from toolscout.scout import Scout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-SLOWED = 3 if "coverage" in sys.modules else 1  # measuring coverage slows everything down
 OPERATIONS = {
     "ecommerce": 46,
     "github_subset": 58,
@@ -42,25 +41,23 @@ def locators(data: Path) -> list[Path]:
     return [data / "tool_corpora" / "toucan", *sorted((data / "openapi" / "specs").glob("*.json"))]
 
 
-@pytest.mark.alone
-def test_everything_is_read_in_time_and_read_again_in_less(data: Path, empty: Path) -> None:
+def test_everything_is_read_and_nothing_is_embedded_again(
+    data: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Scout(empty) as scout:
-        started = time.perf_counter()
         changes = [change for locator in locators(data) for change in scout.add(locator)]
         scout.embed()
-        assert time.perf_counter() - started < 30
         entries = len((data / "tool_corpora" / "toucan" / "corpus.jsonl").read_bytes().splitlines())
         assert changes[0].new + len(changes[0].problems) == entries == 13_685
         for change, locator in zip(changes[1:], locators(data)[1:], strict=True):
             assert change.new + len(change.problems) == OPERATIONS[locator.stem]
-        started = time.perf_counter()
+        monkeypatch.setattr(StaticEncoder, "encode", lambda *_: pytest.fail("a text was embedded again"))
         assert not any(change.any for change in scout.sync())
         scout.embed()
-        assert time.perf_counter() - started < 3 * SLOWED
         assert scout.store.check() == []
 
 
-@pytest.mark.alone
+@pytest.mark.full
 def test_a_search_takes_at_most_five_times_bare_bm25s(data: Path, home: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
     try:
@@ -68,7 +65,7 @@ def test_a_search_takes_at_most_five_times_bare_bm25s(data: Path, home: Path) ->
     finally:
         sys.path.pop(0)
     with Scout(home) as scout:
-        best = min(speed.search_beside_bm25s(scout, speed.queries(data))["ratio_p50"] for _ in range(2))
+        best = statistics.median(speed.search_beside_bm25s(scout, speed.queries(data))["ratio_p50"] for _ in range(3))
         assert best <= 5
         assert len(list(scout.journal.read())) >= 800
 

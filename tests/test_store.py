@@ -200,7 +200,7 @@ def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> 
 
 def test_a_home_that_cannot_be_made_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="expected a folder to write in"):
+    with pytest.raises(StoreError, match="cannot be written: Not a directory. Choose another folder with --home"):
         Store(tmp_path / "file" / "home")
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ from click.testing import CliRunner
 from toolscout.access.policy import Policies
 from toolscout.catalogue.screening import sanitise, scan, spelled_out, suspects, vet
 from toolscout.catalogue.store import Catalogue, Changes, Origin, Store
-from toolscout.catalogue.stuffing import Prior, stuffed
+from toolscout.catalogue.stuffing import find_stuffing
 from toolscout.cli.main import program
 from toolscout.errors import NotFound
 from toolscout.scout import Scout
-from toolscout.sources import read
+from toolscout.search.demote import Demote
+from toolscout.sources import read, source_name
 from toolscout.sources.folder import read_tools
 from toolscout.types import Hints, Hit, Search, Tool
 
@@ -151,11 +151,33 @@ def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     put(store, tool())
     store.close()
     with sqlite3.connect(old) as connection:
-        connection.executescript("DROP TABLE pins; DROP TABLE quarantine; PRAGMA user_version = 1")
+        connection.executescript("DROP TABLE pins; DROP TABLE quarantine; DROP TABLE flips; PRAGMA user_version = 1")
     connection.close()
     store = Store(tmp_path)
-    assert len(MIGRATIONS) == 2
+    assert len(MIGRATIONS) == 4
     assert put(store, tool(description="Second.")).quarantined == 1
+    store.close()
+
+
+def test_a_store_of_an_older_version_pins_what_documents_at_urls_brought(tmp_path: Path) -> None:
+    import sqlite3
+
+    def documents(store: Store, text: str) -> list[int]:
+        found = []
+        for locator in ("https://api.test/openapi.json", "HTTP://old.test/v2", "/home/me/api.json"):
+            name = source_name(locator)
+            bring = [Tool(id=f"{name}/op", name="op", description=text)]
+            found.append(store.put_source(Origin(locator, "openapi"), name, kind="openapi", tools=bring).quarantined)
+        return found
+
+    store = Store(tmp_path)
+    assert documents(store, "First.") == [0, 0, 0]
+    store.close()
+    with sqlite3.connect(tmp_path / "catalogue.db") as connection:
+        connection.executescript("DELETE FROM pins; DROP TABLE flips; PRAGMA user_version = 2")
+    connection.close()
+    store = Store(tmp_path)
+    assert documents(store, "Second.") == [1, 1, 0]
     store.close()
 
 
@@ -308,20 +330,13 @@ def test_a_setting_lets_suspicious_tools_in(tmp_path: Path) -> None:
         assert put(scout.store, tool(description="Changed.")).quarantined == 1
 
 
-@pytest.mark.alone
-def test_scanning_many_tools_takes_little_time() -> None:
-    tools = [
-        tool(f"send_{number}", CLEAN * 5, parameters={"type": "object", "properties": {"to": {"description": CLEAN}}})
-        for number in range(2000)
-    ]
-    started = time.perf_counter()
-    assert not any(map(scan, tools))
-    assert time.perf_counter() - started < 2.0
+def test_a_long_clean_tool_is_not_suspicious() -> None:
+    schema = {"type": "object", "properties": {"to": {"description": CLEAN}}}
+    assert not scan(tool("send", CLEAN * 5, parameters=schema))
 
 
-@pytest.mark.alone
-def test_hostile_text_does_not_make_a_scan_slow() -> None:
-    started = time.perf_counter()
+def test_hostile_text_does_not_keep_a_scan_busy() -> None:
+    """With backtracking it would take until the time limit of the tests; how it grows: tests/test_speed.py."""
     for text in (
         "ignore " * 5000,
         "use this tool " * 3000,
@@ -330,7 +345,6 @@ def test_hostile_text_does_not_make_a_scan_slow() -> None:
         "i " * 20000,
     ):
         scan(tool(description=text))
-    assert time.perf_counter() - started < 4.0
 
 
 # --- stuffing ---------------------------------------------------------------------------------------------------------
@@ -345,7 +359,7 @@ STUFFED = [
 
 @pytest.mark.parametrize("text", STUFFED)
 def test_a_text_that_is_written_for_the_search_is_found(text: str) -> None:
-    assert stuffed(tool(description=text))
+    assert find_stuffing(tool(description=text))
     assert "stuffing" in {each.kind for each in scan(tool(description=text))}
     assert vet(tool(description=text)) is None, "it harms the ranking, and not the reader"
 
@@ -378,8 +392,8 @@ def test_stuffed_tools_stand_behind_all_others_and_are_found_by_name(scout: Scou
 def test_the_prior_leaves_an_answer_of_one_sort_alone() -> None:
     hits = (Hit("a", -1.0), Hit("b", -2.0), Hit("c", -3.0))
     for low in (frozenset[str](), frozenset({"a", "b", "c"})):
-        assert Prior(low)([Search(query="x", hits=hits)])[0].hits == hits
-    moved = Prior(frozenset({"a"}))([Search(query="x", hits=hits)])[0]
+        assert Demote(low)([Search(query="x", hits=hits)])[0].hits == hits
+    moved = Demote(frozenset({"a"}))([Search(query="x", hits=hits)])[0]
     assert moved.ids == ("b", "c", "a")
     assert [hit.score for hit in moved.hits] == sorted((hit.score for hit in moved.hits), reverse=True)
 
@@ -387,16 +401,13 @@ def test_the_prior_leaves_an_answer_of_one_sort_alone() -> None:
 def test_suspects_are_judged_once_for_a_snapshot() -> None:
     catalogue = Catalogue.of([tool("helper", STUFFED[0]), tool()])
     assert suspects(catalogue) == {"mail/helper"}
-    assert list(catalogue.pending) == ["suspects/1"]
+    assert list(catalogue.pending) == ["suspects/2"]
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_few_published_tools_are_called_suspicious(data: Path, scout: Scout) -> None:
     toucan = read_tools(data / "tool_corpora" / "toucan", "toucan").tools
-    started = time.perf_counter()
     findings = [(each.id, found.kind) for each in toucan for found in scan(each)]
-    assert time.perf_counter() - started < 5.0
     kinds = [kind for _, kind in findings]
     assert kinds.count("stuffing") < 0.005 * len(toucan)
     assert kinds.count("instructions") < 0.001 * len(toucan)

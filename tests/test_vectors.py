@@ -31,6 +31,12 @@ def test_a_text_is_embedded_once_whatever_it_belongs_to(kept: VectorStore) -> No
     assert kept.encoders() == [("hash", 3)]
 
 
+def test_texts_that_differ_in_a_letter_or_its_case_have_vectors_of_their_own(kept: VectorStore) -> None:
+    texts = ["Rain", "rain", "rain ", "ra\u00efn", "rain\ud800"]
+    rows = kept.rows("e", texts, lambda batch: np.array([[texts.index(text)] for text in batch], dtype=np.float32))
+    assert rows[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
 def test_vectors_of_two_encoders_do_not_mix(kept: VectorStore) -> None:
     small, large = HashEncoder(16), HashEncoder(32)
     assert rows(kept, small, ["rain"]).shape == (1, 16)

@@ -1,10 +1,16 @@
-"""Settings: arguments, then the environment, then `toolscout.toml`, then defaults; each value knows its origin."""
+"""Settings: arguments, then the environment, then `toolscout.toml`, then defaults; each value knows its origin.
+
+A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that folder
+(`toolscout trust DIR`), it may set only what can do no harm: see `FILE_MAY_SET`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +19,23 @@ from typing import Any, Final
 import platformdirs
 
 from toolscout.errors import ConfigError
+from toolscout.privacy import trusted_folders
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Settings", "load_settings", "refuse_user"]
+__all__ = [
+    "FILE_MAY_SET",
+    "FILE_NAME",
+    "Between",
+    "Settings",
+    "load_settings",
+    "needing_trust",
+    "read_settings_file",
+    "refuse_user",
+]
 
 FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
@@ -30,12 +46,62 @@ KEYS: Final = {
 }
 
 
+ABOUT: Final = ("origins", "ignored")  # fields that say something of the settings, and are none
+_log: Final = logging.getLogger("toolscout.config")
+_reported: set[tuple[str, str]] = set()  # files of which this process has said that it ignores settings of theirs
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """Values, both included, that a file which nobody trusts may choose."""
+
+    low: float
+    high: float
+
+
+#: Setting → what a file in the working directory may do to it while its folder is not trusted: False, nothing; True,
+#: anything; or within bounds. A setting that is missing here counts as False; a test holds that none is missing.
+FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
+    "home": False,  # moves the catalogue, its approvals and the list of trusted folders
+    "recipe": True,  # a name of the table in recipes.py; what it sends goes where `llm` and `encoder` say
+    "model": False,  # a folder of files that decide on every answer
+    "encoder": False,  # an address gets every query, every tool text and the key
+    "k": Between(1, 100),
+    "mcp_timeout": Between(1, 600),
+    "http_timeout": Between(1, 600),
+    "max_tools": Between(1, 20_000),  # more than the default takes more memory than the user allowed
+    "journal": False,  # off, nobody can see later what was asked and called
+    "journal_queries": False,  # decides what is kept of queries
+    "journal_keep_days": False,  # removes events
+    "redact_personal": False,  # decides what is kept of queries
+    "caller": False,  # decides whose events learning believes
+    "private_hosts": False,  # lets documents at URLs lead into the network of the user
+    "trust": False,  # off, changed definitions are served unseen
+    "trust_scan": False,  # off, orders to the model are served unseen
+    "call_timeout": Between(1, 600),
+    "gateway_budget": Between(MIN_BUDGET, 20_000),
+    "gateway_rate": False,  # how much one caller may ask
+    "gateway_query_chars": Between(1, 4_000),
+    "gateway_argument_bytes": Between(1, 1_000_000),
+    "pins": False,  # puts tools before the agent at each start
+    "llm": False,  # an address gets queries, tool texts and the key
+    "llm_timeout": Between(1, 600),
+    "llm_concurrency": False,  # how fast money is spent
+    "llm_rpm": False,  # how fast money is spent
+    "llm_price_in": False,  # a price of nothing makes a budget in dollars worthless
+    "llm_price_out": False,
+    "learn_trust": False,  # decides whose events learning believes
+    "false_rejects": False,  # decides how many requests are turned away
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Every setting, with its default.
 
     The environment variable of a setting is `TOOLSCOUT_` and its name in capitals; in `toolscout.toml` it stands under
-    its own name. `origins` says for each setting which of the four places its value came from.
+    its own name. `origins` says for each setting which of the four places its value came from; `ignored` names the
+    settings of a file in the working directory that were not applied, because the user does not trust its folder.
     """
 
     home: Path = dataclasses.field(
@@ -47,14 +113,20 @@ class Settings:
     k: int = 5
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
+    private_hosts: tuple[str, ...] = ()
     max_tools: int = 20_000
     journal: bool = True
     journal_queries: str = "full"
+    journal_keep_days: float = 0.0
+    redact_personal: bool = False
     caller: str = "local"
     trust: str = "pin"
     trust_scan: bool = True
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
+    gateway_rate: float = 100.0
+    gateway_query_chars: int = 4_000
+    gateway_argument_bytes: int = 1_000_000
     pins: tuple[str, ...] = ()
     llm: str = ""
     llm_timeout: float = 60.0
@@ -65,6 +137,7 @@ class Settings:
     learn_trust: tuple[str, ...] = ()
     false_rejects: float = 0.02
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.journal_queries not in ("full", "hash", "none"):
@@ -76,11 +149,21 @@ class Settings:
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
             )
-        for name in ("k", "max_tools", "mcp_timeout", "http_timeout", "call_timeout", "llm_timeout", "llm_concurrency"):
+        for name in (
+            "k",
+            "max_tools",
+            "mcp_timeout",
+            "http_timeout",
+            "call_timeout",
+            "llm_timeout",
+            "llm_concurrency",
+            "gateway_query_chars",
+            "gateway_argument_bytes",
+        ):
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        for name in ("llm_rpm", "llm_price_in", "llm_price_out"):
+        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
@@ -104,40 +187,87 @@ class Settings:
         return [
             (field.name, getattr(self, field.name), self.origins.get(field.name, "default"))
             for field in dataclasses.fields(self)
-            if field.name != "origins"
+            if field.name not in ABOUT
         ]
 
 
-def load_settings(*, file: Path | None = None, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
+def load_settings(
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    report: bool = True,
+    **arguments: Any,
+) -> Settings:
     """Settings from all four places.
 
     Args:
-        file: a settings file; by default `toolscout.toml` in the working directory, if there is one.
+        file: a settings file, which is trusted because it is named; by default `toolscout.toml` in the working
+            directory, if there is one. Of that, settings that could do harm are left out, with one warning, unless the
+            user trusts the folder.
         environ: by default `os.environ`.
+        report: whether to warn of what was left out.
         **arguments: settings given in code or on the command line; None means not given.
 
     Raises:
         ConfigError: for an unknown setting or a value of the wrong type, naming the place it came from.
     """
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
     kinds = {field.name: type(getattr(Settings(), field.name)) for field in dataclasses.fields(Settings)}
     kinds["home"] = kinds["model"] = Path
-    del kinds["origins"]
-    for origin, given in (
-        (str(file or FILE_NAME), _from_file(file)),
-        ("environment", {name: environ[_variable(name)] for name in kinds if environ.get(_variable(name))}),
-        ("argument", {name: value for name, value in arguments.items() if value is not None}),
-    ):
-        for name, value in given.items():
-            if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1)
-                hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(kinds)}"
-                raise ConfigError(f"{origin}: expected a known setting, found {name!r}{hint}")
-            values[name] = _convert(name, value, kinds[name], origin)
-            origins[name] = origin
-    return Settings(**values, origins=origins)
+    for name in ABOUT:
+        del kinds[name]
+    path = file or Path(FILE_NAME)
+    content = _read(path, required=file is not None)
+    from_environment = {name: environ[_variable(name)] for name in kinds if environ.get(_variable(name))}
+    given = {name: value for name, value in arguments.items() if value is not None}
+    from_file = _convert_all(_parse(path, content), kinds, str(path))
+    near = _convert_all(from_environment, kinds, "environment") | _convert_all(given, kinds, "argument")
+    ignored: tuple[str, ...] = ()
+    if file is None and (harmful := needing_trust(from_file)):
+        home = near.get("home", Settings().home)
+        if not trusted_folders.is_trusted(home, path.absolute().parent, content):
+            from_file = {name: value for name, value in from_file.items() if name not in harmful}
+            ignored = tuple(harmful)
+            if report:
+                _report_ignored(path.absolute(), content, ignored)
+    origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
+    origins |= dict.fromkeys(given, "argument")
+    return Settings(**{**from_file, **near}, origins=origins, ignored=ignored)
+
+
+def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The content of a settings file, and the values in it, unchecked.
+
+    Raises:
+        ConfigError: if there is none, or it is no TOML.
+    """
+    content = _read(path, required=True)
+    return content, _parse(path, content)
+
+
+def needing_trust(values: Mapping[str, Any]) -> list[str]:
+    """Those settings that a file in the working directory may not make while its folder is not trusted."""
+    return [name for name, value in values.items() if not _is_harmless(FILE_MAY_SET.get(name, False), value)]
+
+
+def _is_harmless(rule: bool | Between, value: Any) -> bool:
+    if isinstance(rule, bool):
+        return rule
+    return isinstance(value, (int, float)) and rule.low <= value <= rule.high
+
+
+def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
+    """Say once a process which settings of a file are not applied."""
+    key = str(path), trusted_folders.digest_settings(content)
+    if key not in _reported:
+        _reported.add(key)
+        _log.warning(
+            "toolscout: %s is not trusted, so these settings of it are ignored: %s. If you trust that folder, run  "
+            "toolscout trust %s",
+            path,
+            ", ".join(names),
+            shlex.quote(str(path.parent)),
+        )
 
 
 def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> None:
@@ -158,17 +288,34 @@ def _variable(name: str) -> str:
     return f"TOOLSCOUT_{name.upper()}"
 
 
-def _from_file(file: Path | None) -> dict[str, Any]:
-    path = file or Path(FILE_NAME)
+def _read(path: Path, *, required: bool) -> bytes:
     try:
-        with path.open("rb") as stream:
-            return tomllib.load(stream)
+        return path.read_bytes()
     except FileNotFoundError:
-        if file is not None:
-            raise ConfigError(f"{file}: expected a settings file, found none") from None
-        return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if required:
+            raise ConfigError(f"{path}: expected a settings file, found none") from None
+        return b""
+    except OSError as error:
         raise ConfigError(f"{path}: expected TOML, found something else: {error}") from None
+
+
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: expected TOML, found something else: {error}") from None
+
+
+def _convert_all(given: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
+    """The values in the types of their settings."""
+    values = {}
+    for name, value in given.items():
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, n=1)
+            hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(kinds)}"
+            raise ConfigError(f"{origin}: expected a known setting, found {name!r}{hint}")
+        values[name] = _convert(name, value, kinds[name], origin)
+    return values
 
 
 def _convert(name: str, value: Any, kind: type, origin: str) -> Any:

@@ -1,21 +1,38 @@
-"""SQLite as the catalogue and the journal use it: WAL, numbered migrations, all-or-nothing writes, consistent reads."""
+"""SQLite as the catalogue, the journal and the caches use it: WAL, numbered migrations, all-or-nothing writes.
+
+A file that cannot be written (a read-only home, a full disk) is opened for reading. A cache that cannot be read is set
+aside and begun anew; the catalogue and the journal never are.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
+import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from toolscout.errors import StoreError
+from toolscout.privacy.private_files import make_private_folder, open_private, tighten
 
-__all__ = ["BUSY_SECONDS", "Database", "alone", "now"]
+__all__ = ["BUSY_SECONDS", "CacheDatabase", "Database", "alone", "now", "rebuild_if_damaged"]
 
 BUSY_SECONDS: Final = 60.0
+#: SQLite's words for a file that cannot be written; error codes exist from Python 3.11 on only.
+UNWRITABLE: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
+BESIDE: Final = ("-wal", "-shm")  # what SQLite puts beside a file
+_log: Final = logging.getLogger("toolscout.database")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def now() -> str:
@@ -35,43 +52,111 @@ def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
     Raises:
         StoreError: if they hold it still, or the file cannot be written.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        make_private_folder(file.parent)
+        os.close(open_private(file, os.O_RDWR))
+    except OSError as error:
+        raise StoreError(f"{file} cannot be written: {error.strerror}. Check its permissions.") from None
     with contextlib.closing(sqlite3.connect(file, timeout=wait, isolation_level=None)) as lock:
         try:
             lock.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise StoreError(refusal) from None
-            raise StoreError(f"{file}: expected a file to write, found: {error}") from None
+            raise StoreError(f"{file} cannot be written: {error}. Check its permissions.") from None
         yield
 
 
 class Database:
-    """One SQLite file in WAL mode with numbered migrations; one connection a thread."""
+    """One SQLite file in WAL mode with numbered migrations; one connection a thread.
+
+    Attributes:
+        path: of the file; it and what SQLite puts beside it are for their owner alone.
+        read_only: whether the file could only be opened for reading; every write then raises StoreError.
+    """
 
     def __init__(self, path: Path, migrations: Sequence[str]) -> None:
         """Open or create the file and bring it up to date.
 
         Raises:
-            StoreError: if it is damaged, no database, not writable, or written by a newer version.
+            StoreError: if it is damaged, no database, absent and not to be made, or written by a newer version.
         """
-        self.path = path
+        self.path, self._migrations = path, tuple(migrations)
+        self.read_only = False
+        self._query = ""  # of the address that is opened: how SQLite is told to read only
         self._local = threading.local()
         self._all: list[tuple[sqlite3.Connection, threading.RLock]] = []
         self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{path.parent}: expected a folder to write in, found: {error.strerror}") from None
-        with self.errors():
-            self._migrate(migrations)
+            self._prepare_files()
+            with self.errors():
+                self._migrate()
+        except (OSError, StoreError) as error:
+            if not self._open_for_reading(error):
+                if isinstance(error, OSError):
+                    raise StoreError(
+                        f"{self.path} cannot be written: {error.strerror}. Choose another folder with --home, or "
+                        "check its permissions."
+                    ) from error
+                raise
+
+    def _prepare_files(self) -> None:
+        """Create the file before SQLite does: what SQLite puts beside it gets the same permissions."""
+        make_private_folder(self.path.parent)
+        os.close(open_private(self.path, os.O_RDWR))
+        if not os.access(self.path.parent, os.W_OK):
+            raise PermissionError(13, "Permission denied", str(self.path.parent))
+        for suffix in BESIDE:  # left by a crash, or by a version that did not care
+            tighten(self.path.with_name(self.path.name + suffix))
+
+    def _open_for_reading(self, error: Exception) -> bool:
+        """Open a file that is there but cannot be written, as far as that is the reason of `error`.
+
+        `immutable` is for folders in which SQLite cannot even make the file that readers share. Nobody can be writing
+        then through this folder; an unread write-ahead log forbids it, as it may hold half of the truth.
+        """
+        cause = error.__cause__ if isinstance(error, StoreError) else error
+        if not (isinstance(cause, OSError) or _is_unwritable(cause)):
+            return False
+        try:
+            if not self.path.stat().st_size:
+                return False
+            log = self.path.with_name(f"{self.path.name}-wal")
+            unread = log.exists() and log.stat().st_size > 0
+        except OSError:
+            return False
+        for query in ("mode=ro", "immutable=1")[: 1 if unread else 2]:
+            self._forget_connections()
+            self._query, self.read_only = query, True
+            try:
+                (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+                self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            except (sqlite3.Error, StoreError):
+                continue
+            self._refuse_newer(version)
+            if version < len(self._migrations):
+                raise StoreError(
+                    f"{self.path} was written by an older toolscout and cannot be brought up to date, because it "
+                    "cannot be written. Make it writable once, or copy the home."
+                ) from cause
+            return True
+        self._forget_connections()
+        self._query, self.read_only = "", False
+        return False
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into one sentence."""
+        """Turn SQLite's errors into one sentence; the cause stays with it."""
         try:
             yield
         except sqlite3.OperationalError as error:
+            if _is_unwritable(error):
+                raise StoreError(
+                    f"{self.path} cannot be written: {error}. Free some space or check its permissions."
+                ) from error
             raise StoreError(f"{self.path}: expected to read and write the store, found: {error}") from error
         except sqlite3.DatabaseError as error:
             raise StoreError(
@@ -83,15 +168,27 @@ class Database:
         """This thread's connection."""
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if found is None:
-            found = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            found.execute("PRAGMA foreign_keys = ON")
-            found.execute("PRAGMA synchronous = NORMAL")
+            address = f"{self.path.absolute().as_uri()}?{self._query}" if self._query else str(self.path)
+            with self.errors():
+                found = sqlite3.connect(
+                    address,
+                    uri=bool(self._query),
+                    timeout=BUSY_SECONDS,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
+                for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self.pragmas()):
+                    found.execute(f"PRAGMA {pragma}")
             self._local.connection, self._local.busy = found, threading.RLock()
             with self._lock:
                 self._all.append((found, self._local.busy))
         return found
 
-    def _migrate(self, migrations: Sequence[str]) -> None:
+    def pragmas(self) -> tuple[str, ...]:
+        """Further settings of every connection, such as `secure_delete = ON`."""
+        return ()
+
+    def _migrate(self) -> None:
         deadline = time.monotonic() + BUSY_SECONDS
         while True:  # the change to WAL does not wait for other processes by itself
             try:
@@ -102,19 +199,22 @@ class Database:
                     raise
                 time.sleep(0.02)
         (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if version == len(migrations):
+        if version == len(self._migrations):
             return
         with self.writing() as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version > len(migrations):
-                raise StoreError(
-                    f"{self.path}: expected a store of version {len(migrations)} or older, found version {version}: "
-                    "it was written by a newer toolscout; upgrade this one"
-                )
-            for number, script in enumerate(migrations[version:], version + 1):
+            self._refuse_newer(version)
+            for number, script in enumerate(self._migrations[version:], version + 1):
                 for statement in script.split(";"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {number}")
+
+    def _refuse_newer(self, version: int) -> None:
+        if version > len(self._migrations):
+            raise StoreError(
+                f"{self.path}: expected a store of version {len(self._migrations)} or older, found version {version}: "
+                "it was written by a newer toolscout; upgrade this one"
+            )
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -124,10 +224,11 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # a full disk makes SQLite roll back by itself, at times
+                    connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -141,7 +242,8 @@ class Database:
             try:
                 yield connection
             finally:
-                connection.execute("COMMIT")
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
 
     def check(self) -> list[str]:
         """What SQLite itself finds wrong with the file; empty when it is sound."""
@@ -155,9 +257,170 @@ class Database:
 
     def close(self) -> None:
         """Close the connections of all threads, each when its thread has finished what it is reading or writing."""
+        self._forget_connections()
+
+    def _forget_connections(self) -> None:
         with self._lock:
             for connection, busy in self._all:
                 with busy:
                     connection.close()
             self._all.clear()
         self._local = threading.local()
+
+
+class CacheDatabase(Database):
+    """A database whose content can be made again: a file that cannot be read is set aside, and an empty one begun.
+
+    What was set aside lies beside it as `NAME.damaged-TIME`, so that nothing is lost by it. A cache that can neither be
+    read nor written goes on in the temporary folder. Each time one warning is logged.
+
+    Attributes:
+        was_set_aside: whether that happened to the file while it was open here, or as it was opened.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[str], *, repair: bool = True) -> None:
+        """Open or create the file.
+
+        Args:
+            path: where.
+            migrations: see `Database`.
+            repair: whether to set a damaged file aside; otherwise it is refused, as any other database.
+
+        Raises:
+            StoreError: if it was written by a newer version; or is damaged, without `repair`.
+        """
+        self._repair, self.was_set_aside = repair, False
+        super().__init__(path, migrations)
+
+    def _open(self) -> None:
+        try:
+            if self.path.is_dir():
+                raise StoreError(f"{self.path}: expected a file, found a folder") from sqlite3.DatabaseError("a folder")
+            if self._is_emptied():
+                raise StoreError(f"{self.path}: expected a database, found an empty file") from sqlite3.DatabaseError(
+                    "an empty file"
+                )
+            super()._open()
+            self._refuse_other_tables()
+        except StoreError as error:
+            if self._repair and is_damage(error):
+                self.set_aside(error)
+            elif self._repair and isinstance(error.__cause__, (OSError, sqlite3.OperationalError)):
+                self._open_elsewhere(error)
+            else:
+                raise
+
+    def _is_emptied(self) -> bool:
+        """Whether there is a file without anything in it, as no cache ever is but in the instant of its making."""
+        try:
+            return self.path.stat().st_size == 0
+        except OSError:
+            return False
+
+    def _open_elsewhere(self, reason: Exception) -> None:
+        """Go on with an empty file in the temporary folder, which goes with this object."""
+        _log.warning("%s. Until then a temporary one is used.", str(reason).rstrip("."))
+        self._forget_connections()
+        try:
+            folder = tempfile.mkdtemp(prefix="toolscout-")
+        except OSError:
+            raise StoreError(str(reason)) from reason
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.path = Path(folder) / self.path.name
+        self._query, self.read_only = "", False
+        super()._open()
+
+    def _refuse_other_tables(self) -> None:
+        with self.errors():
+            if _columns(self.connection) != _expected_columns(self._migrations):
+                raise sqlite3.DatabaseError("its tables are not those of this cache")
+
+    def set_aside(self, error: StoreError) -> Path | None:
+        """Put the damaged file aside and begin an empty one. Returns where it lies now; None: it is gone, or stays.
+
+        Somebody else may have done so already: the file is looked at again once nobody else is at it.
+        """
+        self._forget_connections()
+        self.was_set_aside = True
+        reason = str(error.__cause__ or error)
+        aside: Path | None = None
+        try:
+            with alone(self.path.with_name(f".{self.path.name}.lock"), str(error), wait=BUSY_SECONDS):
+                if self._is_damaged():
+                    aside = self.path.with_name(f"{self.path.name}.damaged-{now().replace(':', '')}")
+                    self.path.replace(aside)
+                    for suffix in BESIDE:
+                        with contextlib.suppress(FileNotFoundError):
+                            self.path.with_name(self.path.name + suffix).replace(f"{aside}{suffix}")
+                    _log.warning("%s was damaged (%s): set aside as %s, begun anew", self.path, reason, aside.name)
+                elif self._is_emptied():
+                    _log.warning("%s was damaged (%s): begun anew", self.path, reason)
+                super()._open()
+        except (OSError, StoreError) as obstacle:
+            self._open_elsewhere(StoreError(f"{self.path} is damaged ({reason}) and cannot be replaced: {obstacle}"))
+        return aside
+
+    def _is_damaged(self) -> bool:
+        """Look at the whole file, from a connection of its own."""
+        if not self.path.is_file():
+            return self.path.exists()
+        try:
+            with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as file:
+                if not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    return False  # empty: it was begun anew just now
+                sound = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+                return not sound or _columns(file) != _expected_columns(self._migrations)
+        except sqlite3.DatabaseError:
+            return True
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error says that a file holds something else than the database it should, not that it is busy."""
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.OperationalError):
+        return any(
+            words in str(cause)
+            for words in ("no such table", "no such column", "has no column", "already exists", "malformed")
+        )
+    return isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.IntegrityError)
+
+
+Cache = TypeVar("Cache", bound=CacheDatabase)
+
+
+def rebuild_if_damaged(
+    method: Callable[Concatenate[Cache, Parameters], Result],
+) -> Callable[Concatenate[Cache, Parameters], Result]:
+    """Let a method of a cache begin the file anew, and be called again, where it turns out to be damaged."""
+
+    @functools.wraps(method)
+    def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            return method(cache, *args, **options)
+        except StoreError as error:
+            if not is_damage(error):
+                raise
+            cache.set_aside(error)
+            return method(cache, *args, **options)
+
+    return call
+
+
+def _is_unwritable(error: BaseException | None) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in UNWRITABLE)
+
+
+@functools.cache
+def _expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
+    """Table → its columns, as the migrations make them."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for script in migrations:
+            connection.executescript(script)
+        return _columns(connection)
+
+
+def _columns(connection: sqlite3.Connection) -> dict[str, Any]:
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return {
+        name: [row[1:3] for row in connection.execute(f'PRAGMA table_info("{name}")')] for (name,) in names.fetchall()
+    }

@@ -15,9 +15,7 @@ import msgspec
 
 from toolscout import encoders
 from toolscout.abstain.decision import judge
-from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.stuffing import Prior
 from toolscout.catalogue.sync import Inventory
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Encoder
@@ -28,8 +26,8 @@ from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
 from toolscout.recipes.select import Key, Way, Ways
-from toolscout.search.exact_names import Names
-from toolscout.search.pipeline import Cut, Decide, Pipeline, Stage
+from toolscout.search.demote import guard
+from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.search.why import Why, explain, find
 from toolscout.types import Hit, Search, Tool
 
@@ -77,11 +75,17 @@ class Scout(Inventory):
         self._champion: Key | None = None
         self._unfit: tuple[object, str] = (None, "")
         self._logged = ""
+        self._unwritten = ""  # why the journal could not be written the last time
 
     @functools.cached_property
     def journal(self) -> Journal:
         """The journal of this home."""
-        return Journal(self.settings.home, queries=self.settings.journal_queries)
+        return Journal(
+            self.settings.home,
+            queries=self.settings.journal_queries,
+            personal=self.settings.redact_personal,
+            keep_days=self.settings.journal_keep_days,
+        )
 
     @functools.cached_property
     def vectors(self) -> VectorStore:
@@ -197,8 +201,10 @@ class Scout(Inventory):
             notice = f"searched with {without} alone: {error}"
             asked = [msgspec.structs.replace(each, reason=notice) for each in batch]
             found, generation = self._run(Way(without), asked)
-        if self.settings.journal:
-            self._write(found, way, generation, caller)
+        degraded = self._write(found, way, generation, caller) if self.settings.journal else None
+        if degraded:
+            shown = degraded if visible is None else "this search is not in the journal"
+            found = [msgspec.structs.replace(each, degraded=shown) for each in found]
         return found
 
     def _run_unless_down(self, way: Way, batch: Sequence[Search]) -> tuple[list[Search], int]:
@@ -282,8 +288,8 @@ class Scout(Inventory):
                     parts = self.parts(way, catalogue, embed=embed, progress=progress, live=self._evidence(way))
                     retrieve = registry.build(way.recipe, parts)
                     decide = Decide(functools.partial(_why_empty, catalogue), judge(parts, retrieve))
-                    prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
-                    held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> decide
+                    guarded = guard(retrieve, parts, scan=self.settings.trust_scan)
+                    held = catalogue, guarded >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[way.key] = held, way.manifest
@@ -383,17 +389,26 @@ class Scout(Inventory):
 
         return learn(self, **options)
 
-    def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> None:
+    def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> str | None:
+        """Note searches in the journal. Returns a sentence if that was not possible: they are answered all the same."""
         model = way.manifest.job if way.manifest else None
         common = {"recipe": way.recipe, "model": model, "generation": generation}
-        self.journal.append_all(
-            (
-                "search",
-                caller or self.settings.caller,
-                {"search_id": search.search_id, "query": search.query, "shown": list(search.ids), **common},
+        try:
+            self.journal.append_all(
+                (
+                    "search",
+                    caller or self.settings.caller,
+                    {"search_id": search.search_id, "query": search.query, "shown": list(search.ids), **common},
+                )
+                for search in found
             )
-            for search in found
-        )
+        except StoreError as error:
+            if str(error) != self._unwritten:
+                self._unwritten = str(error)
+                _log.warning("searches are not in the journal: %s", error)
+            return f"this search is not in the journal: {error}"
+        self._unwritten = ""
+        return None
 
     def called(
         self,

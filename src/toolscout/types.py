@@ -149,6 +149,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         trace: what each stage did.
         search_id: the name of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns what it has, and its trace says so.
+        degraded: one sentence on what could not be done beside the answer, such as writing the journal.
     """
 
     query: str
@@ -163,6 +164,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     trace: tuple[Trace, ...] = ()
     search_id: str | None = None
     deadline: float | None = None
+    degraded: str | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -202,6 +204,7 @@ def as_json(search: Search) -> dict[str, Any]:
         "answer": search.answer,
         "reason": search.reason,
         "coverage": search.coverage,
+        "degraded": search.degraded,
         "hits": hits,
         "ms": {"total": round(search.seconds * 1000, 3), **stages},
     }

@@ -135,10 +135,7 @@ def test_a_query_that_comes_again_is_not_asked_again(endpoint: Endpoint) -> None
     assert len(endpoint.asked) == asked
 
 
-@pytest.mark.alone
 def test_an_outage_leaves_search_by_words_and_is_not_waited_for_twice(endpoint: Endpoint, tmp_path: Any) -> None:
-    import time
-
     from toolscout.scout import Scout
 
     with Scout(tmp_path, encoder=f"{endpoint.address}#m", recipe="hybrid") as scout:
@@ -150,6 +147,6 @@ def test_an_outage_leaves_search_by_words_and_is_not_waited_for_twice(endpoint: 
         found = scout.search("will it rain tomorrow?")
         assert found.ids == ("s/rain",)
         assert found.reason is not None and found.reason.startswith("searched with bm25 alone:")
-        asked, started = len(endpoint.asked), time.perf_counter()
+        asked = len(endpoint.asked)
         assert scout.search("rain or mail").reason == found.reason
-        assert len(endpoint.asked) == asked and time.perf_counter() - started < 0.5
+        assert len(endpoint.asked) == asked

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
+from toolscout.gateway import calls
 from toolscout.gateway.calls import advice
 from toolscout.types import Tool
 
@@ -65,21 +65,17 @@ def test_a_schema_that_cannot_be_used_stops_nobody(schema: dict[str, Any]) -> No
     assert advice(tool(**schema), {"x": 1}) == []
 
 
-@pytest.mark.alone
 def test_an_evil_pattern_keeps_nobody_busy() -> None:
+    """Were the patterns matched, it would take until the time limit of the tests, and far longer."""
     schema = {"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}, "patternProperties": {"^(b+)+$": {}}}
-    began = time.monotonic()
     assert advice(tool(**schema, additionalProperties=False), {"x": "a" * 60 + "!", "b" * 60 + "!": 1}) == []
-    assert time.monotonic() - began < 2
 
 
-@pytest.mark.alone
 def test_a_schema_that_would_take_years_to_look_at_keeps_nobody_busy() -> None:
     levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
     schema = {"type": "object", "$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}
-    began = time.perf_counter()
     assert advice(Tool(id="a/b", name="b", parameters=schema), {"x": 1}) == []
-    assert time.perf_counter() - began < 4
+    assert calls._work.left < 0, "it gave up after so many steps"
 
 
 def test_a_long_value_is_not_repeated_in_full() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters
@@ -31,9 +29,7 @@ def fleet(start: Start, servers: int, seconds: float) -> None:
         [found] = (await agent.search(wanted, limit=5))["results"]
         ids = [tool["id"] for tool in found["tools"]]
         assert any(id.startswith(f"server{last}/") for id in ids)
-        began = time.perf_counter()
         assert await agent.text(f"server{last}/echo", text="x") == "x"
-        assert time.perf_counter() - began < 2
 
         ours = await agent.client.list_tools()
         entry = entries["server0"]
@@ -55,6 +51,5 @@ def test_eight_servers_with_four_hundred_tools_cost_the_agent_a_twentieth(start:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.alone
 def test_two_hundred_servers_with_ten_thousand_tools(start: Start) -> None:
     fleet(start, 200, 400)

@@ -56,6 +56,7 @@ class Service:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+        self.home = folder / "home"
         self.url = f"http://127.0.0.1:{port}/mcp"
         line = command(folder, "--http", "--port", str(port), *options)
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
@@ -72,9 +73,11 @@ class Service:
         return self.process.communicate(timeout=20)[1]
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    running = Service(tmp_path, "--policy", policy(tmp_path))
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One for all tests that leave it running; whoever reads its journal looks at their own events."""
+    folder = tmp_path_factory.mktemp("service")
+    running = Service(folder, "--policy", policy(folder))
     yield running
     running.process.kill()
     running.process.communicate()
@@ -85,7 +88,7 @@ def hello(url: str, **headers: str) -> httpx.Response:
 
 
 @pytest.mark.slow
-def test_over_http_a_caller_comes_in_with_a_key_and_sees_what_is_theirs(service: Service, tmp_path: Path) -> None:
+def test_over_http_a_caller_comes_in_with_a_key_and_sees_what_is_theirs(service: Service) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "wrong"}, {"authorization": f"Basic {KEY}"}):
         refused = hello(service.url, **headers)
         assert refused.status_code == 401 and refused.headers["www-authenticate"].startswith("Bearer realm=")
@@ -111,8 +114,7 @@ def test_over_http_a_caller_comes_in_with_a_key_and_sees_what_is_theirs(service:
     seen, refused_call = anyio.run(as_caller, KEY)
     assert {"a/echo", "a/pid"} <= seen and not refused_call
     assert anyio.run(as_caller, OTHER) == ({"a/echo"}, True)
-    service.stop()
-    with Scout(tmp_path / "home") as scout:
+    with Scout(service.home) as scout:
         calls = [(event["caller"], event["ok"]) for event in scout.journal.read(event="call")]
     assert calls == [("ann", True), ("bob", False)]
 

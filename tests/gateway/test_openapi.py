@@ -203,7 +203,7 @@ def test_an_operation_is_called(start: Start, api: object, monkeypatch: pytest.M
                 "path": "/pets/7",
                 "query": [],
                 "body": '{"name":"Rex"}',
-                "key": "Bearer very secret",
+                "key": "Bearer [credential]",
             },
         }
         wrong = await agent.call("pets/rename", id="seven", nam="Rex")

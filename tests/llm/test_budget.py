@@ -5,9 +5,9 @@ import json
 import random
 import string
 import threading
-import time
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,12 +143,19 @@ def test_a_budget_holds_whoever_asks_at_once(limit: dict[str, Any]) -> None:
     assert len(made) == budget.spent.calls == 10 and budget.spent.tokens == 1_000
 
 
-@pytest.mark.alone
-def test_calls_keep_their_pace() -> None:
-    pace, started = Pace(6000), time.monotonic()
+def test_calls_keep_their_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that moves only while somebody sleeps."""
+    clock = [100.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr("toolscout.llm.budget.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    pace = Pace(6000)
     for _ in range(11):
-        pace.wait()
-    assert time.monotonic() - started >= 0.099
+        assert pace.wait()
+    assert clock[0] == pytest.approx(100.1)
     slow = Pace(1)
     assert slow.wait(0.0) and not slow.wait(1.0)
-    assert time.monotonic() - started < 1.0
+    assert clock[0] == pytest.approx(100.1), "who is not willing to wait has not waited"
+    assert slow.wait(60.0) and clock[0] == pytest.approx(160.1)

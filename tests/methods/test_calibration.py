@@ -84,6 +84,12 @@ def test_floors_rise_with_the_budget_and_too_few_requests_turn_nobody_away() -> 
     assert same.need_at(0.2) <= 0.5 and same.fit_at(0.2) <= 0.5, "equal ones are not turned away"
 
 
+def test_of_ninety_nine_requests_five_are_a_twentieth_since_the_next_one_counts_too() -> None:
+    """The promise is about later requests: five of 99 and one more are 5 %; five of 98 and one more are too many."""
+    for count, floor in ((99, 0.05), (98, 0.04)):
+        assert floors(np.arange(1, count + 1) / 100).need_at(0.05) == pytest.approx(floor)
+
+
 def test_mass_counts_as_repetition_does() -> None:
     need, fit = drawn(5, 400)
     heavy = np.where(np.arange(400) < 200, 3.0, 1.0)

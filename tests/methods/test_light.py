@@ -174,6 +174,9 @@ def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
     np.testing.assert_allclose(sets.join(tools, shares, 0.0), tools)
     joined = np.sqrt([0.6 * 0.801, 0.1 * 0.801, 0.3 * 0.201])
     np.testing.assert_allclose(sets.join(tools, shares, 1.0), [joined / joined.sum()], rtol=1e-5)
+    for weight in (0.5, 2.0):
+        joined = (tools[0] * np.array([0.801, 0.801, 0.201]) ** weight) ** (1 / (1 + weight))
+        np.testing.assert_allclose(sets.join(tools, shares, weight), [joined / joined.sum()], rtol=1e-5)
     np.testing.assert_array_equal(Sets.of_arrays(sets.arrays()).join(tools, shares, 1.0), sets.join(tools, shares, 1.0))
 
 

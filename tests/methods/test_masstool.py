@@ -24,14 +24,14 @@ from toolscout.journal.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.masstool import Pool, Reader, meanings, nearest, needs  # noqa: E402
+from toolscout.methods import Parts, colt  # noqa: E402
+from toolscout.methods.masstool import Options, Pool, Reader, meanings, nearest, needs  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
-from toolscout.training.intents import Towers, Transfer  # noqa: E402
+from toolscout.training.intents import Intents, IntentShape, Towers, Transfer  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
@@ -149,6 +149,74 @@ def test_serving_is_the_network_and_the_network_is_the_paper(transfer: Transfer,
         expected, logit = by_hand(arrays, transfer, rows[number], [pool[place] for place in near[number] if place >= 0])
         np.testing.assert_allclose(found[number].numpy(), expected, atol=1e-4)
         assert logits[number].item() == pytest.approx(logit, abs=1e-4)
+
+
+def task(random: np.random.Generator, **changes: Any) -> Intents:
+    """Six queries of three scenes over four tools, and five queries that need no tool."""
+    queries, tools, chat = (unit_rows(random.normal(size=(n, 5))).astype(np.float32) for n in (6, 4, 5))
+    gold = [np.array([0, 1]), np.array([2]), np.array([0, 1]), np.array([1, 3]), np.array([2]), np.array([1, 3])]
+    options = {name: getattr(Options(), name) for name in IntentShape.__dataclass_fields__}
+    made = Intents(
+        queries=queries,
+        tools=tools,
+        gold=gold,
+        scene_of=np.array([0, 1, 0, 2, 1, 2]),
+        near=np.array([[1, 2], [0, -1], [3, 4], [-1, -1], [5, 0], [4, 1]]),
+        chat=chat,
+        judge=lambda arrays: {},
+        shape=IntentShape(**{**options, "dropped": 0.0, **changes}),
+        identity="test",
+    )
+    made.begin(0, random)
+    return made
+
+
+@pytest.mark.parametrize("part", ["contrast", "need"])
+def test_each_part_of_the_loss_counts_by_its_weight(part: str) -> None:
+    """The loss of a step is a straight line over the weight of the contrast, and over that of detection."""
+
+    def loss(weight: float) -> float:
+        random = np.random.default_rng(0)
+        return task(random, **{part: weight}).backward(np.array([0, 1, 3]), random)
+
+    none, some, most = (loss(weight) for weight in (0.0, 0.25, 1.0))
+    assert most - none == pytest.approx(4 * (some - none), rel=1e-4) and abs(most - none) > 0.01
+
+
+def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(
+    slang: Lesson, bert: str, home: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = model.arrays["keys"]
+    _, likeness = nearest(keys, keys, 5)
+    floor = float(np.median(likeness[:, 1:]))
+    places: list[Any] = []
+    init, near = Intents.__init__, Pool.near
+
+    def noted(self: Intents, **fields: Any) -> None:
+        places.append(fields["near"])
+        init(self, **fields)
+
+    monkeypatch.setattr(Intents, "__init__", noted)
+    other = fitted(slang, bert, home, epochs=1, floor=floor)
+    [trained] = places
+    cosines = np.einsum("nd,nkd->nk", keys, keys[np.maximum(trained, 0)])
+    assert (cosines[trained >= 0] > floor - 1e-6).all()
+    assert 0.2 < (trained < 0).mean() < 0.8
+
+    floors = []
+    monkeypatch.setattr(
+        Pool, "near", lambda self, rows, k, least: floors.append((k, least)) or near(self, rows, k, least)
+    )
+    pipeline(other, slang.tools)([Search(query="umbrella")])
+    assert floors == [(QUICK["k"], floor)]
+
+
+def test_the_shipped_weights_and_bounds_are_those_that_were_chosen_on_dev() -> None:
+    """The tables of docs/methods/masstool.md and colt.md are about these; another number needs another choice."""
+    shipped = Options()
+    assert (shipped.k, shipped.floor, shipped.need) == (20, 0.7, 0.2)
+    for each in (shipped, colt.Options()):
+        assert (each.contrast, each.temperature) == (0.5, 0.2)
 
 
 def test_the_parts_of_a_query_are_shown_apart(slang: Lesson, model: Model, tmp_path: Path) -> None:

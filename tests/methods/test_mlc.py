@@ -12,6 +12,7 @@ from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError, StoreError  # noqa: E402
 from toolscout.methods.mlc import SCALE  # noqa: E402
+from toolscout.methods.shared.tool_sets import Sets  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
@@ -56,6 +57,24 @@ def test_it_learns_with_every_switch(slang: Lesson, bert: str, tmp_path: Path, c
     other = fitted(slang, bert, tmp_path / "m", **changes)
     assert ("sets.weight" in other.arrays) == (changes != {"sets": 0.0})
     assert complete(slang, pipeline(other, slang.tools)) >= 0.5
+
+
+def test_the_weight_of_the_sets_that_is_set_counts_in_the_fit_and_in_a_search(
+    slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights: list[float] = []
+    join = Sets.join
+
+    def noted(self: Sets, tools: Any, shares: Any, weight: float) -> Any:
+        weights.append(weight)
+        return join(self, tools, shares, weight)
+
+    monkeypatch.setattr(Sets, "join", noted)
+    model = fitted(slang, bert, tmp_path / "m", sets=2.0, epochs=2)
+    assert weights and set(weights) == {2.0}
+    weights.clear()
+    pipeline(model, slang.tools)([Search(query="umbrella")])
+    assert weights == [2.0]
 
 
 def test_a_tool_that_training_never_saw_is_found_and_a_removed_one_is_not(slang: Lesson, model: Model) -> None:

@@ -16,6 +16,7 @@ from toolscout.access.policy import Caller, Policies, Rules
 from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.scout import Scout
 from toolscout.server import Limits, Service, app, catalogue
+from toolscout.server.limits import Buckets
 from toolscout.server.routes import ROUTES
 from toolscout.server.view import Views
 from toolscout.testing import TOOLS
@@ -41,6 +42,14 @@ def test_without_a_valid_key_only_health_the_page_and_the_document_answer(guarde
         for path in ("/", "/openapi.json"):
             assert guarded.get(path, headers=headers).status_code == 200
     assert guarded.get("/v1/me", headers={"x-api-key": KEYS["bob"]}).json()["caller"] == "bob"
+
+
+def test_what_a_gateway_sends_for_an_agent_is_refused_everywhere(guarded: Any, start: Any) -> None:
+    for client, key in ((guarded, as_caller("ann")), (start(), {})):
+        for path in (*(route.path for route in ROUTES if route.method == "GET"), "/", "/openapi.json"):
+            answer = client.get(path, headers={**key, "X-Toolscout-Gateway": "1"})
+            assert (answer.status_code, set(answer.json())) == (403, {"error"}), path
+            assert "toolscout gateway" in answer.json()["error"]
 
 
 def test_what_belongs_to_all_is_for_operators(guarded: Any) -> None:
@@ -241,6 +250,19 @@ def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: A
     assert ask("bob", 1).status_code == 200
     assert ask("eve", 60).status_code == 200, "more than a full bucket goes through when the bucket is full"
     assert ask("eve", 1).status_code == 429
+
+
+def test_a_bucket_holds_the_queries_of_ten_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("toolscout.server.limits.time.monotonic", lambda: now[0])
+    buckets = Buckets(2.0)
+    assert buckets.take("ann", 20) == 0.0
+    assert buckets.take("ann") == pytest.approx(0.5) and buckets.take("bob") == 0.0
+    now[0] += 0.5
+    assert buckets.take("ann") == 0.0 and buckets.take("ann") == pytest.approx(0.5)
+    now[0] += 3_600
+    assert buckets.take("ann", 20) == 0.0
+    assert buckets.take("ann") == pytest.approx(0.5), "an hour fills it no further"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"query": '])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -430,10 +429,26 @@ class Work:
         self.steps[step], self._before = 1000 * (now - self._before), now
 
 
+def test_of_many_tools_only_those_in_sight_are_in_the_page(visit: Open, tmp_path: Path) -> None:
+    walk(visit, tmp_path, 2_000)
+
+
+@pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [2_000, pytest.param(MANY, marks=pytest.mark.full)])
-@pytest.mark.alone
-def test_with_many_tools_nothing_freezes(visit: Open, tmp_path: Path, count: int) -> None:
+def test_a_page_over_many_tools_works_little_more_than_over_few(visit: Open, tmp_path: Path) -> None:
+    """Processor time of the page's main thread; of each step the least of three walks."""
+    steps: dict[int, dict[str, float]] = {}
+    for turn in range(3):
+        for count in (2_000, MANY):
+            for step, spent in walk(visit, tmp_path / f"{turn}-{count}", count).items():
+                held = steps.setdefault(count, {})
+                held[step] = min(spent, held.get(step, spent))
+    few, many = (max(steps[count].values()) for count in (2_000, MANY))
+    assert many <= 4 * few, steps
+
+
+def walk(visit: Open, tmp_path: Path, count: int) -> dict[str, float]:
+    """Scroll, filter, search and lint a catalogue of so many tools. Returns milliseconds of work by step."""
     tools = [
         {"name": f"tool_{number}", "description": f"Does task {number} of {number % 97}.", "x": ""}
         for number in range(count)
@@ -453,14 +468,11 @@ def test_with_many_tools_nothing_freezes(visit: Open, tmp_path: Path, count: int
             work.note(f"scroll to {share}")
         page.locator("#tools button").last.wait_for()
         assert page.locator("#tools button").count() < 60, "only rows in sight are in the page"
-        times = []
         for word in ("task 7", "task 1999", "of 31"):
             page.fill("#filter", "")
             page.locator("#count", has_text=f"{count:,} tools").wait_for()
-            started = time.perf_counter()
             page.fill("#filter", word)
             page.locator("#count", has_not_text=f"{count:,} tools").wait_for()
-            times.append(time.perf_counter() - started)
             work.note(f"filter {word}")
         page.goto(f"http://127.0.0.1:{many.port}/#/search?q=task+1234")
         page.wait_for_selector("ol.hits li")
@@ -469,9 +481,7 @@ def test_with_many_tools_nothing_freezes(visit: Open, tmp_path: Path, count: int
         page.goto(f"http://127.0.0.1:{many.port}/#/findability?most=50")
         page.locator("#lint-summary", has_text="50 tools asked for").wait_for()
         work.note("findability")
-        assert max(work.steps.values()) < 200, f"milliseconds that the page was busy: {work.steps}"
-        if count == MANY:
-            assert max(times) < 0.260, f"seconds from a word to its list, 0.06 of them waiting for more: {times}"
+        return work.steps
     finally:
         many.process.kill()
         many.process.communicate()

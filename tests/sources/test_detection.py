@@ -59,13 +59,13 @@ def test_a_yaml_bomb_is_refused(tmp_path: Path) -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     bomb = tmp_path / "bomb.yaml"
     bomb.write_text("\n".join(lines))
-    with pytest.raises(SourceError, match="behind its aliases"):
+    with pytest.raises(SourceError, match="more than 2,000,000 values"):
         read(str(bomb), settings=Settings())
 
 
 @pytest.mark.parametrize("text", ["{", "a: [b", "\t\tx: : y", "{" * 5000, "[" * 5000, "!!python/object:os.system {}"])
 def test_what_is_no_document_is_named_in_one_line(text: str) -> None:
-    with pytest.raises(SourceError, match=r"x\.yaml: expected JSON or YAML"):
+    with pytest.raises(SourceError, match=r"x\.yaml: (expected JSON or YAML|the document nests)"):
         parse_document(text, "x.yaml")
     with pytest.raises(SourceError):
         parse_document(text, "x.json")

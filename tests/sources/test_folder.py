@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -139,19 +138,15 @@ def test_a_folder_without_a_corpus_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.alone
 def test_every_entry_of_a_public_dataset_is_in_or_named(name: str, data: Path) -> None:
     folder = data / name
     if not folder.is_dir():
         pytest.skip(f"needs the dataset {name}")
-    start = time.perf_counter()
     (reading,) = read(str(folder), name=None, settings=Settings())
-    seconds = time.perf_counter() - start
     rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
     assert reading.source == folder.name
     assert [tool.id for tool in reading.tools] == [f"{folder.name}/{row['_id']}" for row in rows]
     assert reading.problems == []
-    assert seconds < 4  # the largest takes about 0.4 on an idle core
 
 
 def test_every_toollens_tool_has_its_path_name_and_parameters(data: Path) -> None:

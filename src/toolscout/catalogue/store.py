@@ -44,9 +44,10 @@ MIGRATIONS: Final = (
     CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
     """,
     approvals.MIGRATION,
+    approvals.REMOTE_DOCUMENTS_MIGRATION,
+    approvals.FLIPS,
 )
 Held = TypeVar("Held")
-PINNED_KINDS: Final = ("mcp",)  # sources that others run; files and modules are the owner's own
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -106,6 +107,8 @@ class Catalogue:
         names: their raw names, in the same order.
         disabled: source → (why it is not searched, {casefolded name or id: id} of the tools that it would bring).
         waiting: casefolded name or id → the definitions of that name that wait for approval.
+        added: source → when its origin was added, ISO 8601 and a number that orders what came in the same instant.
+        first_seen: id → the same for when a tool of a pinned source was first approved.
     """
 
     def __init__(
@@ -117,6 +120,8 @@ class Catalogue:
         disabled: dict[str, tuple[str, dict[str, str]]] | None = None,
         waiting: Iterable[Waiting] = (),
         cache: Callable[[str], bytes | None] | None = None,
+        added: Mapping[str, str] | None = None,
+        first_seen: Mapping[str, str] | None = None,
     ) -> None:
         """Take (id, name) rows, `load`: ids (or None for all of this snapshot) → tools, and where caches are read."""
         ordered = sorted(rows)
@@ -128,20 +133,22 @@ class Catalogue:
         for each in waiting:
             for key in {each.tool.name.casefold(), each.id.casefold()}:
                 self.waiting.setdefault(key, []).append(each)
+        self.added: Mapping[str, str] = added or {}
+        self.first_seen: Mapping[str, str] = first_seen or {}
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
         self._shared: dict[str, Any] = {}
         self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
 
     @classmethod
-    def of(cls, tools: Iterable[Tool]) -> Catalogue:
-        """A snapshot of tools held in memory, without a store."""
+    def of(cls, tools: Iterable[Tool], *, added: Mapping[str, str] | None = None) -> Catalogue:
+        """A snapshot of tools held in memory, without a store; `added`: source → when it was added."""
         held = {tool.id: tool for tool in tools}
 
         def load(ids: Sequence[str] | None) -> list[Tool]:
             return [held[each] for each in (sorted(held) if ids is None else ids) if each in held]
 
-        return cls(0, ((tool.id, tool.name) for tool in held.values()), load)
+        return cls(0, ((tool.id, tool.name) for tool in held.values()), load, added=added)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -204,7 +211,7 @@ class Store(Database):
 
         Args:
             home: the folder that holds `catalogue.db`.
-            pin: whether tools of MCP servers must stay as they were approved.
+            pin: whether tools of MCP servers and of documents at URLs must stay as they were approved.
             vet: why a tool that was never approved must wait, or None; by default none must.
         """
         super().__init__(home / "catalogue.db", MIGRATIONS)
@@ -233,6 +240,8 @@ class Store(Database):
                 "WHERE enabled AND state != 'disabled'"
             ).fetchall()
             waiting = approvals.waiting(connection)
+            added = dict(connection.execute(approvals.ADDED))
+            first_seen = approvals.first_seen(connection) if self.pin else {}
 
         def load(ids: Sequence[str] | None) -> list[Tool]:
             return self.tools(snapshot.ids if ids is None else ids)
@@ -243,7 +252,16 @@ class Store(Database):
                 row = connection.execute(query, (key, generation)).fetchone()
                 return row and bytes(row[0])
 
-        snapshot = Catalogue(generation, rows, load, disabled=disabled, waiting=waiting, cache=cached)
+        snapshot = Catalogue(
+            generation,
+            rows,
+            load,
+            disabled=disabled,
+            waiting=waiting,
+            cache=cached,
+            added=added,
+            first_seen=first_seen,
+        )
         return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
@@ -354,7 +372,7 @@ class Store(Database):
             held_back: Mapping[str, bool] = {}
             before_waiting = _waiting_ids(connection, name)
             if state == "ok":
-                if self.pin and kind in PINNED_KINDS:
+                if self.pin and approvals.needs_approval(kind, origin.locator):
                     held_back = approvals.hold_back(connection, name, bodies, self.vet, now())
                     bodies = {id: body for id, body in bodies.items() if id not in held_back}
                 else:

@@ -1,44 +1,45 @@
-"""Ranking that stuffing cannot buy: tools whose text is written for the search and not for its reader stand behind.
+"""Stuffing: text that is written for the search and not for its reader.
 
-A description says what a tool does. One that consists of requests ("can you find me …?", "I need …"), of a long run of
-terms without a sentence, or of the same few words again and again, was written to be found. Nothing here needs a query:
-a text is judged once, when it is indexed, and by itself, so that no tool can make another look bad.
+A description says what a tool does. One that consists of requests ("can you find me …?", "I need …") or of a long run
+of terms without a sentence was written to be found; so were parameters that hold requests, lists of terms, or dozens of
+unrelated names. Nothing here needs a query: a tool is judged once, when it is indexed, and by itself, so that no tool
+can make another look bad.
 """
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-import msgspec
+from toolscout.types import Tool
 
-from toolscout.search.pipeline import Stage
-from toolscout.types import Explanation, Hit, Search, Tool
-
-__all__ = ["Prior", "stuffed"]
+__all__ = ["find_stuffing"]
 
 MIN_WORDS: Final = 6
-REQUESTS: Final = 0.5  # share of the words that stand in requests
-LIST: Final = 24  # so many terms in one list,
-LIST_SHARE: Final = 0.4  # which is this share of all words,
-JOINED: Final = 0.15  # and at most this share of it joins words to sentences: half of what terse prose has
-LONG_PARAMETER: Final = 200  # characters; shorter descriptions of parameters are often questions, and weigh little
-MOST: Final = 4_000  # so many characters of a text are looked at
+MIN_REQUEST_SHARE: Final = 0.5  # share of the words that stand in requests
+MIN_LIST_WORDS: Final = 24  # so many terms in one list,
+MIN_LIST_SHARE: Final = 0.4  # which is this share of all words,
+MAX_JOINED_SHARE: Final = 0.15  # and at most this share of it joins words to sentences: half of what terse prose has
+LONG_PARAMETER_CHARS: Final = 200  # shorter descriptions of parameters are often questions, and weigh little
+MAX_FIELD_CHARS: Final = 4_000  # so many characters of a text are looked at
+MIN_ASKING_PARAMETERS: Final = 3
+MIN_BARE_PARAMETERS: Final = 30  # so many parameters that nothing describes,
+MIN_BARE_WORDS_SHARE: Final = 1.0  # with as many different words in their names as there are parameters
+MIN_LISTED_WORDS: Final = 8  # in the description of a parameter
 
-_ID: Final = operator.attrgetter("id")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
-_SENTENCE: Final = re.compile(r"[^.?!\n:;|]+[.?!]*")
+_TERM: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_SENTENCE: Final = re.compile(r"(?:[^.?!\n:;|]|(?<=\d)[.:](?=\d))+[.?!]*")
 _REQUEST: Final = re.compile(  # for text in lower case
     r"\bi(?:['’](?:m|d|ve|ll)|\s+(?:am|was|want|wanna|need|would|have|had|can|could|should|do|don['’]t|did|feel|like|love"
     r"|hate|hope|wish|think|know|wonder|plan|lost|found|just|also|really|recently|prefer|must|got))\b"
-    r"|\bwe(?:['’](?:d|re)|\s+(?:want\s+to|need\s+to|would|plan\s+to|wish|hope|are\s+(?:planning|looking|organi[sz]ing|going|trying)))\b"
+    r"|(?:^|,)\W*we(?:['’](?:d|re)|\s+(?:want\s+to|need\s+to|would|plan\s+to|wish|hope|are\s+(?:planning|looking|organi[sz]ing|going|trying)))\b"
     r"|\b(?:can|could|would|will)\s+(?:you|i|we)\b|\b(?:please|kindly|help|tell|show|give|send|find|get|recommend|suggest"
     r"|teach|let|provide|fetch|bring|remind|update|advise|guide|book|buy|explain)\s+(?:to\s+)?me\b"
-    r"|\bplease(?!\s+(?:note|see|refer|use|be|make|ensure|check|contact|read|visit|do|don['’]t|set|specify)\b)"
+    r"|\bplease(?!\s+(?:note|see|refer|use|be|make|ensure|check|contact|read|visit|do|don['’]t|set|specify|inform|follow"
+    r"|translate|ask|try|call|keep|avoid|pass|only|wait|show\s+the|send\s+it)\b)"
     r"|^\W*(?:is\s+there|are\s+there|do\s+you|what['’]s|where['’]s|how\s+(?:do|can|could|should|would)\s+(?:i|we))\b"
     r"|^\W*(?:what|which|who|whose|where|when|why|how|is|are|do|does|did|was|were|has|have|should|may)\b[^?]*\?"
 )
@@ -57,78 +58,80 @@ _JOINTS: Final = frozenset(
 _BREAKS: Final = re.compile(r"[.!?:;(){}\[\]<>=|\n/\"“”`#*+_]|\s[-–—]\s|[^\W\d_a-zA-Z]+")
 
 
-def stuffed(tool: Tool) -> str | None:
-    """What makes a tool's text look as if it were written for the search, or None."""
-    for field in (tool.description, _CAMEL.sub(" ", tool.name)):
-        lowered = field[:MOST].lower()
-        if reason := _requests(lowered) or _list(lowered):
+def find_stuffing(tool: Tool) -> tuple[str, str] | None:
+    """(field, what makes it look as if it were written for the search), or None."""
+    for name, field in (("description", tool.description), ("name", _CAMEL.sub(" ", tool.name).replace("_", " "))):
+        lowered = field[:MAX_FIELD_CHARS].lower()
+        if reason := _find_requests(lowered) or _find_list(lowered):
+            return name, reason
+    found = _find_stuffed_parameters(tool.parameters) if tool.parameters else None
+    return ("parameters", found) if found else None
+
+
+def _is_enumeration(part: str, words: int) -> bool:
+    """Whether a part is a few phrases with commas between them, as in a sentence that says what a tool is good for."""
+    commas = part.count(",")
+    return commas >= 3 and words >= 3 * (commas + 1)
+
+
+def _find_stuffed_parameters(parameters: Mapping[str, Any]) -> str | None:
+    """What makes parameters look as if they were written for the search: requests, lists of terms, a vocabulary."""
+    texts = [text[:MAX_FIELD_CHARS].lower() for text in _parameter_texts(parameters)]
+    for text in texts:
+        if len(text) >= LONG_PARAMETER_CHARS and (reason := _find_requests(text)):
             return reason
-    properties = (tool.parameters or {}).get("properties")
-    for schema in properties.values() if isinstance(properties, Mapping) else ():
-        text = schema.get("description") if isinstance(schema, Mapping) else None
-        if isinstance(text, str) and len(text) >= LONG_PARAMETER and (reason := _requests(text[:MOST].lower())):
-            return reason
+    asking = sum(_REQUEST.search(text) is not None and _find_requests(text) is not None for text in texts)
+    if asking >= MIN_ASKING_PARAMETERS and 2 * asking >= len(texts):
+        return f"{asking} of {len(texts)} parameters are described by requests, as a person would make them"
+    listing = sum(len(text) > 4 * MIN_LISTED_WORDS and _is_listing(text) for text in texts)
+    if listing >= MIN_ASKING_PARAMETERS and 2 * listing >= len(texts):
+        return f"{listing} of {len(texts)} parameters are described by lists of terms, and no sentence"
+    properties = parameters.get("properties")
+    if isinstance(properties, Mapping) and len(properties) >= MIN_BARE_PARAMETERS and not texts:
+        words = {word for name in properties for word in _WORD.findall(_CAMEL.sub(" ", str(name)).lower())}
+        if len(words) >= MIN_BARE_WORDS_SHARE * len(properties):
+            return f"{len(properties)} parameters without a description name {len(words)} different things"
     return None
 
 
-def _requests(text: str) -> str | None:
+def _is_listing(text: str) -> bool:
+    """Whether a text is words side by side, with no marks and hardly anything that joins them."""
+    words = _WORD.findall(text)
+    joints = sum(word in _JOINTS for word in words)
+    return len(words) >= MIN_LISTED_WORDS and not re.search(r"[^\w\s,'’-]", text) and joints <= 0.05 * len(words)
+
+
+def _parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]:
+    """The descriptions of parameters, outer before inner."""
+    properties = schema.get("properties")
+    for inner in properties.values() if isinstance(properties, Mapping) else ():
+        if isinstance(inner, Mapping):
+            if isinstance(text := inner.get("description"), str):
+                yield text
+            if depth > 1:
+                yield from _parameter_texts(inner, depth - 1)
+
+
+def _find_requests(text: str) -> str | None:
     if not _REQUEST.search(text):
         return None
     words = len(_WORD.findall(text))
     asked = sum(len(_WORD.findall(part)) for part in _SENTENCE.findall(text) if _REQUEST.search(part))
-    if words < MIN_WORDS or asked < REQUESTS * words:
+    if words < MIN_WORDS or asked < MIN_REQUEST_SHARE * words:
         return None
     return f"{asked} of {words} words stand in requests, as a person would make them"
 
 
-def _list(text: str) -> str | None:
+def _find_list(text: str) -> str | None:
     """The longest part between marks that has too few words which join others to a sentence."""
     longest = 0
     for part in _BREAKS.split(text):
-        words = _WORD.findall(part) if len(part) > 2 * LIST else ()
-        if len(words) > longest and sum(word in _JOINTS for word in words) <= JOINED * len(words):
+        words = _TERM.findall(part) if len(part) > 2 * MIN_LIST_WORDS else ()
+        if _is_enumeration(part, len(words)):
+            continue
+        if len(words) > longest and sum(word in _JOINTS for word in words) <= MAX_JOINED_SHARE * len(words):
             longest = len(words)
-    every = len(_WORD.findall(text)) if longest >= LIST else 0
-    if not every or longest < LIST_SHARE * every:
+    every = len(_TERM.findall(text)) if longest >= MIN_LIST_WORDS else 0
+    if not every or longest < MIN_LIST_SHARE * every:
         return None
     return f"{longest} of {every} words are a list of terms, and no sentence"
-
-
-class Prior(Stage):
-    """hits → the same hits, with those of suspicious tools behind all others. Exact names come later, and still win."""
-
-    reads = frozenset({"query", "hits"})
-    writes = frozenset({"hits"})
-
-    def __init__(self, suspects: AbstractSet[str]) -> None:
-        """Take the ids of the tools whose texts were written for the search."""
-        self.suspects = suspects
-
-    def run(self, searches: Sequence[Search]) -> list[Search]:
-        """The searches with their hits in the new order."""
-        if not self.suspects:
-            return list(searches)
-        return [msgspec.structs.replace(search, hits=self._reorder(search.hits)) for search in searches]
-
-    def _reorder(self, hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
-        if self.suspects.isdisjoint(map(_ID, hits)):
-            return hits
-        trusted = [hit for hit in hits if hit.id not in self.suspects]
-        if not trusted:
-            return hits
-        floor = trusted[-1].score
-        low = [hit for hit in hits if hit.id in self.suspects]
-        behind = (Hit(hit.id, min(hit.score, floor - 1e-6 * step), hit.why) for step, hit in enumerate(low, 1))
-        return (*trusted, *behind)
-
-    def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """That the tool stands behind, if it does."""
-        if tool_id not in self.suspects:
-            return None
-        note = f"its text was written for the search and not for its reader: see  toolscout show {tool_id}"
-        return Explanation(self.name, None, None, note)
-
-    def note(self, search: Search) -> str:
-        """How many stand behind."""
-        count = sum(map(self.suspects.__contains__, map(_ID, search.hits)))
-        return f"{count} suspicious, behind the others" if count else ""

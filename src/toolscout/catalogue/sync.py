@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout import sources
+from toolscout.catalogue.approvals import needs_approval
 from toolscout.catalogue.screening import vet
 from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
 from toolscout.config import Settings, load_settings
@@ -47,8 +48,19 @@ class Inventory:
             return self._add_objects(source, name)
         locator = _absolute(str(source))
         kind = kind or sources.detect(locator)
-        readings = sources.read(locator, name=name, kind=kind, settings=self.settings)
-        return list(self._take(Origin(locator, kind, name), readings))
+        origin = Origin(locator, kind, name)
+        readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
+        return list(self._take(origin, readings))
+
+    def _name_of(self, origin: Origin) -> str | None:
+        """The name under which an origin is read.
+
+        A document of somebody else keeps the name that its first title gave: approvals and credentials go by the name
+        of a source, and another title would leave them behind.
+        """
+        if origin.name is None and origin.kind == "openapi" and needs_approval(origin.kind, origin.locator):
+            return next((source.name for source in self.brought_by(origin)), None)
+        return origin.name
 
     def _add_objects(self, objects: Iterable[object], name: str | None) -> list[Changes]:
         from toolscout.sources.schemas import from_objects
@@ -115,7 +127,8 @@ class Inventory:
 
     def _sync_origin(self, origin: Origin) -> Iterator[Changes]:
         try:
-            readings = sources.read(origin.locator, name=origin.name, kind=origin.kind, settings=self.settings)
+            name = self._name_of(origin)
+            readings = sources.read(origin.locator, name=name, kind=origin.kind, settings=self.settings)
         except SourceError as error:
             for source in self.brought_by(origin):
                 yield self.store.put_source(origin, source.name, kind=source.kind, state="error", message=str(error))

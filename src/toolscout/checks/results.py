@@ -12,6 +12,7 @@ from toolscout.sources import Problem
 
 __all__ = [
     "ANATOMY",
+    "CLEAN",
     "PUBLISHED",
     "SWEEP",
     "TRAINED",
@@ -45,6 +46,8 @@ UNTRAINED: Final = (
     "openapi/restbench_tmdb",
     "toolbench",
 )
+CLEAN: Final = ("toolbench", "openapi/restbench_tmdb", "openapi/restbench_spotify")
+"""Sets of whose tools the bundled encoder has read none, and on whose queries nothing was chosen."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

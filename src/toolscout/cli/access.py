@@ -1,10 +1,11 @@
-"""key, approve; and how findings and definitions that wait are shown."""
+"""key, approve, trust; and how findings and definitions that wait are shown."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,10 @@ import msgspec
 from toolscout.access.policy import hashed_key, new_key
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
-from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.cli.output import echo, escape_line, json_option, print_json, with_scout
+from toolscout.config import FILE_NAME, load_settings, needing_trust, read_settings_file
+from toolscout.database import now
+from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -25,10 +29,10 @@ __all__ = ["findings", "show_findings", "show_waiting"]
 def key_command(name: str) -> None:
     """Make a fresh API key for the caller NAME, and the lines for the policy file."""
     key = new_key()
-    click.echo(f"{key}\n")
-    click.echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
+    echo(f"{key}\n")
+    echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
     title = msgspec.json.encode(name).decode()  # a string of JSON is one of TOML
-    click.echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
+    echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
 
 
 @click.command("approve")
@@ -39,8 +43,8 @@ def key_command(name: str) -> None:
 def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show the definitions that wait for approval, with what changed; with IDs, SOURCEs or --all, approve them.
 
-    A tool of an MCP server is approved as it is first seen. When its definition changes later, it is not served until
-    it is approved again.
+    A tool of an MCP server, or of an OpenAPI document at a URL, is approved as it is first seen. When its definition
+    changes later, or the server that calls are sent to, it is not served until it is approved again.
     """
     if names and everything:
         raise click.UsageError("expected names or --all, found both")
@@ -54,11 +58,86 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     for each in held:
         show_waiting(each)
     if names or everything:
-        click.echo(f"approved {count:,} definitions")
+        echo(f"approved {count:,} definitions")
     elif held:
-        click.echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
+        echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
     else:
-        click.echo("nothing waits for approval")
+        echo("nothing waits for approval")
+
+
+@click.command("trust")
+@click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+@click.option("--list", "listing", is_flag=True, help="Show the trusted folders.")
+@click.option("--remove", is_flag=True, help="Trust DIR no longer.")
+@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
+@json_option
+@click.pass_context
+def trust_command(
+    ctx: click.Context, folder: Path | None, listing: bool, remove: bool, home: str | None, as_json: bool
+) -> None:
+    """Trust the toolscout.toml and the MCP configurations in DIR, as they are now.
+
+    These files may have come with a repository. Until you trust their folder, toolscout.toml cannot say where queries
+    are sent, lower any protection or move the catalogue, and --discover starts no server of the folder. When a file
+    changes, you are asked again.
+    """
+    if listing == (folder is not None) or (listing and remove):
+        raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
+    place = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
+    if folder is None:
+        _show_trusted(place, as_json)
+        return
+    folder = folder.expanduser().resolve()
+    if remove:
+        removed = trusted_folders.forget_folder(place, folder)
+        if as_json:
+            print_json({"folder": str(folder), "removed": removed})
+        else:
+            click.echo(f"{folder} is no longer trusted" if removed else f"{folder} was not trusted")
+        return
+    configurations = [name for name in trusted_folders.MCP_CONFIGURATIONS if (folder / name).is_file()]
+    content: bytes = b""
+    values: dict[str, Any] = {}
+    if (folder / FILE_NAME).exists() or not configurations:
+        content, values = read_settings_file(folder / FILE_NAME)
+    trusted_folders.remember_folder(place, folder, content, now())
+    allowed = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
+    if as_json:
+        print_json({"folder": str(folder), "settings": allowed, "configurations": configurations})
+        return
+    click.echo(f"{folder} is trusted with the files that it has now")
+    for name in configurations:
+        click.echo(f"  --discover may start the servers of {name}")
+    if allowed:
+        click.echo(f"  {FILE_NAME} may set:")
+    for name, value in allowed.items():
+        click.echo(f"    {spelled_out(name)} = {value}")
+
+
+def _show_trusted(home: Path, as_json: bool) -> None:
+    rows = []
+    for name, entry in sorted(trusted_folders.read_trusted(home).items()):
+        try:
+            state = "trusted" if _is_unchanged(home, Path(name), entry) else "changed since: trust it again"
+        except OSError:
+            state = "a file of it is gone"
+        rows.append({"folder": name, "at": entry.at, "state": state})
+    if as_json:
+        print_json({"folders": rows})
+    elif rows:
+        for row in rows:
+            click.echo(f"{row['folder']}: {row['state']} ({row['at'][:10]})")
+    else:
+        click.echo("no folder is trusted")
+
+
+def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder) -> bool:
+    content = b""
+    if entry.digest != trusted_folders.digest_settings(content):
+        content = (folder / FILE_NAME).read_bytes()
+    return trusted_folders.is_trusted(home, folder, content) and all(
+        trusted_folders.is_configuration_trusted(home, folder, name) for name in entry.files
+    )
 
 
 def _as_json(each: Waiting) -> dict[str, Any]:
@@ -75,18 +154,25 @@ def _as_json(each: Waiting) -> dict[str, Any]:
 
 def show_waiting(each: Waiting) -> None:
     """Print a definition that waits, as the difference to the approved one, if there was one."""
-    click.secho(f"{spelled_out(each.id)} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}")
+    echo(
+        f"{spelled_out(escape_line(each.id))} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}"
+    )
     before = list(_lines(each.approved)) if each.approved else []
     for line in difflib.unified_diff(before, list(_lines(each.tool)), "approved", "now", n=1, lineterm=""):
         colour = {"+": "green", "-": "red"}.get(line[:1])
-        click.secho(f"  {line}", fg=colour)
+        echo(f"  {line}", fg=colour)
     show_findings([each.tool])
-    click.echo()
+    echo()
 
 
 def _lines(tool: Tool) -> Iterator[str]:
     """A definition line by line, a sentence of the description on each, hidden characters spelled out."""
-    yield f"name: {spelled_out(tool.name)}"
+    yield f"name: {spelled_out(escape_line(tool.name))}"
+    if "server" in tool.meta:
+        yield f"sent to: {spelled_out(escape_line(str(tool.meta['server'])))}"
+        for name, scheme in tool.meta.get("security_schemes", {}).items():
+            parts = " ".join(str(scheme[key]) for key in ("type", "scheme", "in", "name") if key in scheme)
+            yield f"with the credential: {spelled_out(escape_line(name))} ({spelled_out(escape_line(parts))})"
     for sentence in re.split(r"(?<=[.!?])\s+|\n+", tool.description):
         yield f"description: {spelled_out(sentence)}"
     rest = msgspec.to_builtins(tool)
@@ -110,6 +196,6 @@ def show_findings(tools: Iterable[Tool], limit: int = 10) -> None:
     found = findings(tools)
     for each in found[:limit]:
         line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
-        click.echo(spelled_out(line), err=True)
+        echo(spelled_out(escape_line(line)), err=True)
     if len(found) > limit:
-        click.echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)
+        echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)

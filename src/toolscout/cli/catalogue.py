@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,9 @@ from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
     changes_line,
     clip,
+    echo,
     encoder_option,
+    escape_line,
     failures,
     json_option,
     model_option,
@@ -23,6 +26,7 @@ from toolscout.cli.output import (
 )
 from toolscout.errors import NotFound, SourceError
 from toolscout.journal.journal import redact
+from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -45,7 +49,7 @@ def add_command(
     a .json or .jsonl file of function schemas, py:module[:name] (this imports the module), py:stdlib, or a dataset
     folder.
     """
-    wanted = [*locators, *(_discovered() if discover else ())]
+    wanted = [*locators, *(_discover_configurations(scout) if discover else ())]
     if not wanted and not discover:
         raise click.UsageError("expected a SOURCE or --discover, found neither")
     if name and len(wanted) != 1:
@@ -61,11 +65,12 @@ def add_command(
         return _report(scout, changes, as_json, say)
 
 
-def _discovered() -> list[str]:
+def _discover_configurations(scout: Scout) -> list[str]:
     from toolscout.sources.mcp import discover
 
-    found = [str(path) for path in discover()]
-    click.echo("\n".join(["found:", *found]) if found else "found no MCP configuration", err=True)
+    trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
+    found = [str(path) for path in discover(trusted=trusted)]
+    echo("\n".join(["found:", *found]) if found else "found no MCP configuration", err=True)
     return found
 
 
@@ -93,10 +98,10 @@ def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> in
         print_json({"sources": changes, "generation": scout.store.generation()})
     else:
         for change in changes:
-            click.echo(changes_line(change))
-        click.echo(f"the catalogue holds {sum(source.tools for source in scout.sources()):,} tools")
+            echo(changes_line(change))
+        echo(f"the catalogue holds {sum(source.tools for source in scout.sources()):,} tools")
         for sentence in scout.advice():
-            click.echo(f"note: {sentence}")
+            echo(f"note: {sentence}")
         for change in changes:
             if change.any:
                 show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=-1)]))
@@ -137,7 +142,7 @@ def _list_sources(scout: Scout, held: list[Source], as_json: bool) -> None:
         print_json([{**_asdict(source), "origin": origins[source.origin]} for source in held])
         return
     if not held:
-        click.echo("the catalogue is empty: add a source with  toolscout add")
+        echo("the catalogue is empty: add a source with  toolscout add")
         return
     table(
         [
@@ -160,7 +165,7 @@ def _list_sources(scout: Scout, held: list[Source], as_json: bool) -> None:
             for each in held
         ],
     )
-    click.echo(f"{sum(each.tools for each in held):,} tools in {len(held):,} sources")
+    echo(f"{sum(each.tools for each in held):,} tools in {len(held):,} sources")
 
 
 def _asdict(source: Source) -> dict[str, Any]:
@@ -197,9 +202,11 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
                 }
             )
             return
-        click.echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_state(source)}, read {source.read_at}")
-        click.echo("".join(f"{source.message}\n" if source.message else ""), nl=False)
-        click.echo("".join(f"  {entry}: {text}\n" for entry, text in problems), nl=False)
+        echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_state(source)}, read {source.read_at}")
+        if source.message:
+            echo(escape_line(source.message))
+        for entry, text in problems:
+            echo(escape_line(f"  {entry}: {text}"))
         return
     held_back = next((each for each in scout.waiting() if each.id == tool_id), None)
     if held_back is not None and not as_json:
@@ -209,17 +216,17 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     if as_json:
         print_json(tool)
         return
-    click.echo(f"{tool.id}\n{' > '.join((*tool.path, tool.name))}\n")
-    click.echo(f"{tool.description or '(no description)'}\n")
+    echo(f"{escape_line(tool.id)}\n{escape_line(' > '.join((*tool.path, tool.name)))}\n")
+    echo(f"{tool.description or '(no description)'}\n")
     rows = _parameters(tool)
     if rows:
         table([("parameter", "left"), ("type", "left"), ("required", "left"), ("description", "wrap")], rows)
     hints = {name: value for name in tool.hints.__struct_fields__ if (value := getattr(tool.hints, name)) is not None}
-    click.echo(
+    echo(
         f"callable: {'yes' if tool.callable else 'no'}"
         + "".join(f" · {name}: {value}" for name, value in hints.items())
     )
-    click.echo(f"fingerprint: {tool.fingerprint}")
+    echo(f"fingerprint: {tool.fingerprint}")
     show_findings([tool])
 
 
@@ -251,7 +258,7 @@ def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
 
     A tool comes back at the next sync if its source still has it.
     """
-    click.echo(f"removed {scout.remove(names):,} tools")
+    echo(f"removed {scout.remove(names):,} tools")
 
 
 @click.command("enable")
@@ -260,7 +267,7 @@ def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
 def enable_command(scout: Scout, source: str) -> None:
     """Search SOURCE again."""
     scout.enable(source)
-    click.echo(f"{source} is searched")
+    echo(f"{source} is searched")
 
 
 @click.command("disable")
@@ -269,4 +276,4 @@ def enable_command(scout: Scout, source: str) -> None:
 def disable_command(scout: Scout, source: str) -> None:
     """Keep SOURCE in the catalogue, but do not search it."""
     scout.enable(source, False)
-    click.echo(f"{source} is not searched")
+    echo(f"{source} is not searched")

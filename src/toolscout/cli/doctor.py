@@ -6,61 +6,173 @@ import importlib.metadata
 import importlib.util
 import platform
 import sqlite3
-from typing import Any
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
 import toolscout
 from toolscout.catalogue.screening import spelled_out
+from toolscout.catalogue.vector_cache import FILE_NAME as VECTORS_FILE
+from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import findings as suspicious
-from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.cli.output import echo, escape_line, json_option, print_json
+from toolscout.config import Settings, load_settings
+from toolscout.database import CacheDatabase
+from toolscout.encoders.pair_cache import FILE_NAME as READINGS_FILE
+from toolscout.encoders.pair_cache import Readings
+from toolscout.errors import StoreError, UserError
+from toolscout.llm import cache as replies
+from toolscout.privacy.private_files import list_exposed, protect_tree
 from toolscout.scout import Scout
 
 PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
+#: Files whose content can be made again, wherever in the home they lie.
+CACHES: Final[dict[str, Callable[..., CacheDatabase]]] = {
+    VECTORS_FILE: VectorStore,
+    READINGS_FILE: Readings,
+    replies.FILE_NAME: replies.Replies,
+}
 
 
 @click.command("doctor")
-@click.option("--repair", is_flag=True, help="Drop what is damaged and can be read again.")
+@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
+@click.option("--repair", is_flag=True, help="Drop what is damaged and can be read again; take permissions of others.")
 @json_option
-@with_scout
-def doctor_command(scout: Scout, repair: bool, as_json: bool) -> int:
-    """Say what is installed, which settings hold, and whether the store is healthy."""
-    done = scout.store.repair() if repair else []
-    findings = [f"catalogue: {line}" for line in scout.store.check()] + [
-        f"journal: {line}" for line in scout.journal.check()
-    ]
-    report = _report(scout, findings, done)
+@click.pass_context
+def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
+    """Say what is installed, which settings hold, and whether the store is healthy.
+
+    --repair sets damaged caches aside and makes them again. The catalogue and the journal are never dropped.
+    """
+    place = home or (ctx.obj or {}).get("home")
+    settings = load_settings(home=place)
+    done: list[str] = []
+    try:
+        scout = Scout(place)
+    except StoreError as error:
+        findings = [f"catalogue: {error}", _restore(settings.home / "catalogue.db")]
+        report = _report(settings, None, findings, _repair_files(settings.home) if repair else [])
+    else:
+        with scout:
+            if repair:
+                done = [*_repair_files(settings.home), *_repair_catalogue(scout)]
+            report = _report(settings, scout, _examine(scout), done)
     if as_json:
         print_json(report)
     else:
         _print(report)
-    return 1 if findings else 0
+    return 0 if report["healthy"] else 1
 
 
-def _report(scout: Scout, findings: list[str], done: list[str]) -> dict[str, Any]:
-    sources = [] if findings else scout.sources()
+def _restore(file: Path) -> str:
+    return f"{file} is never dropped: bring it back from a backup, or move it away and begin anew"
+
+
+def _examine(scout: Scout) -> list[str]:
+    """What is wrong with the catalogue, the journal and the caches."""
+    found = [f"catalogue: {line}" for line in scout.store.check()]
+    try:
+        journal = scout.journal.check()
+    except StoreError as error:
+        journal = [str(error)]
+    if journal:
+        found += [*(f"journal: {line}" for line in journal), _restore(scout.settings.home / "journal.db")]
+    for path in _caches(scout.settings.home):
+        found += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
+    return found
+
+
+def _caches(home: Path) -> list[Path]:
+    return sorted(path for name in CACHES for path in home.rglob(name))
+
+
+def _check_cache(path: Path) -> list[str]:
+    try:
+        cache = CACHES[path.name](path.parent, repair=False)
+    except StoreError as error:
+        return [str(error)]
+    try:
+        return cache.check()
+    finally:
+        cache.close()
+
+
+def _repair_files(home: Path) -> list[str]:
+    """Set damaged caches aside, and take permissions of group and others off what the home holds."""
+    done = []
+    for path in _caches(home):
+        name = path.relative_to(home)
+        if not (wrong := _check_cache(path)):
+            continue
+        before = {*path.parent.glob(f"{path.name}.damaged-*")}
+        cache = CACHES[path.name](path.parent)
+        if isinstance(cache, VectorStore) and not CacheDatabase.check(cache):
+            if count := cache.drop_damaged():
+                done.append(f"{name}: dropped {count:,} damaged vectors")
+        elif left := CacheDatabase.check(cache):
+            cache.set_aside(StoreError(left[0]))
+        cache.close()
+        asides = sorted({*path.parent.glob(f"{path.name}.damaged-*")} - before)
+        if cache.was_set_aside:
+            kept = f"set aside as {asides[0].name}, " if asides else ""
+            done.append(f"{name}: {wrong[0]}: {kept}begun anew")
+    for path in list_exposed(home):
+        if path == home:
+            path.chmod(stat.S_IRWXU)
+        else:
+            protect_tree(path)
+        done.append(f"{path}: only its owner may reach it now")
+    return done
+
+
+def _repair_catalogue(scout: Scout) -> list[str]:
+    """Repair what can be repaired in the catalogue, and make vectors that are missing."""
+    try:
+        done = scout.store.repair()
+        if len(scout.store.catalogue()):
+            scout.embed()
+    except UserError as error:
+        return [f"could not finish: {error}"]
+    return done
+
+
+def _exposed(home: Path) -> list[str]:
+    return [
+        f"{path} can be reached by others (mode {stat.S_IMODE(path.stat().st_mode):04o}): run  toolscout doctor "
+        "--repair"
+        for path in list_exposed(home)
+    ]
+
+
+def _report(settings: Settings, scout: Scout | None, findings: list[str], done: Sequence[str]) -> dict[str, Any]:
+    whole = scout if scout is not None and not any(line.startswith("catalogue:") for line in findings) else None
+    sources = whole.sources() if whole else []
     return {
         "healthy": not findings,
         "findings": findings,
-        "repaired": done,
+        "repaired": list(done),
+        "exposed": _exposed(settings.home),
+        "read_only": scout.store.read_only if scout else None,
+        "ignored_settings": list(settings.ignored),
         "versions": {
             "toolscout": toolscout.__version__,
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
             **{name: _version(name, extra) for name, extra in PACKAGES.items()},
         },
-        "settings": [
-            {"name": name, "value": str(value), "origin": origin} for name, value, origin in scout.settings.items()
-        ],
+        "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
         "store": {
-            "catalogue": str(scout.store.path),
-            "journal": str(scout.journal.path),
-            "generation": None if findings else scout.store.generation(),
+            "catalogue": str(settings.home / "catalogue.db"),
+            "journal": str(settings.home / "journal.db"),
+            "generation": whole.store.generation() if whole else None,
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),
         },
-        "waiting": [] if findings else [{"id": each.id, "why": each.why} for each in scout.waiting()],
-        "suspicious": [] if findings else suspicious(scout.store.catalogue().tools()),
+        "waiting": [{"id": each.id, "why": each.why} for each in whole.waiting()] if whole else [],
+        "suspicious": suspicious(whole.store.catalogue().tools()) if whole else [],
         "sources": [
             {
                 "name": source.name,
@@ -82,24 +194,26 @@ def _version(name: str, extra: str) -> str:
 
 def _print(report: dict[str, Any]) -> None:
     for name, version in report["versions"].items():
-        click.echo(f"{name:<12}{version}")
-    click.echo("\nsettings")
+        echo(f"{name:<12}{version}")
+    echo("\nsettings")
     for setting in report["settings"]:
-        click.echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
+        echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
     store = report["store"]
-    click.echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
-    click.echo(f"  {store['catalogue']}\n  {store['journal']}")
+    echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
+    echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
-        click.echo(f"  source {source['name']}: {source['state']}: {source['message']}")
+        echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
     if report["waiting"]:
-        click.echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
+        echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
     for each in report["suspicious"]:
         line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
-        click.echo(spelled_out(line))
+        echo(spelled_out(escape_line(line)))
+    if report["read_only"]:
+        echo("  the home cannot be written: searches are answered, nothing is kept")
+    for line in report["exposed"]:
+        echo(f"  {line}")
     for line in report["repaired"]:
-        click.echo(f"repaired: {line}")
+        echo(escape_line(f"repaired: {line}"))
     for line in report["findings"]:
-        click.echo(f"found: {line}", err=True)
-    click.echo(
-        "the store is healthy" if report["healthy"] else "the store is not healthy: run  toolscout doctor --repair"
-    )
+        echo(escape_line(f"found: {line}"), err=True)
+    echo("the store is healthy" if report["healthy"] else "the store is not healthy: run  toolscout doctor --repair")

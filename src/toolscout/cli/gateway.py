@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -11,9 +12,10 @@ from typing import Any
 
 import click
 
-from toolscout.cli.output import encoder_option, print_json, with_scout
+from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET
 from toolscout.errors import SourceError
+from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
 KEY = "TOOLSCOUT_KEY"
@@ -59,7 +61,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     if discover:
         from toolscout.sources.mcp import discover as usual_places
 
-        configs = (*configs, *usual_places())
+        trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
+        configs = (*configs, *usual_places(trusted=trusted))
     settings = scout.settings
     gateway = Gateway(
         scout,
@@ -72,7 +75,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         ),
         policies=Policies.load(options["policy"]),
         credential=os.environ.get(KEY),
-        say=lambda text: click.echo(f"toolscout: {text}", err=True),
+        say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
     if options["policy"]:
         gateway.say(f"who may see and call what stands in {options['policy']}")

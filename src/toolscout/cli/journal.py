@@ -1,15 +1,29 @@
-"""journal import, export, stats."""
+"""journal import, export, stats, prune."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
 from toolscout.cli.output import json_option, print_json, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
+
+DAYS: Final = {"h": 1 / 24, "d": 1.0, "w": 7.0}
+MAX_AGE_DAYS: Final = 36_500.0
+
+
+def read_age(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Days of an age as people write it: `12h`, `30d`, `2w`."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s?([hdw])", value.strip().lower())
+    days = float(found[1]) * DAYS[found[2]] if found else MAX_AGE_DAYS + 1
+    if days > MAX_AGE_DAYS:
+        raise click.BadParameter(f"expected an age such as 12h, 30d or 2w, found {value!r:.40}", ctx, param)
+    return days
 
 
 @click.group("journal")
@@ -76,3 +90,20 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
     if (more := found.bad - len(found.problems)) > 0:
         click.echo(f"  {file}: and {more:,} more bad lines", err=True)
     return 3 if found.bad else 0
+
+
+@journal_command.command("prune")
+@click.option("--older-than", "days", callback=read_age, required=True, metavar="AGE", help="Such as 12h, 30d or 2w.")
+@json_option
+@with_scout
+def prune_command(scout: Scout, days: float, as_json: bool) -> None:
+    """Remove events that are older than AGE, and every trace of them in the file."""
+    done = scout.journal.prune(days)
+    if as_json:
+        print_json({"removed": done.removed, "undated": done.undated, "compacted": done.compacted})
+        return
+    click.echo(f"removed {done.removed:,} events")
+    if done.undated:
+        click.echo(f"{done.undated:,} imported events have no readable time and stay", err=True)
+    if not done.compacted:
+        click.echo("another process is using the journal: run this again to give the space back", err=True)

@@ -74,11 +74,14 @@ def _show(report: Report) -> None:
                 f"{100 * row['champion']:.1f}",
                 f"{100 * row['candidate']:.1f}",
                 "{:+.1f} to {:+.1f}".format(*(100 * each for each in row["ci95"])),
-                f"{row['p']:.4f}",
+                f"{row['p']:.2g}",
             )
             for name, row in report.verdict.tests.items()
         ]
         table(columns, rows)
+        click.echo(
+            f"look {report.verdict.look} at the place of {report.champion}: better takes p < {report.verdict.level:.2g}"
+        )
     click.echo(f"{report.outcome.replace('-', ' ')}: {report.reason}")
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import click
 
 from toolscout.checks.lint import lint
-from toolscout.cli.output import json_option, print_json, progress, recipe_option, table, with_scout
+from toolscout.cli.output import (
+    echo,
+    escape_line,
+    json_option,
+    print_json,
+    progress,
+    recipe_option,
+    table,
+    with_scout,
+)
 from toolscout.scout import Scout
 
 
@@ -34,8 +43,8 @@ def lint_command(scout: Scout, most: int, limit: int, as_json: bool) -> None:
         columns = [("confused", "left"), ("with", "left"), ("times", "right"), ("what would help", "wrap")]
         table(columns, pairs[:limit])
     for tool in found.silent[:limit]:
-        click.echo(f"{tool}: it has no description, so that only its name and parameters can be found")
-    click.echo(
+        echo(f"{escape_line(tool)}: it has no description, so that only its name and parameters can be found")
+    echo(
         f"{found.asked:,} tools asked for: {len(found.hidden):,} hard to find, {len(found.confused):,} pairs confused, "
         f"{len(found.silent):,} without a description"
     )

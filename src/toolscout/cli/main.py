@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
     "key": ("access", "Make an API key for a caller of the gateway."),
     "approve": ("access", "Show the definitions that wait because they changed, and approve them."),
+    "trust": ("access", "Let the toolscout.toml of a folder set everything."),
     "doctor": ("doctor", "Check the installation and the store."),
 }
 
@@ -90,7 +91,9 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         code = program.main(args=arguments, standalone_mode=False)
     except UserError as error:
-        click.echo(f"toolscout: {error}", err=True)
+        from toolscout.cli.output import echo, escape_line
+
+        echo(escape_line(f"toolscout: {error}"), err=True)
         code = 1
     except click.ClickException as error:
         error.show()

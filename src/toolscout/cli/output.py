@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -16,7 +17,10 @@ from toolscout.scout import Scout
 __all__ = [
     "changes_line",
     "clip",
+    "echo",
     "encoder_option",
+    "escape_line",
+    "escape_text",
     "failures",
     "json_option",
     "model_option",
@@ -28,6 +32,37 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)  # C0 but tab and newline, DEL, C1, what ends a line or turns its direction
+_ENDS: Final = re.compile(f"{_UNSAFE.pattern}|[\t\n]")
+
+
+def escape_text(text: str) -> str:
+    r"""`text` for a terminal: whatever controls it is shown as an escape such as `\x1b`; lines stay lines.
+
+    Everything that the program prints passes here: names, descriptions and messages come from strangers, and a
+    terminal obeys what stands in them (OSC 52 writes to the clipboard, CSI moves the cursor over what was printed).
+    """
+    return _UNSAFE.sub(_escape, text)
+
+
+def escape_line(text: str) -> str:
+    r"""`text` as a part of one line: as `escape_text`, and with `\n` for a newline."""
+    return _ENDS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    names = {9: "\\t", 10: "\\n", 13: "\\r"}
+    return names.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None = None) -> None:
+    """Print a text that may hold what strangers wrote; `fg` colours it on a terminal."""
+    click.secho(escape_text(text), err=err, nl=nl, fg=fg)
 
 
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,8 +106,9 @@ def json_option(command: F) -> F:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output, indented."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """One JSON value on standard output, indented; controls within its texts are escaped as JSON does."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
@@ -97,12 +133,8 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], 
             ratio=1 if kind == "wrap" else None,
         )
     for row in rows:
-        shown.add_row(*(Text(_printable(str(cell))) for cell in row))
+        shown.add_row(*(Text(escape_line(str(cell))) for cell in row))
     Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(shown)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def clip(text: str, width: int = 200) -> str:
@@ -115,14 +147,14 @@ def clip(text: str, width: int = 200) -> str:
 def progress(message: str) -> Iterator[Callable[[str], None]]:
     """Say what is going on: a spinner on a terminal, plain lines elsewhere, all on standard error."""
     if not sys.stderr.isatty():
-        click.echo(f"{message} …", err=True)
-        yield lambda text: click.echo(f"{text} …", err=True)
+        echo(f"{escape_line(message)} …", err=True)
+        yield lambda text: echo(f"{escape_line(text)} …", err=True)
         return
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(escape(message)) as status:
-        yield lambda text: status.update(escape(text))
+    with Console(stderr=True).status(escape(escape_line(message))) as status:
+        yield lambda text: status.update(escape(escape_line(text)))
 
 
 def changes_line(change: Any) -> str:
@@ -133,20 +165,21 @@ def changes_line(change: Any) -> str:
         parts.append(f"{change.quarantined:,} wait for approval: see  toolscout approve")
     if change.problems:
         parts.append(f"{len(change.problems):,} bad entries")
-    return f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
+    line = f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
+    return escape_line(line)
 
 
 def failures(changes: Sequence[Any], limit: int = 20) -> int:
     """Name every failure on standard error, and return the exit code: 0, 1 (nothing was read) or 3 (partly done)."""
     for change in changes:
         for entry, message in change.problems[:limit]:
-            click.echo(f"  {change.source}: {entry}: {message}", err=True)
+            echo(escape_line(f"  {change.source}: {entry}: {message}"), err=True)
         if len(change.problems) > limit:
             rest = len(change.problems) - limit
-            click.echo(f"  {change.source}: and {rest:,} more: see  toolscout show {change.source}", err=True)
+            echo(f"  {change.source}: and {rest:,} more: see  toolscout show {change.source}", err=True)
     failed = [change for change in changes if change.state == "error"]
     for change in failed:
-        click.echo(f"toolscout: {change.source}: {change.message}", err=True)
+        echo(escape_line(f"toolscout: {change.source}: {change.message}"), err=True)
     if changes and len(failed) == len(changes):
         return 1
     return 3 if failed or any(change.problems for change in changes) else 0

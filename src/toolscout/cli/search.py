@@ -6,7 +6,9 @@ import click
 
 from toolscout.cli.output import (
     clip,
+    echo,
     encoder_option,
+    escape_line,
     json_option,
     model_option,
     print_json,
@@ -54,20 +56,21 @@ def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: boo
         print_json(found)
         return
     where = "no stage reaches it" if found.rank is None else f"rank {found.rank}"
-    click.echo(f"{found.tool}: {'returned' if found.shown else 'not returned'}, {where} (of {found.k} asked for)\n")
+    shown = "returned" if found.shown else "not returned"
+    echo(f"{escape_line(found.tool)}: {shown}, {where} (of {found.k} asked for)\n")
     for stage in found.stages:
         rank = "not ranked" if stage.rank is None else f"rank {stage.rank}, score {stage.score:.2f}"
-        click.echo(f"  {stage.stage}: {rank}" + (f" ({stage.note})" if stage.note else ""))
+        echo(f"  {stage.stage}: {rank}" + (f" ({escape_line(stage.note)})" if stage.note else ""))
     if found.matched:
-        click.echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in found.matched.items()))
+        echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in found.matched.items()))
     if found.missing:
-        click.echo("  words it lacks: " + ", ".join(found.missing))
+        echo("  words it lacks: " + ", ".join(found.missing))
     for heading, sentences in (("why", found.causes), ("what would lift it", found.fixes)):
-        click.echo("".join(f"\n{heading}\n" if n == 0 else "" for n, _ in enumerate(sentences[:1])), nl=False)
-        click.echo("".join(f"  - {sentence}\n" for sentence in sentences), nl=False)
+        echo("".join(f"\n{heading}\n" if n == 0 else "" for n, _ in enumerate(sentences[:1])), nl=False)
+        echo("".join(f"  - {escape_line(sentence)}\n" for sentence in sentences), nl=False)
     if found.ahead and not found.shown:
-        click.echo("\nreturned instead")
-        click.echo("".join(f"  {score:6.2f}  {tool_id}\n" for tool_id, score in found.ahead), nl=False)
+        echo("\nreturned instead")
+        echo("".join(f"  {score:6.2f}  {escape_line(tool_id)}\n" for tool_id, score in found.ahead), nl=False)
 
 
 def show(found: Search, *, explain: bool = False) -> None:
@@ -83,10 +86,11 @@ def show(found: Search, *, explain: bool = False) -> None:
             rows = [(*row[:3], hit.why, row[3]) for row, hit in zip(rows, found.hits, strict=True)]  # type: ignore[misc]
         table(columns, rows)
     if found.reason or not found.hits:
-        click.echo(f"{'note' if found.hits else (found.answer or 'nothing').replace('_', ' ')}: {found.reason}")
+        reason = escape_line(str(found.reason))
+        echo(f"{'note' if found.hits else (found.answer or 'nothing').replace('_', ' ')}: {reason}")
     if explain:
         table(
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in found.trace],
         )
-    click.echo(f"{len(found.hits)} tools in {found.seconds * 1000:.1f} ms")
+    echo(f"{len(found.hits)} tools in {found.seconds * 1000:.1f} ms")

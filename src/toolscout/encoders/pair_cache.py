@@ -6,6 +6,7 @@ For measuring, not for searching: `bench` fits and scores many recipes over one 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,17 +14,20 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.database import Database
+from toolscout.database import CacheDatabase, rebuild_if_damaged
+from toolscout.errors import StoreError
 from toolscout.types import digest
 
 __all__ = ["Kept", "Reader", "Readings", "kept"]
 
+FILE_NAME: Final = "readings.db"
 MIGRATIONS: Final = (
     """
     CREATE TABLE readings (
         reader TEXT NOT NULL, pair BLOB NOT NULL, logit REAL NOT NULL, PRIMARY KEY (reader, pair)) WITHOUT ROWID
     """,
 )
+_log: Final = logging.getLogger("toolscout.encoders.pair_cache")
 Floats = npt.NDArray[np.float64]
 
 
@@ -43,17 +47,17 @@ class Reader(Protocol):
         ...
 
 
-class Readings(Database):
+class Readings(CacheDatabase):
     """The file of readings.
 
     Attributes:
         taken: how many readings, about, were answered from the file; 0 if none was.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open or create the file in the folder."""
-        super().__init__(folder / "readings.db", MIGRATIONS)
-        self.taken, self.resting = 0, False
+    def __init__(self, folder: Path, *, repair: bool = True) -> None:
+        """Open or create the file in the folder; see `CacheDatabase`."""
+        super().__init__(folder / FILE_NAME, MIGRATIONS, repair=repair)
+        self.taken, self.resting, self._warned = 0, False, False
 
     @contextlib.contextmanager
     def rest(self) -> Iterator[None]:
@@ -64,6 +68,7 @@ class Readings(Database):
         finally:
             self.resting = False
 
+    @rebuild_if_damaged
     def held(self, reader: str, pairs: Sequence[bytes]) -> dict[bytes, float]:
         """Those of the pairs that the reader of that fingerprint has read → their logits."""
         found: dict[bytes, float] = {}
@@ -77,7 +82,17 @@ class Readings(Database):
         return found
 
     def put(self, reader: str, logits: Mapping[bytes, float]) -> None:
-        """Keep what was read."""
+        """Keep what was read, where the file can be written; otherwise warn once."""
+        try:
+            if not self.read_only:
+                self._put(reader, logits)
+        except StoreError as error:
+            if not self._warned:
+                _log.warning("new readings are not kept: %s", error)
+            self._warned = True
+
+    @rebuild_if_damaged
+    def _put(self, reader: str, logits: Mapping[bytes, float]) -> None:
         with self.writing() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO readings VALUES (?, ?, ?)",

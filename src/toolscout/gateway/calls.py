@@ -18,6 +18,8 @@ from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.text import clip, plain, quoted
 from toolscout.gateway.upstream import Upstreams
+from toolscout.privacy.credentials import Cover, find_environment_credentials
+from toolscout.sources.documents import is_remote
 from toolscout.types import Tool, clean
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
     from mcp_types import CallToolResult
 
+    from toolscout.sources.addresses import Reach
     from toolscout.sources.mcp import Connection
 
 __all__ = ["Calls", "advice"]
@@ -41,7 +44,7 @@ class Calls:
     def __init__(self, upstreams: Upstreams, *, allow_python: bool, timeout: float) -> None:
         """Take the servers, whether Python functions may run, and the seconds that a call may take."""
         self.upstreams, self.allow_python, self.timeout = upstreams, allow_python, timeout
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[Reach | None, httpx.AsyncClient] = {}
         self._python = asyncio.Semaphore(PYTHON_AT_ONCE)
 
     def why_not(self, tool: Tool) -> str:
@@ -73,17 +76,38 @@ class Calls:
     ) -> CallToolResult:
         """Call a tool with checked arguments, within its time; one of a server in the session that was looked at.
 
+        Credentials that this program sent are covered in the result, and in the error, whatever they come from.
+
         Raises:
             UserError: one sentence on why there is no result.
             MCPError: the server of the tool answered with an error.
         """
+        from mcp.shared.exceptions import MCPError
+
+        cover = self.cover(tool)
+        try:
+            result = await self._call(tool, arguments, progress, session)
+        except MCPError as error:
+            raise MCPError(error.code, cover.text(error.message)) from None
+        except UserError as error:
+            raise type(error)(cover.text(str(error))) from None
+        return cover_result(cover, result)
+
+    def cover(self, tool: Tool) -> Cover:
+        """Covers what this program sends with a call of the tool."""
+        upstream = self.upstreams.servers.get(tool.source)
+        return upstream.cover if upstream is not None else Cover(find_environment_credentials())
+
+    async def _call(
+        self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
+    ) -> CallToolResult:
         import anyio
 
         seconds, upstream = self.seconds(tool), self.upstreams.servers.get(tool.source)
         try:
             with anyio.fail_after(seconds):
                 if "method" in tool.meta:
-                    return await openapi.call(self._http(), tool, arguments)
+                    return await openapi.call(await self._http(tool.source), tool, arguments)
                 if upstream is not None and session is not None:
                     return await upstream.call(session, tool.name, arguments, progress)
                 return await self._call_python(tool, arguments)
@@ -95,15 +119,24 @@ class Calls:
 
     async def close(self) -> None:
         """Close what calls have opened."""
-        if self._client is not None:
-            await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
-    def _http(self) -> httpx.AsyncClient:
-        import httpx
+    async def _http(self, source: str) -> httpx.AsyncClient:
+        """The client for the operations of a source: a document at a URL may lead to public addresses only.
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(follow_redirects=False, timeout=self.timeout)
-        return self._client
+        Each reach has connections of its own: one that was opened for whom it is allowed serves nobody else.
+        """
+        from toolscout.sources.addresses import Reach, open_async_client
+
+        scout = self.upstreams.scout
+        origin = await self.upstreams.thread(scout.store.owner, source)
+        reach = None
+        if origin is None or is_remote(origin.locator):
+            reach = Reach.of(origin.locator if origin else "", scout.settings.private_hosts)
+        if reach not in self._clients:
+            self._clients[reach] = open_async_client(reach, timeout=self.timeout)
+        return self._clients[reach]
 
     async def _call_python(self, tool: Tool, arguments: dict[str, Any]) -> CallToolResult:
         from mcp_types import CallToolResult, TextContent
@@ -112,6 +145,13 @@ class Calls:
             value = await _in_thread(functools.partial(_run, tool, arguments))
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
+
+
+def cover_result(cover: Cover, result: CallToolResult) -> CallToolResult:
+    """A result without the credentials of `cover`; the very same if it holds none."""
+    if not cover or not cover.finds(result.model_dump_json(by_alias=True)):
+        return result
+    return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
 
 
 async def _in_thread(function: Any) -> Any:

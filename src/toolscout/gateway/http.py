@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.access import http
-from toolscout.access.http import CHALLENGE, credential_of, names_of, origins_of
+from toolscout.access.http import CHALLENGE, MARK, credential_of, names_of, origins_of
 from toolscout.access.policy import Policies
 from toolscout.errors import Denied
-from toolscout.gateway.openapi import MARK
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -40,7 +39,8 @@ class _Door:
             return
         headers = Headers(scope=scope)
         if MARK in headers:
-            refusal = JSONResponse({"error": "expected an agent, found a gateway: it never calls itself"}, 403)
+            message = "this request comes through a toolscout gateway, which never calls another"
+            refusal = JSONResponse({"error": message}, 403)
             await refusal(scope, receive, send)
             return
         credential = credential_of(headers)

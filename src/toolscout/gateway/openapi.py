@@ -1,7 +1,8 @@
 """Calls to HTTP APIs: the arguments of an operation become one request, its response becomes a result.
 
 Requests go to the document's own server and nowhere else: a value cannot leave its place in the path, redirects are
-followed on the same origin only. Credentials come from the environment and appear in no message.
+followed on the same origin only, and no header frames or routes the message. Credentials come from the environment
+and appear in no message.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
+from toolscout.access.http import MARK
 from toolscout.errors import Unavailable, UserError
+from toolscout.sources.wire_limits import LimitedBody, UnsupportedEncoding, is_header_name, is_reserved_header
 from toolscout.types import Tool
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["CREDENTIAL", "MARK", "call", "credential", "request"]
 
 CREDENTIAL: Final = "TOOLSCOUT_CREDENTIAL_"
-MARK: Final = "x-toolscout-gateway"  # in every request of a gateway, so that none calls itself
 MAX_RESPONSE: Final = 4_000_000
 MAX_REDIRECTS: Final = 5
 JSON: Final = "application/json"
@@ -46,8 +48,11 @@ def request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: for an argument that has no place in the request, or a body that cannot be written.
     """
+    from toolscout.sources.addresses import split_origin
+
     meta, places = tool.meta, tool.meta.get("in", {})
-    path, query, headers, cookies = meta["path"], [], {}, {}
+    path, query = meta["path"], list[tuple[str, str]]()
+    headers, cookies = dict[str, str](), dict[str, str]()
     body: dict[str, Any] = {}
     whole = meta.get("body", "")
     for key, value in arguments.items():
@@ -60,18 +65,40 @@ def request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         elif place == "query":
             query += _pairs(name, value, style)
         elif place == "header":
-            headers[name] = re.sub(r"[\r\n\0]", " ", _joined(value, style))
+            _set_header(headers, name, _joined(value, style))
         elif place == "cookie":
+            if not is_header_name(name):
+                raise UserError(f"the document asks for the cookie {name[:60]!r}, which is no name of a cookie")
             cookies[name] = quote(_joined(value, style), safe="")
         else:
             body[key] = value
     if holes := re.findall(r"\{([^{}]+)\}", path):
         raise UserError(f"expected a value for {', '.join(holes)}, which the path needs, found none")
     sent: dict[str, Any] = {"method": meta["method"], "url": meta["server"].rstrip("/") + path}
+    try:
+        if split_origin(sent["url"]) != split_origin(meta["server"]):
+            raise ValueError("a path that leads to another host")
+    except ValueError as error:
+        raise UserError(f"the document of {tool.source!r} gives {error}: nothing is sent") from None
     _sign(tool, headers, query, cookies)
     carried = _body(tool, body.get(whole, body))
-    sent |= {"params": query, "cookies": cookies, **carried, "headers": headers | carried.get("headers", {})}
+    for name, value in carried.get("headers", {}).items():
+        _set_header(headers, name, value)
+    sent |= {"params": query, "cookies": cookies, **carried, "headers": headers}
     return {key: value for key, value in sent.items() if value}
+
+
+def _set_header(headers: dict[str, str], name: str, value: str) -> None:
+    """Set a header in place of one of the same name in whatever case.
+
+    Raises:
+        UserError: for a header that frames or routes the request, and for what is no name of a header.
+    """
+    if is_reserved_header(name) or name.lower() == MARK or not is_header_name(name):
+        raise UserError(f"the document asks for the header {name[:60]!r}, which no document may set: leave it out")
+    for other in [other for other in headers if other.lower() == name.lower()]:
+        del headers[other]
+    headers[name] = re.sub(r"[\x00-\x08\x0a-\x1f\x7f]", " ", value)
 
 
 def _text(value: Any) -> str:
@@ -147,13 +174,18 @@ def _sign(tool: Tool, headers: dict[str, str], query: list[tuple[str, str]], coo
         if scheme.get("type") == "apiKey":
             place, key = scheme.get("in"), scheme.get("name", "")
             if place == "query":
+                query[:] = [(other, text) for other, text in query if other != key]  # no argument stands beside it
                 query.append((key, value))
+            elif place == "cookie":
+                if not is_header_name(key):
+                    raise UserError(f"the document asks for the cookie {key[:60]!r}, which is no name of a cookie")
+                cookies[key] = value
             else:
-                (cookies if place == "cookie" else headers)[key] = value
+                _set_header(headers, key, value)
         elif "basic" in (scheme.get("type"), scheme.get("scheme", "").lower()):
-            headers["authorization"] = "Basic " + base64.b64encode(value.encode()).decode()
+            _set_header(headers, "authorization", "Basic " + base64.b64encode(value.encode()).decode())
         else:
-            headers["authorization"] = f"Bearer {value}"
+            _set_header(headers, "authorization", f"Bearer {value}")
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------
@@ -163,7 +195,8 @@ async def call(client: httpx.AsyncClient, tool: Tool, arguments: Mapping[str, An
     """Send the request of an operation; a status of 400 or more makes the result an error.
 
     Args:
-        client: one that follows no redirects by itself.
+        client: one that follows no redirects by itself and connects only where the tool's document may lead
+            (`toolscout.sources.addresses`).
         tool: an operation as `toolscout.sources.openapi` reads it.
         arguments: checked arguments.
 
@@ -176,7 +209,7 @@ async def call(client: httpx.AsyncClient, tool: Tool, arguments: Mapping[str, An
     sent = request(tool, arguments)
     headers = {**sent.pop("headers", {})}
     cookies = sent.pop("cookies", {})
-    headers = {name: value for name, value in headers.items() if name.lower() != MARK} | {MARK: "1"}
+    headers[MARK] = "1"
     if cookies:
         headers["cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
     method, url = sent.pop("method"), sent.pop("url")
@@ -197,6 +230,8 @@ async def call(client: httpx.AsyncClient, tool: Tool, arguments: Mapping[str, An
         raise Unavailable(f"expected an answer from {_origin(url)}, found more than {MAX_REDIRECTS} redirects")
     except httpx.TimeoutException:
         raise Unavailable(f"expected an answer from {_origin(url)} in time, found none") from None
+    except UnsupportedEncoding as error:
+        raise Unavailable(f"{_origin(url)} sent {error}: nothing of it is shown") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unavailable(f"expected an answer from {_origin(url)}, found {type(error).__name__}") from None
 
@@ -210,13 +245,11 @@ def _origin(url: str) -> str:
 async def _result(response: httpx.Response) -> CallToolResult:
     from mcp_types import AudioContent, CallToolResult, ImageContent, TextContent
 
-    body, cut = bytearray(), False
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > MAX_RESPONSE:
-            del body[MAX_RESPONSE:]
-            cut = True
+    received = LimitedBody(response.headers.get("content-encoding"), MAX_RESPONSE)
+    async for chunk in response.aiter_raw():
+        if not received.feed(chunk):
             break
+    body, cut = received.content, received.is_cut
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     answer: dict[str, Any] = {"status": response.status_code}
     failed = response.status_code >= 400

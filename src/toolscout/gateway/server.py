@@ -6,9 +6,12 @@ find and call depends on the caller, is looked up afresh at each call, and goes 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import difflib
 import functools
+import itertools
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -18,8 +21,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from toolscout.access.policy import LOCAL, Caller, Policies
-from toolscout.catalogue.store import Catalogue, Origin
+from toolscout.access.rate_limit import Buckets
+from toolscout.catalogue.store import Catalogue, Origin, Waiting
 from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, advice
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["Gateway", "Options"]
 
 THREADS: Final = 8
+MAX_NEAR: Final = 2_000  # ids of a source that are compared with a mistyped one
+MAX_ID_CHARS: Final = 500
 TTL_MS: Final = 300_000  # so long a client may keep the list of tools
 
 
@@ -99,6 +107,7 @@ class Gateway:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
+        self._buckets = Buckets(scout.settings.gateway_rate or None)
         self._catalogue: tuple[Catalogue, frozenset[str]] | None = None
         self._lock = threading.Lock()
         self._reading: set[str] = set()
@@ -218,14 +227,17 @@ class Gateway:
         return found, missing
 
     def _missing(self, caller: Caller, catalogue: Catalogue, id: str) -> str:
+        """Why a caller cannot have a tool; everything in it comes from tools that the caller may see."""
         what = f"expected the id of a tool that is there for you, found {show.clip(show.plain(id), 200)!r}"
-        if any(each.id == id and caller.sees(each.tool) for each in catalogue.waiting.get(id.casefold(), ())):
-            return f"{what}: its definition has changed and waits for approval ( toolscout approve )"
+        if waiting := self._waiting(caller, catalogue, id):
+            return f"{what}: it waits for approval ( toolscout approve ), because {waiting.why}"
         source = id.partition("/")[0]
-        beside = [each for each in catalogue.ids if each.startswith(f"{source}/")][:2_000]
-        for near in difflib.get_close_matches(id, beside, n=3, cutoff=0.75):
-            if any(caller.sees(tool) for tool in catalogue.tools([near])):
-                return f"{what}: did you mean {near!r}?"
+        mask = catalogue.mask(caller.visible)
+        seen = catalogue.ids if mask is None else [each for each, sees in zip(catalogue.ids, mask, strict=True) if sees]
+        first = bisect.bisect_left(seen, f"{source}/")
+        beside = list(itertools.takewhile(lambda each: each.startswith(f"{source}/"), seen[first : first + MAX_NEAR]))
+        if near := difflib.get_close_matches(id[:MAX_ID_CHARS], beside, n=1, cutoff=0.75):
+            return f"{what}: did you mean {near[0]!r}?"
         states = [note for note in self._notes(caller) if repr(source) in note]
         why, names = catalogue.disabled.get(source, ("", {}))
         if caller.rules is None and why:
@@ -233,6 +245,11 @@ class Gateway:
         elif any(caller.sees(tool) for tool in catalogue.tools([names.get(id.casefold(), "")])):
             states.append(f"source {source!r} is disabled")
         return ": ".join([what, *states, "take an id from search_tools, unchanged"])
+
+    def _waiting(self, caller: Caller, catalogue: Catalogue, id: str) -> Waiting | None:
+        """The definition of that id that waits for approval, if the caller may see it."""
+        held = catalogue.waiting.get(id.casefold(), ())
+        return next((each for each in held if each.id == id and caller.sees(each.tool)), None)
 
     def _notes(self, caller: Caller) -> list[str]:
         """What a caller should know of servers that are not well; their names only for who sees everything."""
@@ -283,6 +300,8 @@ class Gateway:
     ) -> CallToolResult:
         caller = self._caller(context)
         given = params.arguments or {}
+        if refusal := self._too_much(caller, params.name, given):
+            return _refused(refusal)
         if params.name not in show.META:
             pinned = await self.upstreams.thread(self._pinned, caller)
             tool = pinned.get(params.name)
@@ -298,6 +317,29 @@ class Gateway:
         except ToolscoutError as error:
             return _refused(str(error))
         return await self._call(context, caller, given["id"], given["arguments"], given.get("search_id"))
+
+    def _too_much(self, caller: Caller, name: str, given: dict[str, Any]) -> str:
+        """Empty, or a sentence that says what is too much, and when to ask again."""
+        settings = self.scout.settings
+        size = len(msgspec.json.encode(given))
+        if size > settings.gateway_argument_bytes:
+            return (
+                f"expected arguments of at most {settings.gateway_argument_bytes:,} bytes, found {size:,}: "
+                "send less at once"
+            )
+        queries = given.get("queries") if name == "search_tools" else None
+        queries = [each for each in queries if isinstance(each, str)] if isinstance(queries, list) else []
+        longest = max(map(len, queries), default=0)
+        if longest > settings.gateway_query_chars:
+            return (
+                f"expected a query of at most {settings.gateway_query_chars:,} characters, found {longest:,}: "
+                "say in one sentence what the tool must do"
+            )
+        if wait := self._buckets.take(caller.name, max(1, len(queries))):
+            return (
+                f"You have asked more than {settings.gateway_rate:g} times a second: ask again in {math.ceil(wait)} s."
+            )
+        return ""
 
     async def _search(self, caller: Caller, queries: Sequence[str], limit: int | None, detail: str) -> CallToolResult:
         searches = await self.upstreams.thread(
@@ -380,7 +422,7 @@ class Gateway:
     ) -> CallToolResult:
         import anyio
 
-        tool = await self._allowed(caller, id)
+        tool = await self._allowed(caller, id, waiting=True)
         if why_not := self._why_not(caller, tool):
             return _refused(f"{tool.id} cannot be called: {why_not}", id=id, callable=False)
         upstream, session = self.upstreams.servers.get(tool.source), None
@@ -400,11 +442,15 @@ class Gateway:
             raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
         return await self.calls.call(tool, given, context.session.report_progress, session)  # heard by who asked for it
 
-    async def _allowed(self, caller: Caller, id: str) -> Tool:
+    async def _allowed(self, caller: Caller, id: str, *, waiting: bool = False) -> Tool:
+        """The tool, if the caller may have it; `waiting`: also one that waits, for it may have changed back."""
         found, missing = await self.upstreams.thread(self._find, caller, [id])
-        if id not in found:
-            raise NotFound(missing[id])
-        return found[id]
+        if id in found:
+            return found[id]
+        held = self._waiting(caller, self._present()[0], id) if waiting else None
+        if held is not None and held.tool.source in self.upstreams.servers:
+            return held.tool
+        raise NotFound(missing[id])
 
     async def _note(self, caller: Caller, id: str, ok: bool, search: str | None, ms: float) -> None:
         if not self.scout.settings.journal:

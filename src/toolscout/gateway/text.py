@@ -84,7 +84,7 @@ def signature(tool: Tool) -> str:
     shown = [f"{_word(name)}{'' if name in needed else '?'}: {_type(properties[name])}" for name in names]
     if len(shown) > MAX_PARAMETERS:
         shown = [*shown[:MAX_PARAMETERS], f"… {len(shown) - MAX_PARAMETERS} more"]
-    return f"{tool.id if plain(tool.id) == tool.id else quoted(tool.id)}({', '.join(shown)})"
+    return f"{tool.id if plain(tool.id) == tool.id else _escaped(tool.id)}({', '.join(shown)})"
 
 
 def _word(name: object) -> str:

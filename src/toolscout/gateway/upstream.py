@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.catalogue.store import Changes, Origin
 from toolscout.errors import SourceError, Unavailable
+from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, Server, connect
+from toolscout.sources.mcp_limits import find_refusal
 
 if TYPE_CHECKING:
     import anyio
@@ -64,14 +66,17 @@ class Upstream:
         self.state, self.message = "starting", ""
         self._pool = pool
         self._connection: Connection | None = None
+        self._cover = Cover(find_environment_credentials())
         self._settled = anyio.Event()  # set while there is a session whose tools are in the catalogue, or an error
         self._wake = anyio.Event()  # set when the task has something to do: tools changed, or the session is over
         self._over: Exception | None = None
         self._retry_at = 0.0
         self._served = self._cried = False
         self._looking = anyio.Lock()
+        self._listing = anyio.Lock()  # lists come into the catalogue in the order in which they were read
         self._looked_at = 0.0  # when the last look began
         self._seen: list[Any] = []  # the list that is in the catalogue
+        self._generation = -1  # of the catalogue when that list was put into it
 
     async def run(self, turns: anyio.CapacityLimiter) -> None:
         """Keep a session open until cancelled."""
@@ -86,6 +91,7 @@ class Upstream:
                 message = str(error)
             except Exception as error:  # whatever it is, it is this server's alone
                 message = f"{self.name}: expected a session, found {type(error).__name__}: {str(error)[:200]}"
+                message = self.cover.text(message)
             failures = 1 if time.monotonic() - began >= HEALTHY else failures + 1
             self._pool.say(message)
             if failures == 1 and self._served:  # it did well until now: whoever calls may wait for it
@@ -143,15 +149,23 @@ class Upstream:
                     self._cry()
 
     async def _list(self, connection: Connection) -> None:
-        raw = await connection.list_tools(self._pool.scout.settings.max_tools)
-        self._seen = raw
-        reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
-        changes = await self._pool.put(self.origin, reading)
-        if changes.state == "error":
-            raise SourceError(changes.message)
+        async with self._listing:
+            await self._put(connection, await connection.list_tools(self._pool.scout.settings.max_tools))
         self._connection, self.state, self.message, self._served = connection, "ok", "", True
         if not self._wake.is_set():  # else they have changed again, and calls wait for that
             self._settled.set()
+
+    async def _put(self, connection: Connection, raw: list[Any]) -> None:
+        """Bring a list of tools into the catalogue, as it was read.
+
+        Raises:
+            SourceError: if it cannot be taken in.
+        """
+        self._seen = raw
+        reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
+        changes, self._generation = await self._pool.put(self.origin, reading)
+        if changes.state == "error":
+            raise SourceError(changes.message)
 
     async def _heard(self, message: object) -> None:
         """Something that the server says unasked."""
@@ -175,6 +189,13 @@ class Upstream:
 
         if self._settled.is_set():
             self._settled = anyio.Event()
+
+    @property
+    def cover(self) -> Cover:
+        """Covers the credentials that the server was given."""
+        if self._connection is not None:
+            self._cover = self._connection.cover
+        return self._cover
 
     def end(self, error: Exception) -> None:
         """The session is of no more use: the task ends it and opens another."""
@@ -214,6 +235,7 @@ class Upstream:
 
         Raises:
             Unavailable: as `ready`; or the server gave no list.
+            SourceError: its list cannot be taken in.
         """
         arrived = time.monotonic()
         connection = await self.ready()
@@ -222,11 +244,14 @@ class Upstream:
         async with self._looking:
             if self._looked_at < arrived or connection is not self._connection:
                 connection = await self.ready()
-                began = time.monotonic()
-                raw = await self._listed(connection)
-                self._looked_at = began
-                if raw != self._seen:
-                    self._changed()
+                async with self._listing:
+                    began = time.monotonic()
+                    raw = await self._listed(connection)
+                    if raw != self._seen or await self._pool.generation() != self._generation:
+                        # This very list, not one that is read anew: a server may alternate. And another process may
+                        # have brought another list of this server into the catalogue.
+                        await self._put(connection, raw)
+                    self._looked_at = began
             return await self.ready()
 
     async def _listed(self, connection: Connection) -> list[Any]:
@@ -241,7 +266,7 @@ class Upstream:
             ) from None
 
     async def call(
-        self, connection: Connection, name: str, arguments: dict[str, Any], progress: ProgressFnT | None
+        self, connection: Connection, name: str, arguments: dict[str, Any], heard: ProgressFnT | None
     ) -> CallToolResult:
         """Call a tool in a session that `look` gave; the answer as the server gives it.
 
@@ -253,15 +278,23 @@ class Upstream:
         from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
         from pydantic import ValidationError
 
+        cover = connection.cover
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            if heard is not None:
+                await heard(progress, total, None if message is None else cover.text(message))
+
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         try:
-            return await connection.client.session.send_request(request, CallToolResult, progress_callback=progress)
+            return await connection.client.session.send_request(request, CallToolResult, progress_callback=tell)
         except ValidationError:
             raise Unavailable(
                 f"server {self.name!r} gave an answer that is no result of a tool: expected content, found something "
                 "else (a question to the user cannot be passed on)"
             ) from None
         except MCPError as error:
+            if refusal := find_refusal(error.message):
+                raise Unavailable(f"server {self.name!r} was called, but {refusal}") from None
             if not (_closed(connection) or error.message in ENDED):
                 raise
             self.end(error)
@@ -282,9 +315,20 @@ class Upstreams:
         call = functools.partial(function, *arguments, **options)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def put(self, origin: Origin, reading: Reading) -> Changes:
-        """Bring one reading into the catalogue."""
-        return await self.thread(self.scout.put, origin, reading)
+    async def put(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
+        """Bring one reading into the catalogue; the generation is one at which it certainly held it."""
+
+        def put() -> tuple[Changes, int]:
+            before = self.scout.store.generation()
+            changes = self.scout.put(origin, reading)
+            after = self.scout.store.generation()
+            return changes, after if after - before <= 1 else before  # others may have written in between
+
+        return await self.thread(put)
+
+    async def generation(self) -> int:
+        """The present generation of the catalogue."""
+        return await self.thread(self.scout.store.generation)
 
     async def run(self, origins: list[Origin]) -> None:
         """Serve every server of these origins until cancelled; one that cannot be read is named."""

@@ -1,7 +1,8 @@
-"""What was searched, shown, called, and with what outcome: an append-only SQLite file beside the catalogue.
+"""What was searched, shown, called, and with what outcome: an SQLite file beside the catalogue, which only grows.
 
 It is a file of its own so that appending an event never waits for a change of the catalogue. An event counts as written
-when the call returns: it then survives a crash of the process.
+when the call returns: it then survives a crash of the process. Events go by `prune` and the setting
+`journal_keep_days` alone.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import logging
 import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.database import Database, now
-from toolscout.errors import SourceError
+from toolscout.database import BUSY_SECONDS, Database, now
+from toolscout.errors import SourceError, StoreError
+from toolscout.privacy.redaction import redact
 from toolscout.types import clean, digest
 
-__all__ = ["EVENTS", "MOST_EVENTS", "SCHEMA", "Imported", "Journal", "Trail", "new_id", "redact"]
+__all__ = ["EVENTS", "MOST_EVENTS", "SCHEMA", "Imported", "Journal", "Pruned", "Trail", "new_id", "redact"]
 
 SCHEMA: Final = 1
 EVENTS: Final[dict[str, dict[str, type]]] = {
@@ -41,21 +45,21 @@ MIGRATIONS: Final = (
         search_id TEXT, body TEXT NOT NULL);
     CREATE INDEX events_by_search ON events (search_id);
     """,
+    # Row ids are never given twice, although events go: models remember up to which row they have learned.
+    """
+    CREATE TABLE numbered (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL,
+        caller TEXT NOT NULL, search_id TEXT, body TEXT NOT NULL);
+    INSERT INTO numbered SELECT id, uid, at, event, caller, search_id, body FROM events;
+    DROP TABLE events;
+    ALTER TABLE numbered RENAME TO events;
+    CREATE INDEX events_by_search ON events (search_id);
+    CREATE INDEX events_by_time ON events (at);
+    """,
 )
 _INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body)"
-_SECRETS: Final = re.compile(
-    r"""
-    (?P<key>\b(?:api[_-]?key|access[_-]?token|auth[_-]?token|secret|token|passw(?:or)?d|pwd|authorization)\b
-        ["']?\s*[:=]\s*["']?(?:bearer\s+|basic\s+)?)(?P<value>[^\s"',;&]{4,})
-    | \b(?P<bearer>bearer\s+)(?P<bearer_value>[\w.~+/=-]{8,})
-    | (?P<user>\b[a-z][\w+.-]*://[^\s/:@]+:)(?P<password>[^\s/@]+)(?=@)
-    | (?P<known>\btsk_[\w-]{20,}
-        | \b(?:sk|pk|rk)[-_](?:live|test|proj|ant)?[\w-]{16,} | \bgh[pousr]_\w{20,} | \bgithub_pat_\w{20,}
-        | \bxox[abprs]-[\w-]{10,} | \bAKIA[0-9A-Z]{16}\b | \bAIza[\w-]{30,} | \beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+
-        | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----(?:.|\n)*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|\Z))
-    """,
-    re.X | re.I,
-)
+VACUUM_WAIT_S: Final = 5.0  # for others to stop reading, before a prune leaves the space to the next one
+_log: Final = logging.getLogger("toolscout.journal.journal")
 
 
 class Trail(NamedTuple):
@@ -73,32 +77,93 @@ class Imported(NamedTuple):
     bad: int
 
 
+class Pruned(NamedTuple):
+    """What a prune did.
+
+    Attributes:
+        removed: how many events went.
+        undated: how many stay because their time cannot be read; imports bring such.
+        compacted: whether the file was written anew; False: others were using it, the next prune does it.
+    """
+
+    removed: int
+    undated: int
+    compacted: bool
+
+
 def new_id() -> str:
     """A fresh identifier for a search."""
     return uuid.uuid4().hex
 
 
-def redact(text: str) -> str:
-    """`text` with what looks like a credential written `***`: keys, tokens, passwords in URLs, private keys."""
-
-    def cover(match: re.Match[str]) -> str:
-        return f"{match['key'] or match['bearer'] or match['user'] or ''}***"
-
-    return _SECRETS.sub(cover, text)
-
-
 class Journal(Database):
     """The journal file."""
 
-    def __init__(self, home: Path, *, queries: str = "full") -> None:
-        """Open or create it.
+    def __init__(self, home: Path, *, queries: str = "full", personal: bool = False, keep_days: float = 0.0) -> None:
+        """Open or create it; what is older than `keep_days` goes.
 
         Args:
             home: the folder that holds `journal.db`.
             queries: how the text of a query is written: `full` (credentials redacted), `hash` or `none`.
+            personal: whether e-mail addresses and telephone numbers are redacted too.
+            keep_days: how long events are kept; 0: for ever.
         """
         super().__init__(home / "journal.db", MIGRATIONS)
-        self.queries = queries
+        self.queries, self.personal = queries, personal
+        if keep_days and not self.read_only:
+            try:
+                self._delete_older(_instant(keep_days))
+            except StoreError as error:
+                _log.warning("events older than %g days are not removed: %s", keep_days, error)
+
+    def pragmas(self) -> tuple[str, ...]:
+        """Pruned queries are overwritten with zeros, so that nothing of them is left in free pages."""
+        return ("secure_delete = ON",)
+
+    def prune(self, days: float) -> Pruned:
+        """Remove the events that are older than so many days, and every trace of them in the file.
+
+        Raises:
+            StoreError: if the file cannot be written.
+        """
+        removed = self._delete_older(_instant(days))
+        with self.reading() as connection:
+            (undated,) = connection.execute("SELECT count(*) FROM events WHERE julianday(at) IS NULL").fetchone()
+        return Pruned(removed, int(undated), self._compact())
+
+    def _delete_older(self, instant: str) -> int:
+        """Remove events before an instant. The index narrows by text; times with an offset differ by a day at most."""
+        next_day = (datetime.fromisoformat(instant) + timedelta(days=1)).isoformat()
+        where = "at < ? AND julianday(at) < julianday(?)"
+        with self.reading() as connection:
+            if (
+                connection.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", (next_day, instant)).fetchone()
+                is None
+            ):
+                return 0
+        with self.writing() as connection:
+            removed = connection.execute(f"DELETE FROM events WHERE {where}", (next_day, instant)).rowcount
+        self._empty_log()
+        return removed
+
+    def _compact(self) -> bool:
+        """Write the file anew without free pages. Returns False if others were using it all the time."""
+        connection = self.connection
+        connection.execute(f"PRAGMA busy_timeout = {int(VACUUM_WAIT_S * 1000)}")
+        try:
+            connection.execute("VACUUM")
+            return self._empty_log()
+        except sqlite3.OperationalError as error:
+            _log.warning("%s was not compacted: %s", self.path, error)
+            return False
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+
+    def _empty_log(self) -> bool:
+        """Bring the write-ahead log into the file and empty it: it holds former pages. False: others are reading it."""
+        with self.errors():
+            (busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
 
     def append(self, event: str, *, caller: str = "local", at: str | None = None, **fields: Any) -> None:
         """Write one event; `fields` as docs/formats.md names them. Unknown fields are kept."""
@@ -122,7 +187,7 @@ class Journal(Database):
             elif self.queries == "hash":
                 kept["query"] = "blake2b:" + hashlib.blake2b(kept["query"].encode(), digest_size=16).hexdigest()
             else:
-                kept["query"] = redact(kept["query"])
+                kept["query"] = redact(kept["query"], personal=self.personal)
         return kept
 
     def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
@@ -214,9 +279,10 @@ class Journal(Database):
         return [_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
 
     def last(self) -> int:
-        """Row id of the newest event; 0: there is none."""
+        """Row id of the newest event that there ever was; 0: there was none."""
         with self.reading() as connection:
-            return int(connection.execute("SELECT ifnull(max(id), 0) FROM events").fetchone()[0])
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+            return int(row[0]) if row else 0
 
     def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
         """Searches that a call or feedback followed, the newest first, each with what followed it.
@@ -345,6 +411,15 @@ class Journal(Database):
             with self.errors():
                 connection.execute("DROP TABLE temp.waiting")
                 connection.execute("DROP TABLE temp.copies")
+
+
+def _instant(days: float) -> str:
+    """The instant so many days ago, UTC; the first that there is for more days than that."""
+    try:
+        moment = datetime.now(timezone.utc) - timedelta(days=days)
+    except OverflowError:
+        moment = datetime.min.replace(tzinfo=timezone.utc) + timedelta(days=1)
+    return moment.isoformat()
 
 
 def _line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, Any]:

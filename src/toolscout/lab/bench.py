@@ -34,7 +34,8 @@ from toolscout.dataset import (
 )
 from toolscout.encoders.pair_cache import Readings
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
-from toolscout.lab.machine import commit, machine, peak_mb, percentiles, reset_peak, versions
+from toolscout.lab.machine import peak_mb, percentiles, provenance, refuse_dirty, reset_peak
+from toolscout.lab.origins import describe_fits, find_other_defaults
 from toolscout.methods.feedback.loop import degraded
 from toolscout.models.model_store import Model, keys, places
 from toolscout.recipes import registry
@@ -162,6 +163,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     shelved: bool = False,
+    allow_dirty: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Do one job and write its files.
@@ -171,6 +173,7 @@ def run(
         resume: keep a result of the same job that is there already.
         force: overwrite a result of the same label and other settings.
         shelved: keep a model of the same fit that is there already, as `resume` does too.
+        allow_dirty: write into the repository though the code differs from its commit; the result says so.
         say: told what is going on.
 
     Raises:
@@ -178,13 +181,15 @@ def run(
     """
     held = _held(job, force)
     if held is not None and resume and job.run_path.exists():
-        if not (other := _other_defaults(job, held)):
+        if not (other := find_other_defaults(job.recipe, job.changes, held)):
             return Outcome(held, kept=True)
         say(f"{job.dataset.name}: {job.label}: measured again, for other defaults stood behind it: {_shown(other)}")
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool: expected queries to train on, found --folds too: leave one of them out")
     if job.no_tool and registry.recipe(job.recipe).judges and asked(job.recipe, job.changes).get("need") == 0:
         raise ConfigError("--no-tool: expected a weight above 0 for what judges the need, found need=0: leave one out")
+    refuse_dirty(job.out, allow=allow_dirty)
+    origin = provenance()  # of the code as it is now; it may change while this runs
     qrels = job.dataset.split(job.split)
     tools = _tools(job.dataset, qrels)
     reset_peak()
@@ -222,7 +227,7 @@ def run(
         "n_queries": len(qrels),
         "n_tools": len(tools),
         **measured,
-        **(_fitted(models) if models else {}),
+        **(describe_fits(models) if models else {}),
         "fit_seconds": round(fit_seconds, 3),
         **({"degraded": worse} if part.stage.asks else {}),
         "latency_ms": latency,
@@ -230,9 +235,7 @@ def run(
         "peak_rss_mb": round(peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
-        "versions": versions(),
-        "commit": commit(),
-        "machine": machine(),
+        **origin,
     }
     write_json(job.json_path, result)
     return Outcome(result)
@@ -328,19 +331,6 @@ def _held(job: Job, force: bool) -> dict[str, Any] | None:
 
 def _shown(other: Mapping[str, tuple[Any, Any]]) -> str:
     return ", ".join(f"{key} {found!r} (now {now!r})" for key, (found, now) in other.items())
-
-
-def _other_defaults(job: Job, held: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings of a result's fit that the same words would set otherwise today, with both values.
-
-    A result names no settings of what its fit went on from: a change of those is not seen.
-    """
-    if registry.recipe(job.recipe).fit is None or not held.get("fitted"):
-        return {}
-    found = {name: each["value"] for name, each in held["fitted"][0]["settings"].items()}
-    now = msgspec.json.decode(msgspec.json.encode(asked(job.recipe, job.changes)))
-    fixed = {name: value for name, value in now.items() if value is not None}
-    return {name: (found[name], value) for name, value in fixed.items() if found.get(name, value) != value}
 
 
 def _tools(dataset: Dataset, qrels: Qrels) -> list[Tool]:
@@ -469,28 +459,6 @@ def _fit(
 def _check_need(job: Job, stage: Stage) -> None:
     if job.no_tool is not None and "need" not in stage.writes:
         raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
-
-
-def _fitted(models: Sequence[Model]) -> dict[str, Any]:
-    """What a result says of its models, one a fold: settings with their origins, data, figures on dev, leaks dropped.
-
-    Of what a method wants to know again, the plain values: the best epoch, how sure a choice on dev is.
-    """
-    manifests = [model.manifest for model in models]
-    return {
-        "fitted": [
-            {
-                "settings": {
-                    name: {"value": each.value, "origin": each.origin} for name, each in held.settings.items()
-                },
-                "data": held.data,
-                "dev": held.metrics,
-                "values": {name: value for name, value in held.values.items() if isinstance(value, (int, float, str))},
-            }
-            for held in manifests
-        ],
-        "dropped_leaks": sum(held.data.dropped_leaks for held in manifests),
-    }
 
 
 def _detected(job: Job, stage: Stage, needs: Mapping[str, float]) -> dict[str, Any]:

@@ -12,13 +12,27 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import toolscout
+from toolscout.errors import UserError
 
-__all__ = ["commit", "machine", "peak_mb", "percentiles", "reset_peak", "resident_mb", "versions"]
+__all__ = [
+    "checkout",
+    "commit",
+    "dirty",
+    "machine",
+    "peak_mb",
+    "percentiles",
+    "provenance",
+    "refuse_dirty",
+    "reset_peak",
+    "resident_mb",
+    "versions",
+]
 
 PACKAGES: Final = ("numpy", "PyStemmer", "torch", "sentence-transformers", "onnxruntime")
+MAKES_FIGURES: Final = ("src", "scripts", "benchmarks/*.py", "pyproject.toml", "constraints.txt")
 STATUS: Final = Path("/proc/self/status")
 
 
@@ -34,14 +48,59 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, marked when it has changes; None outside of one."""
-    folder = Path(__file__).parent
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=10"]
+    """The full hash of the commit that this package runs from; None outside of a checkout that holds it."""
+    return _git("rev-parse", "--verify", "HEAD") if checkout() else None
+
+
+def checkout() -> Path | None:
+    """The folder of the git checkout that holds this package among its files; None: it is installed elsewhere."""
+    if _git("ls-files", "--error-unmatch", str(Path(toolscout.__file__))) is None:
+        return None
+    found = _git("rev-parse", "--show-toplevel")
+    return Path(found) if found else None
+
+
+def dirty() -> bool | None:
+    """Whether what makes figures (`MAKES_FIGURES`) differs from the commit; None outside of a checkout.
+
+    Results and pages may differ: a run of many results writes them one by one.
+    """
+    top = checkout()
+    return bool(_git("-C", str(top), "status", "--porcelain", "--", *MAKES_FIGURES)) if top else None
+
+
+def provenance(*more: str) -> dict[str, Any]:
+    """What every file of figures says of where it comes from: `versions`, `commit`, `dirty`, `machine`.
+
+    Args:
+        more: further packages for `versions`.
+    """
+    return {"versions": versions(*more), "commit": commit(), "dirty": dirty(), "machine": machine()}
+
+
+def refuse_dirty(out: Path, *, allow: bool = False) -> None:
+    """Refuse to write figures into the repository that no commit stands for.
+
+    Raises:
+        UserError: if `out` lies in the checkout, and code differs from its commit; unless `allow`.
+    """
+    top = checkout()
+    if allow or top is None or not out.resolve().is_relative_to(top) or not dirty():
+        return
+    raise UserError(
+        f"The code in {top} has changes that are not committed, so a result in {out} would name no commit that makes "
+        "it. Commit them first, write the result elsewhere, or mark it with --allow-dirty."
+    )
+
+
+def _git(*words: str) -> str | None:
+    """What git says, run in the folder of this package; None where it fails or is not there."""
+    command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def machine() -> str:

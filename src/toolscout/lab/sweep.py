@@ -27,7 +27,7 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.encoders.pair_cache import Readings
 from toolscout.errors import ConfigError, NotFound, UserError, require
-from toolscout.lab.machine import commit, machine, versions
+from toolscout.lab.machine import provenance
 from toolscout.methods import JUDGED, Parts
 from toolscout.models import model_store
 from toolscout.recipes import registry
@@ -351,9 +351,7 @@ class _Book:
             "trials": trials,
             "failed": [{"settings": self.grid[key], "error": error} for key, error in self.failed.items()],
             "best": best,
-            "versions": versions("optuna"),
-            "commit": commit(),
-            "machine": machine(),
+            **provenance("optuna"),
         }
 
 

@@ -4,7 +4,8 @@ Promoted is who ranks better (ndcg@5) by a paired test, puts first what fits at 
 than its allowance in any other measure or slice, and is quick enough. Nobody decides alone: a caller's requests weigh
 as much as `evidence.limit` lets them, and the gain must remain significant without the caller who favours the candidate
 most. What is put first must not suffer because wrong labels, which are spread over all tools, are best met further
-down: there a ranking can gain by hedging alone.
+down: there a ranking can gain by hedging alone. Every look at the place of one champion uses up some of the level of
+significance (`toolscout.learn.looks`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from toolscout import metrics
 from toolscout.journal.evidence import limit
+from toolscout.learn.looks import bound_p, level_of_look
 from toolscout.metrics import Paired, PerQuery
 
 __all__ = ["ALLOWANCE", "LEVEL", "Sample", "Verdict", "judge"]
@@ -26,7 +28,9 @@ __all__ = ["ALLOWANCE", "LEVEL", "Sample", "Verdict", "judge"]
 DECIDES: Final = "ndcg@5"
 FIRST: Final = "ndcg@1"
 GUARDED: Final = ("recall@5", "comp@5")
-LEVEL: Final = 0.05  # of significance
+LEVEL: Final = 0.05  # of significance, for all looks at the place of one champion together
+FLIPS: Final = 10_000  # of a paired test
+MIN_FLIPS_BELOW: Final = 2  # a level that so few flips decide is left to a bound
 ALLOWANCE: Final = 0.02  # what a measure or a slice may lose, if the loss is significant at all
 LEAST: Final = 30  # queries of a slice that is guarded
 
@@ -71,6 +75,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         slices: slice → label → n, difference and p of the deciding measure.
         latency_ms: the candidate's p50 and p95, processor time.
         reasons: why it is refused; none: it is better.
+        look: which look at the champion's place this was, from 1.
+        level: what p of the deciding measure had to be below.
     """
 
     n: int
@@ -80,6 +86,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     slices: dict[str, dict[str, dict[str, Any]]]
     latency_ms: dict[str, float]
     reasons: tuple[str, ...]
+    look: int = 1
+    level: float = LEVEL
 
 
 def judge(
@@ -90,6 +98,7 @@ def judge(
     latency_ms: Mapping[str, float],
     budget_ms: float,
     seed: int = 0,
+    look: int = 1,
 ) -> Verdict:
     """Compare two rankings of the same requests.
 
@@ -100,13 +109,16 @@ def judge(
         latency_ms: p50 and p95 of the candidate.
         budget_ms: what its p95 may be.
         seed: of the tests.
+        look: which look at the champion's place this is, from 1; see `toolscout.learn.looks`.
     """
+    level = level_of_look(LEVEL, look)
     a, b = (metrics.score(run, sample.qrels, [DECIDES, FIRST, *GUARDED]) for run in (candidate, champion))
     weights = sample.weights()
-    tests = {name: _test(a, b, name, weights, seed) for name in (DECIDES, FIRST, *GUARDED)}
-    without = _without_favourite(a, b, sample, weights, seed)
+    tests = {DECIDES: _test(a, b, DECIDES, weights, seed, level)}
+    tests |= {name: _test(a, b, name, weights, seed) for name in (FIRST, *GUARDED)}
+    without = _without_favourite(a, b, sample, weights, seed, level)
     slices = _slices(a, b, sample.groups, weights, seed)
-    reasons = [*_decided(tests[DECIDES], without, sample), *_first(tests[FIRST]), *_lost(tests, slices)]
+    reasons = [*_decided(tests[DECIDES], without, sample, look, level), *_first(tests[FIRST]), *_lost(tests, slices)]
     if latency_ms["p95"] > budget_ms:
         took = f"{latency_ms['p95']:.1f} ms of processor time"
         reasons.append(f"95 % of its searches take up to {took}, and {budget_ms:g} ms are allowed")
@@ -118,17 +130,22 @@ def judge(
         slices=slices,
         latency_ms=dict(latency_ms),
         reasons=tuple(reasons),
+        look=look,
+        level=level,
     )
 
 
-def _decided(test: Mapping[str, Any], without: Mapping[str, Any] | None, sample: Sample) -> list[str]:
-    if test["difference"] <= 0 or test["p"] >= LEVEL:
+def _decided(
+    test: Mapping[str, Any], without: Mapping[str, Any] | None, sample: Sample, look: int, level: float
+) -> list[str]:
+    if test["difference"] <= 0 or test["p"] >= level:
         low, high = (100 * each for each in test["ci95"])
         return [
             f"it is not better: {DECIDES} {100 * test['candidate']:.1f} against {100 * test['champion']:.1f}, "
-            f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.3f})"
+            f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.3f}; "
+            f"look {look} at this champion's place takes p < {level:.2g})"
         ]
-    if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= LEVEL):
+    if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= level):
         who = without["caller"]
         alone = len(set(sample.callers.values())) == 1
         return [
@@ -160,11 +177,22 @@ def _lost(tests: Mapping[str, Mapping[str, Any]], slices: Mapping[str, Mapping[s
     ]
 
 
-def _test(a: PerQuery, b: PerQuery, name: str, weights: npt.NDArray[np.float64], seed: int) -> dict[str, Any]:
+def _test(
+    a: PerQuery, b: PerQuery, name: str, weights: npt.NDArray[np.float64], seed: int, level: float = LEVEL
+) -> dict[str, Any]:
     left, right = a.values[name] * weights, b.values[name] * weights
-    return {"candidate": float(left.mean()), "champion": float(right.mean())} | _shown(
-        metrics.paired_test(left, right, seed)
-    )
+    return {"candidate": float(left.mean()), "champion": float(right.mean())} | _compare(left, right, seed, level)
+
+
+def _compare(
+    left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], seed: int, level: float = LEVEL
+) -> dict[str, Any]:
+    """Test two rows of weighted values; where `level` is too low for random flips, p is a bound that holds for sure.
+
+    Which of the two it is depends on the level alone, so either way p is below the level by luck no oftener than that.
+    """
+    shown = _shown(metrics.paired_test(left, right, seed, FLIPS))
+    return shown | {"p": bound_p(left - right)} if level * (FLIPS + 1) < MIN_FLIPS_BELOW else shown
 
 
 def _shown(test: Paired) -> dict[str, Any]:
@@ -179,7 +207,7 @@ def _shown(test: Paired) -> dict[str, Any]:
 
 
 def _without_favourite(
-    a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int
+    a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, Any] | None:
     """The deciding test without the caller, of those not trusted, whose requests speak most for the candidate."""
     gains: defaultdict[str, float] = defaultdict(float)
@@ -194,7 +222,7 @@ def _without_favourite(
     if not left.any():
         return {"caller": favourite, "difference": 0.0, "p": 1.0}
     ours, theirs = (each.values[DECIDES][left] * weights[left] / weights[left].mean() for each in (a, b))
-    return {"caller": favourite} | _shown(metrics.paired_test(ours, theirs, seed))
+    return {"caller": favourite} | _compare(ours, theirs, seed, level)
 
 
 def _slices(

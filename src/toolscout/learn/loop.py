@@ -3,6 +3,7 @@
 ::
 
     <home>/learn/dataset/     the requests that the last run learned from, a dataset folder
+                 looks.json   how often each champion was challenged (`toolscout.learn.looks`)
                  last.json    what the last run found (`Report`)
                  run.json     how far the journal goes that an unfinished run looks at
     <home>/models/            the candidates; the pointer to the champion (`toolscout.models.champion`)
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +33,13 @@ from toolscout.errors import Changed, ConfigError, UserError
 from toolscout.journal.evidence import Evidence, Example, collect
 from toolscout.lab.machine import percentiles
 from toolscout.learn.gate import Sample, Verdict, judge
+from toolscout.learn.looks import number_look
 from toolscout.learn.split import Traffic, cut
 from toolscout.methods.shared.ngrams import Ngrams, checksums
 from toolscout.methods.shared.tool_sets import Sets
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
+from toolscout.privacy.private_files import make_private_folder, replace_file
 from toolscout.recipes import registry as recipes
 from toolscout.recipes.fit import fit, prepared
 from toolscout.recipes.select import Way
@@ -150,8 +152,7 @@ def learn(
         ConfigError: for a recipe that is not fitted.
         StoreError: if another run is under way.
     """
-    started, home = time.monotonic(), scout.settings.home
-    asked = _asked(recipes)
+    started, home, asked = time.monotonic(), scout.settings.home, _asked(recipes)
     with alone(home / "learn" / "lock.db", f"{home}: expected no other run of learn, found one under way: wait for it"):
         state = _state(home, scout, say)
         run = _begin(scout, state["until"], say)
@@ -317,7 +318,7 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
         say=lambda text: run.say(f"{name}: {text}"),
     )
     model = f"{name}-{job.identity[:12]}"
-    shelf.mkdir(parents=True, exist_ok=True)
+    make_private_folder(shelf)
     task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})
     manifest = fit(task).manifest
     return Candidate(recipe=name, model=model, dev=dict(manifest.metrics), seconds=manifest.fit_seconds)
@@ -326,12 +327,9 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
 def _tested(run: _Run, budget_ms: float, seed: int) -> None:
     """Hold the chosen one against the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
-    lesson = run.traffic.lesson
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out")
-    candidate = run.scout.ways.find(None, champion.place(run.settings.home, run.chosen.model))
-    texts = {query: lesson.dataset.queries[query] for query in test}
-    stage = _stage(run, candidate)
+    stage = _stage(run, run.scout.ways.find(None, champion.place(run.settings.home, run.chosen.model)))
+    texts = {query: run.traffic.lesson.dataset.queries[query] for query in test}
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -341,6 +339,9 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         },
         trusted=_trusted(run),
     )
+    what = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
+    look = number_look(run.settings.home, _called(run.before), what)
+    run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out, look {look}")
     found = _found(stage, texts)
     run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in NO_TOOL}).values()))
     run.verdict = judge(
@@ -350,6 +351,7 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         latency_ms=_latency(stage, list(texts.values())),
         budget_ms=budget_ms,
         seed=seed,
+        look=look,
     )
     if run.verdict.reasons:
         raise _Refused(f"{run.chosen.model}: {'; '.join(run.verdict.reasons)}")
@@ -441,7 +443,8 @@ def _praise(run: _Run) -> str:
     return (
         f"{run.chosen.model} is better than {_called(run.before)} on {run.verdict.n:,} newest requests of "
         f"{run.verdict.callers:,} callers: ndcg@5 {100 * test['champion']:.1f} to {100 * test['candidate']:.1f}, "
-        f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.4f})"
+        f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.2g}, "
+        f"look {run.verdict.look} at its place, which took p < {run.verdict.level:.2g})"
     )
 
 
@@ -493,6 +496,4 @@ def _state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, An
 
 
 def _write(file: Path, value: Any) -> None:
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-    partial.replace(file)
+    replace_file(file, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

@@ -13,12 +13,14 @@ from typing import Final
 
 import msgspec
 
-from toolscout.database import Database, now
-from toolscout.errors import SourceError, StoreError, UserError
+from toolscout.database import CacheDatabase, now, rebuild_if_damaged
+from toolscout.errors import SourceError, UserError
 from toolscout.llm.wire import Completion
+from toolscout.privacy.private_files import open_private
 
 __all__ = ["Record", "Replies"]
 
+FILE_NAME: Final = "llm.db"
 MIGRATIONS: Final = ("CREATE TABLE replies (key TEXT PRIMARY KEY, at TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID",)
 _DECODER: Final = msgspec.json.Decoder(Completion)
 
@@ -28,31 +30,21 @@ class _Line(msgspec.Struct):
     reply: Completion
 
 
-class Replies(Database):
+class Replies(CacheDatabase):
     """The file of answers, `llm.db` in the home; only its owner may read it."""
 
-    def __init__(self, home: Path) -> None:
-        """Open or create it; what SQLite puts beside it gets the permissions that it has by then.
+    def __init__(self, home: Path, *, repair: bool = True) -> None:
+        """Open or create it; see `CacheDatabase`."""
+        super().__init__(home / FILE_NAME, MIGRATIONS, repair=repair)
 
-        Raises:
-            StoreError: see `Database`.
-        """
-        path = home / "llm.db"
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            os.close(_private(path, os.O_RDWR))
-            for beside in home.glob("llm.db-*"):  # left by a crash
-                beside.chmod(0o600)
-        except OSError as error:
-            raise StoreError(f"{path}: expected a file to write, found: {error.strerror}") from None
-        super().__init__(path, MIGRATIONS)
-
+    @rebuild_if_damaged
     def get(self, key: str) -> Completion | None:
         """The answer to a request, if it was answered before."""
         with self.reading() as connection:
             row = connection.execute("SELECT body FROM replies WHERE key = ?", (key,)).fetchone()
         return None if row is None else _DECODER.decode(row[0])
 
+    @rebuild_if_damaged
     def put(self, key: str, reply: Completion) -> None:
         """Keep an answer; it survives a crash of the process as soon as this returns."""
         with self.writing() as connection:
@@ -73,7 +65,7 @@ class Replies(Database):
         found = [(key, reply) for key in sorted(set(keys)) if (reply := self.get(key)) is not None]
         partial = file.with_name(f"{file.name}.partial")
         try:
-            with open(_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
+            with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
                 stream.writelines(msgspec.json.encode(_Line(key, reply)) + b"\n" for key, reply in found)
             partial.replace(file)
         except OSError as error:
@@ -121,10 +113,3 @@ class Record(Replies):
         """Forget it."""
         super().close()
         self._folder.cleanup()
-
-
-def _private(path: Path, flags: int) -> int:
-    """Open or create a file that only its owner may read and write, before anything is in it."""
-    opened = os.open(path, flags | os.O_CREAT, 0o600)
-    os.chmod(path, 0o600)
-    return opened

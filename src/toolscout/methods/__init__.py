@@ -312,7 +312,7 @@ class Fitting:
 
 def _refuse_many(kept: VectorStore, encoder: Encoder, texts: list[str], model: Path | None) -> None:
     missing = kept.missing(encoder.fingerprint, texts)
-    if len(missing) > UNASKED:
+    if len(missing) > UNASKED and not kept.was_set_aside:  # what was there before a damage is made again unasked
         held = ", ".join(f"{name} ({count:,})" for name, count in kept.encoders()) or "none"
         raise StoreError(
             f"expected vectors of {encoder.name} for {len(texts):,} tools, found {len(missing):,} of them missing "

@@ -15,10 +15,10 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE, PLAIN, BM25Settings
 from toolscout.methods import Parts, options
 from toolscout.search.fusion import DEPTH, words_and_meaning
-from toolscout.search.pipeline import Fuse, Retrieve, Stage
+from toolscout.search.pipeline import Fuse, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES, digest
 
-__all__ = ["bm25", "dense", "hybrid", "tool_index", "word_index"]
+__all__ = ["bm25", "dense", "fuse_ranks", "hybrid", "tool_index", "word_index"]
 
 
 class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +29,10 @@ class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.style not in ("named", *STYLES):
             raise ConfigError(f"style: expected named or one of {', '.join(STYLES)}, found {self.style!r}")
+
+
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A recipe without settings."""
 
 
 def bm25(parts: Parts, settings: Mapping[str, Any]) -> Stage:
@@ -67,6 +71,12 @@ def tool_index(parts: Parts, encoder: Encoder, style: str = "named") -> Exact:
 
     key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
     return parts.catalogue.held(key, lambda: Exact.from_arrays(*unpack(parts.catalogue.cached(key, built))))
+
+
+def fuse_ranks(parts: Parts, settings: Mapping[str, Any]) -> Stage:
+    """BM25 as libraries ship it and vectors of title and text, fused by reciprocal rank: a baseline for `hybrid`."""
+    options(settings, NoOptions)
+    return Fuse(bm25(parts, {"tokenizer": "plain"}), dense(parts, {"style": "raw"}), by=reciprocal_rank)
 
 
 def hybrid(parts: Parts, settings: Mapping[str, Any]) -> Stage:

@@ -11,7 +11,6 @@ Before the first promotion, and after everything was rolled back, searches use t
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Literal
@@ -21,6 +20,7 @@ import msgspec
 from toolscout.database import BUSY_SECONDS, alone, now
 from toolscout.errors import Changed, NotFound, StoreError
 from toolscout.models import model_store
+from toolscout.privacy.private_files import make_private_folder, replace_file
 
 __all__ = ["Promotion", "Stamp", "changing", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
 
@@ -159,10 +159,5 @@ def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
 
 def _write(home: Path, held: list[Promotion]) -> None:
     file = shelf(home) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{FILE}.{os.getpid()}.partial")
-    with partial.open("wb") as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(_File(held)), indent=1) + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
+    make_private_folder(file.parent)
+    replace_file(file, msgspec.json.format(msgspec.json.encode(_File(held)), indent=1) + b"\n")

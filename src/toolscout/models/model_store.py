@@ -18,6 +18,7 @@ import dataclasses
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 import toolscout
 from toolscout.errors import ConfigError, NotFound, StoreError
+from toolscout.privacy import private_files
 from toolscout.types import Tool, digest, render
 
 __all__ = [
@@ -250,11 +252,15 @@ def save(
         files={name: _digest(aside / name) for name in _files(aside)},
     )
     _write(aside / MANIFEST, manifest)
+    if not folder.parent.stat().st_mode & private_files.OTHERS:  # the shelf of a home: a copy of it stays private too
+        private_files.protect_tree(aside)
+    private_files.sync_tree(aside)
     former = folder.with_name(f".{folder.name}.former")
     shutil.rmtree(former, ignore_errors=True)
     if folder.exists():
         folder.replace(former)
     aside.replace(folder)
+    private_files.sync_folder(folder.parent)
     shutil.rmtree(former, ignore_errors=True)
     return load(folder)
 
@@ -269,7 +275,10 @@ def note(folder: Path, **values: Any) -> None:
     manifest = read_manifest(folder)
     aside = folder / f".{MANIFEST}.partial"
     _write(aside, msgspec.structs.replace(manifest, values={**manifest.values, **values}))
+    aside.chmod(stat.S_IMODE((folder / MANIFEST).stat().st_mode))
+    private_files.sync_file(aside)
     aside.replace(folder / MANIFEST)
+    private_files.sync_folder(folder)
 
 
 def put(folder: Path, into: Path) -> None:

@@ -145,6 +145,14 @@ RECIPES: dict[str, Recipe] = {
             encodes=True,
             without="bm25",
         ),
+        Recipe(
+            "rrf-minilm",
+            "bm25-plain and dense-minilm, fused by reciprocal rank: the usual baseline.",
+            zero_shot.fuse_ranks,
+            encoder="minilm-plain",
+            encodes=True,
+            without="bm25-plain",
+        ),
         # an encoder that is tuned
         _learned(
             "dpr",

@@ -1,8 +1,13 @@
 """Exact names win: a tool that the query names is returned, whatever else the query says.
 
 A query names a tool if it *is* the tool's name or id, if it holds the id, the name in quotes or backticks, or a name
-with an underscore, a dot, a digit or an inner capital; or with `select:name,name`, which asks for those tools and
-nothing else. A bare dictionary word inside a longer query (`search`, `copy`) is no name. Case does not matter.
+that is an identifier; or with `select:name,name`, which asks for those tools and nothing else. Case does not matter.
+
+An identifier is what people write only when they mean a piece of software: words joined by underscores or dots
+(`get_forecast`, `files.copy`) or by inner capitals (`getForecast`, `GetAirQuality`), or a word with a number of three
+digits (`sha256`). What also stands in ordinary sentences (`YouTube`, `user_id`, `example.com`, `mp3`, `v2`) is a name
+only where the query says that it is one: `run v2`, `the tool user_id`, `v2(…)`. A dictionary word inside a longer query
+is no name, whatever its case, and whatever marks or underscores stand around it (`today.`, `_today`).
 """
 
 from __future__ import annotations
@@ -23,7 +28,26 @@ __all__ = ["EXACT", "Names", "named", "named_disabled", "named_waiting", "select
 
 EXACT: Final = "exact name"
 _QUOTED: Final = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)")
-_SPECIAL: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")
+_MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")
+_CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
+    r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*_[A-Za-z0-9]{2,}"
+    r"|[A-Za-z]\w+(?:\.\w{2,})+"
+    r"|[a-z]{2,}[a-z0-9]*(?:[A-Z][a-z0-9]+)+|(?:[A-Z][a-z0-9]+){3,}"
+    r"|[A-Za-z]{3,}\d{3,}",
+    re.ASCII,
+)
+_VALUE: Final = re.compile(  # names of values, web addresses and files, which requests hold although they mean no tool
+    r"\w+_(?:ids?|keys?|names?|dates?|types?|tokens?|urls?|numbers?|codes?|address|emails?|passwords?|user|at|on|of|\d+)"
+    r"|(?:\w+\.)+(?:com|org|net|io|edu|gov|co|uk|de|fr|cn|app|ai|dev|me|tv|js|ts|py|rb|txt|csv|tsv|pdf|json|ya?ml|xml"
+    r"|html?|md|docx?|xlsx?|pptx?|jpe?g|png|gif|svg|mp[34]|wav|zip|gz|exe|log|sql|db|ini|toml|sh)|www\..*",
+    re.IGNORECASE | re.ASCII,
+)
+_CALLS: Final = frozenset(("use", "using", "call", "calling", "run", "running", "invoke", "execute", "select", "via"))
+_NOUNS: Final = frozenset(("tool", "function", "method", "command", "endpoint", "operation"))
+_LINKS: Final = frozenset(
+    ("and", "or", "then", "also", "please", "the", "a", "an", "tool", "function", "both", "first")
+)
+_ADDRESS: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
 MAX_WORDS: Final = 8
@@ -48,7 +72,7 @@ class _Lookup:
 
 
 class Names(Stage):
-    """query + hits → the tools that the query names first, then the other hits. Not part of `bench`."""
+    """query + hits → the tools that the query names, then the other hits. Not part of `bench`."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits", "reason"})
@@ -105,38 +129,78 @@ def _visible(positions: Sequence[int], mask: Any) -> bool:
 def named(lookup: _Lookup, query: str) -> list[int]:
     """Positions of the tools that the query names, in the order of their first mention."""
     found: dict[int, None] = {}
-    for text, bare in dict.fromkeys(_mentions(query[:MAX_QUERY], lookup.spaced)):
-        for position in lookup.find(text) if not bare else _special_only(lookup, text):
+    words = query[:MAX_QUERY].split()
+    for text, place in _mentions(query[:MAX_QUERY], words, lookup.spaced):
+        for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
             found.setdefault(position)
     return list(found)
 
 
-def _special_only(lookup: _Lookup, text: str) -> list[int]:
-    """A word inside a query: an id, or a name that no dictionary would hold."""
+def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
+    """Positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
-    return lookup.find(text) if key in lookup.ids or (key in lookup.names and _is_special(text)) else []
+    if key in lookup.ids or (key in lookup.names and _is_identifier(text, _is_called(words, place))):
+        return lookup.find(text)
+    return []
 
 
-def _is_special(text: str) -> bool:
-    return bool(_SPECIAL.search(text)) and any(letter.isalpha() for letter in text)
+def _is_identifier(text: str, called: bool) -> bool:
+    """Whether a word of a query is a name.
+
+    Args:
+        text: the word, as the query or as a tool spells it.
+        called: whether the query says that it means a tool by it.
+    """
+    core = text.strip("_.-/")
+    if not core[:1].isalpha() or not _MARKED.search(core):
+        return False
+    clear = core if "_" in core or not core.isupper() else core.lower()
+    return called or bool(_CLEAR.fullmatch(clear) and not _VALUE.fullmatch(core))
 
 
-def _mentions(query: str, spaced: bool) -> Iterator[tuple[str, bool]]:
-    """(text, whether it is a bare part of the query) that may name a tool."""
-    yield query.strip(), False
-    yield query.strip().strip(_EDGES), False
+def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
+    """(text, which word of the query it begins with; None: it stands for itself) that may name a tool."""
+    yield query.strip(), None
+    yield query.strip().strip(_EDGES), None
     for match in _QUOTED.finditer(query):
-        yield next(group for group in match.groups() if group).strip(), False
-    words = query.split()
-    for start, word in enumerate(words):
-        yield word, True
-        yield word.strip(_EDGES), True
-        for part in _IDENTIFIER.findall(word):
-            yield part, True
-        for stop in range(start + 2, min(len(words), start + MAX_WORDS) + 1) if spaced else ():
-            phrase = " ".join(words[start:stop])
+        text = next(group for group in match.groups() if group).strip()
+        if match[1] or not _is_value(text):
+            yield text, None
+    for place, word in enumerate(words):
+        yield word, place
+        if not word.isalnum():
+            yield word.strip(_EDGES), place
+        if not word.isalnum() or not word.isascii():
+            for part in _IDENTIFIER.findall(word) if not _ADDRESS.search(word) else ():
+                yield part, place
+        for stop in range(place + 2, min(len(words), place + MAX_WORDS) + 1) if spaced else ():
+            phrase = " ".join(words[place:stop])
             if "/" in phrase or "_" in phrase:
-                yield phrase.strip(_EDGES), True
+                yield phrase.strip(_EDGES), place
+
+
+def _is_value(text: str) -> bool:
+    """Whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
+    return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS.search(text))
+
+
+def _is_called(words: Sequence[str], place: int) -> bool:
+    """Whether the words around one say that it is a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
+    if not _MARKED.search(words[place]):
+        return False
+    if re.match(r"[\w.]+\(", words[place]) or (place + 1 < len(words) and _plain(words[place + 1]) in _NOUNS):
+        return True
+    for before in range(place - 1, max(-1, place - MAX_WORDS), -1):
+        word = _plain(words[before])
+        if word in _CALLS or word in _NOUNS:
+            return True
+        if word not in _LINKS and not _is_identifier(words[before].strip(_EDGES), False):
+            return False
+    return False
+
+
+def _plain(word: str) -> str:
+    return word.strip(_EDGES).casefold()
 
 
 def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
@@ -167,7 +231,8 @@ def _sees(search: Search, tool: Tool) -> bool:
 def _keys(query: str) -> Iterator[str]:
     """Casefolded names and ids that a query may hold."""
     asked = selected(query)
-    mentions = _mentions(query[:MAX_QUERY], False) if asked is None else ((name, False) for name in asked)
-    for text, bare in mentions:
-        if not bare or _is_special(text):
+    words = query[:MAX_QUERY].split()
+    mentions = _mentions(query[:MAX_QUERY], words, False) if asked is None else ((name, None) for name in asked)
+    for text, place in mentions:
+        if place is None or "/" in text or _is_identifier(text, _is_called(words, place)):
             yield text.casefold()

@@ -153,7 +153,7 @@ def _causes(
 ) -> tuple[list[str], list[str]]:
     causes, fixes = [], []
     rank = told.rank if told else None
-    behind = [part.note for part in (_leaves(told) if told else ()) if part.stage == "prior"]
+    behind = [part.note for part in (_leaves(told) if told else ()) if part.stage == "demote"]
     causes += [f"all other tools stand before it: {note}" for note in behind]
     others = [hit.tool for hit in answer.hits if hit.tool]
     twins = [other.id for other in others if _alike(tool, other) >= TWIN]

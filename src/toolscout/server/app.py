@@ -137,6 +137,7 @@ class _Endpoint:
         most = (limits.body, limits.patience) if route.takes == JSON else (limits.upload, limits.patience * 10)
         pieces = _pieces(request, *most)
         if route.open:
+            self.door.check_sender(request.headers)
             asked = self._parameters(route, request)
             return self._response(route, await route.handler(Ask(self.service, NOBODY, asked, pieces)))
         self.door.check_place(request.headers)

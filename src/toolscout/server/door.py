@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from toolscout.access.http import CHALLENGE, credential_of, origins_of
+from toolscout.access.http import CHALLENGE, MARK, credential_of, origins_of
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import Denied
 from toolscout.server.service import Refused
@@ -24,12 +24,22 @@ class Door:
         self.policies = policies
         self._hosts = frozenset(host.casefold() for host in origins_of(names)[0])
 
+    def check_sender(self, headers: Headers) -> None:
+        """Refuse what a gateway sends for an agent: a document that names this service must not lead it here.
+
+        Raises:
+            Refused: 403.
+        """
+        if MARK in headers:
+            raise Refused(403, "this request comes through a toolscout gateway, which may not ask this service")
+
     def check_place(self, headers: Headers) -> None:
-        """Check the name asked for, and the page that asks.
+        """Check who sends, the name asked for, and the page that asks.
 
         Raises:
             Refused: 421 or 403.
         """
+        self.check_sender(headers)
         if _without_port(headers.get("host", "")) not in self._hosts:
             raise Refused(421, "expected a name of this service as host, found another: --allow-host adds one")
         origin = headers.get("origin")

@@ -183,6 +183,7 @@ class SearchAnswer(Struct):
     coverage: float | None
     hits: list[FoundTool]
     ms: dict[str, float]
+    degraded: str | None = None
     trace: list[Step] = []
 
 

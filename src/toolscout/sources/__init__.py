@@ -10,7 +10,6 @@ only when nothing at all can be read; a bad entry becomes a `Problem` that names
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
@@ -24,6 +23,7 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
+from toolscout.sources.parsing import load_document, parse_document
 from toolscout.types import Hints, Tool, clean
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "load_document",
     "parse_document",
     "read",
-    "refuse_bombs",
     "source_name",
 ]
 
@@ -50,7 +49,6 @@ KINDS: Final = {
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION: Final = 1_000_000
-MAX_NODES: Final = 2_000_000
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
 
 
@@ -120,79 +118,6 @@ def _detect_file(path: Path) -> str:
         if any(isinstance(document.get(key), Mapping) for key in ("mcpServers", "servers", "mcp")):
             return "mcp"
     return "schemas"
-
-
-def load_document(path: Path) -> Any:
-    """The value of a JSON or YAML file (comments in JSON are allowed, as editors write them).
-
-    Raises:
-        SourceError: naming the file and the place where it stops making sense.
-    """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise SourceError(f"{path}: expected a readable file, found: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise SourceError(
-            f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
-            f"at offset {error.start}: save it as UTF-8"
-        ) from None
-    return parse_document(text, str(path))
-
-
-def parse_document(text: str, where: str) -> Any:
-    """The value of JSON or YAML text; `where` is named in errors."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = str(error) or "too deeply nested"
-    if not where.endswith((".yaml", ".yml")) and _without_comments(text).lstrip()[:1] in ("{", "["):
-        try:
-            return msgspec.json.decode(_without_comments(text))
-        except (msgspec.DecodeError, RecursionError):
-            if "\n{" in text.strip():  # JSON lines under the ending of JSON
-                with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                    return msgspec.json.Decoder().decode_lines(text)
-            raise SourceError(f"{where}: expected JSON, found something else: {reason}") from None
-    return _parse_yaml(text, where)
-
-
-def _parse_yaml(text: str, where: str) -> Any:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(text, Loader=loader)
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError, AttributeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise SourceError(f"{where}: expected JSON or YAML, found neither: {reason}") from None
-
-
-def refuse_bombs(value: Any, where: str) -> None:
-    """YAML aliases make small files that are huge once written out; JSON has none, and is as large as it looks.
-
-    Raises:
-        SourceError: for a document of more than two million values once written out.
-    """
-    waiting, left = [value], MAX_NODES
-    while waiting:
-        node = waiting.pop()
-        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-        waiting.extend(inner)
-        left -= 1
-        if left < len(waiting):
-            raise SourceError(
-                f"{where}: expected a document of at most {MAX_NODES:,} values, found more behind its aliases"
-            )
-
-
-_STRING: Final = r'("(?:\\.|[^"\\])*")'
-
-
-def _without_comments(text: str) -> str:
-    """JSON with `//` and `/* */` comments and trailing commas taken out, strings untouched."""
-    text = re.sub(_STRING + r"|//[^\n]*|/\*.*?\*/", lambda match: match[1] or " ", text, flags=re.S)
-    return re.sub(_STRING + r"|,(?=\s*[}\]])", lambda match: match[1] or "", text)
 
 
 def build_tool(

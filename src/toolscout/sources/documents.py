@@ -8,41 +8,45 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import load_document, parse_document
+from toolscout.sources.parsing import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_VALUES, parse_counted, read_text
 from toolscout.types import clean
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["MAX_CHAIN", "Library", "found", "shown"]
+__all__ = ["MAX_CHAIN", "Library", "found", "is_remote", "shown"]
 
-MAX_DOCUMENT_BYTES: Final = 50_000_000
 MAX_DOCUMENTS: Final = 5_000
+MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # a document and all to which it refers
 MAX_CHAIN: Final = 64
+MAX_REFERENCE_STEPS: Final = 2_000_000  # names in the pointers of all references that are followed
+TOTAL_TIMEOUTS: Final = 10  # all documents of a source take at most so many times the timeout of one answer
 
 
 class Library:
     """The root document and those it refers to, each read once. A location is an absolute path or a URL."""
 
-    def __init__(self, locator: str, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self, locator: str, timeout: float, private_hosts: Iterable[str] = ()) -> None:
+        self._timeout, self._private_hosts = timeout, tuple(private_hosts)
         self._client: httpx.Client | None = None
         self._opened: dict[str, Any] = {}
-        self.remote = locator.startswith(("http://", "https://"))
+        self._bytes_left, self._steps_left = MAX_TOTAL_BYTES, MAX_REFERENCE_STEPS
+        self._values_left = MAX_DOCUMENT_VALUES
+        self.remote = is_remote(locator)
         self.root = locator if self.remote else os.path.abspath(os.path.expanduser(locator))
 
     def __enter__(self) -> Library:
         if self.remote:
-            import httpx
+            from toolscout.sources.addresses import Reach, open_client
 
-            self._client = httpx.Client(follow_redirects=True, timeout=self._timeout)
+            reach = Reach.of(self.root, self._private_hosts)
+            self._client = open_client(reach, timeout=self._timeout, total=TOTAL_TIMEOUTS * self._timeout)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -69,34 +73,62 @@ class Library:
                 self._opened[location] = self._read(location)
             except SourceError as error:
                 self._opened[location] = error
-        if isinstance(self._opened[location], SourceError):
-            raise self._opened[location]
-        return self._opened[location]
+        opened = self._opened[location]
+        if isinstance(opened, SourceError):
+            raise SourceError(str(opened))  # a fresh one: each raising of an error adds to what it keeps alive
+        return opened
 
     def _read(self, location: str) -> Any:
-        return _load(Path(location)) if self._client is None else self._fetch(location, self._client)
+        return self._load(Path(location)) if self._client is None else self._fetch(location, self._client)
+
+    def _load(self, path: Path) -> Any:
+        if not path.is_file():
+            raise SourceError(f"{path}: expected a file, found none: check the name")
+        self._spend_bytes(path.stat().st_size, str(path))
+        return self._parse(read_text(path), str(path))
+
+    def _spend_bytes(self, count: int, where: str) -> None:
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise SourceError(f"{where}: the documents of this source hold more than {MAX_TOTAL_BYTES / 1e6:g} MB")
+
+    def _parse(self, text: str, where: str) -> Any:
+        value, count = parse_counted(text, where, self._values_left)
+        self._values_left -= count
+        return value
 
     def _fetch(self, url: str, client: httpx.Client) -> Any:
         import httpx
 
-        where, body, deadline = shown(url), bytearray(), time.monotonic() + 10 * self._timeout
+        from toolscout.sources.addresses import PrivateAddress
+        from toolscout.sources.wire_limits import LimitedBody
+
+        where = shown(url)
         try:
             with client.stream("GET", url) as response:
                 if response.status_code != 200:
                     status = response.status_code
                     raise SourceError(f"{where}: expected a document, found HTTP status {status}: check the address")
-                for chunk in response.iter_bytes():
-                    body += chunk
-                    if len(body) > MAX_DOCUMENT_BYTES or time.monotonic() > deadline:
-                        raise SourceError(
-                            f"{where}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB within "
-                            f"{10 * self._timeout:g} s, found more: download it and add the file"
-                        )
+                body = LimitedBody(response.headers.get("content-encoding"), MAX_DOCUMENT_BYTES)
+                for chunk in response.iter_raw():
+                    if not body.feed(chunk):
+                        break
+                if body.is_cut:
+                    raise SourceError(
+                        f"{where}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: "
+                        "download it and add the file"
+                    )
+                self._spend_bytes(len(body.content), where)
                 if url == self.root:
                     self.root = str(response.url)
-            return parse_document(body.decode("utf-8-sig"), where)
+            return self._parse(body.content.decode("utf-8-sig"), where)
+        except PrivateAddress as error:
+            raise SourceError(f"{where}: {error}") from None
         except httpx.TimeoutException:
-            raise SourceError(f"{where}: expected an answer within {self._timeout:g} s, found none") from None
+            raise SourceError(
+                f"{where}: expected an answer within {self._timeout:g} s, and all documents within "
+                f"{TOTAL_TIMEOUTS * self._timeout:g} s, found none"
+            ) from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise SourceError(f"{where}: expected a readable document, found: {reason[:200]}") from None
@@ -116,6 +148,10 @@ class Library:
 
     def _target(self, ref: str, base: str, hops: int) -> tuple[Any, str]:
         target, _, fragment = ref.partition("#")
+        pointer = unquote(fragment)
+        self._steps_left -= 1 + pointer.count("/") + len(ref) // 100
+        if self._steps_left < 0:  # references inside pointers can double at each step
+            raise SourceError(f"{shown(self.root)}: following its references takes too long: write them out")
         try:
             location = self._beside(base, target) if target else base
             node = self._open(location)
@@ -123,7 +159,6 @@ class Library:
             raise BadEntry(f"$ref {found(ref)}: {error}") from None
         except ValueError as error:
             raise BadEntry(f"expected the name of a document in $ref {found(ref)}, found: {error}") from None
-        pointer = unquote(fragment)
         if pointer and not pointer.startswith("/"):
             raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {found(ref)}")
         for raw in pointer.split("/")[1:]:
@@ -156,12 +191,9 @@ class Library:
         return url
 
 
-def _load(path: Path) -> Any:
-    if path.is_file() and path.stat().st_size > MAX_DOCUMENT_BYTES:
-        raise SourceError(f"{path}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: split the document")
-    if not path.is_file():
-        raise SourceError(f"{path}: expected a file, found none: check the name")
-    return load_document(path)
+def is_remote(locator: str) -> bool:
+    """Whether a locator names a document that somebody else may change."""
+    return locator.lower().startswith(("http://", "https://"))
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
@@ -171,7 +203,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def shown(locator: str) -> str:
     """`locator` for messages: a URL without credentials and query."""
-    if not locator.startswith(("http://", "https://")):
+    if not is_remote(locator):
         return locator
     return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", locator, flags=re.DOTALL)
 

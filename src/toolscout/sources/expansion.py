@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from toolscout.errors import BadEntry
-from toolscout.sources.documents import MAX_CHAIN, Library, found
+from toolscout.errors import BadEntry, SourceError
+from toolscout.sources.documents import MAX_CHAIN, Library, found, shown
 from toolscout.types import clean
 
 __all__ = ["Detail", "Schemas", "TooLarge", "brief"]
 
 SHORT: Final = 200
 MAX_ENUM: Final = 200
+MAX_EXPANSION_CHARS: Final = 100_000_000  # about a minute; of all attempts at all schemas of a document together
 _TEXTS: Final = frozenset(["title", "description", "format", "pattern", "contentEncoding", "contentMediaType"])
 _VALUES: Final = frozenset(
     {"default", "enum", "const", "nullable", "readOnly", "writeOnly", "deprecated", "multipleOf", "uniqueItems"}
@@ -53,6 +54,7 @@ class Schemas:
         self._library = library
         self._memo: dict[tuple[int, Detail, str, int], tuple[Any, Any]] = {}
         self._left = 0
+        self._total_left = MAX_EXPANSION_CHARS
         self._hidden = ""
         self._brief = False
 
@@ -76,11 +78,11 @@ class Schemas:
             self._left, self._hidden, self._brief = size, hidden, detail.brief
             try:
                 self._memo[key] = node, self._expand(node, base, detail.depth, frozenset())
-            except TooLarge as error:
-                self._memo[key] = node, error
+            except TooLarge:
+                self._memo[key] = node, TooLarge
         found = self._memo[key][1]
-        if isinstance(found, TooLarge):
-            raise found
+        if found is TooLarge:
+            raise TooLarge
         return found
 
     def _expand(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
@@ -96,6 +98,7 @@ class Schemas:
         if len(outer) > MAX_CHAIN:
             raise BadEntry(f"expected at most {MAX_CHAIN} levels of references, found more")
         self._spend(10)
+        self._charge(len(node))
         ref = node.get("$ref")
         if id(node) in outer:
             return {
@@ -173,9 +176,23 @@ class Schemas:
         return schema
 
     def _spend(self, size: int) -> None:
+        self._charge(size)
         self._left -= size
         if self._left < 0:
             raise TooLarge
+
+    def _charge(self, size: int) -> None:
+        """Count work that does not end up in a schema.
+
+        Raises:
+            SourceError: a document asks for more than anybody waits for.
+        """
+        self._total_left -= size
+        if self._total_left < 0:
+            raise SourceError(
+                f"{shown(self._library.root)}: its schemas are too large once their references are written out: "
+                "split the document"
+            )
 
 
 def _kept(key: Any, value: Any, depth: int) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from toolscout.errors import SourceError
+from toolscout.privacy.credentials import looks_secret
+from toolscout.privacy.trusted_folders import MCP_CONFIGURATIONS
 from toolscout.sources import load_document
 
 __all__ = [
@@ -25,6 +28,8 @@ __all__ = [
     "show_url",
 ]
 
+_log = logging.getLogger("toolscout.sources.mcp_config")
+PLAIN_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 Transport = Literal["stdio", "http", "sse"]
 _TRANSPORTS: Final[Mapping[str, Transport]] = {
     "stdio": "stdio", "http": "http", "streamablehttp": "http", "sse": "sse",
@@ -42,6 +47,7 @@ class Server:
         transport: stdio has `command`, `args`, `env`, `cwd`; http and sse have `url` and `headers`.
         timeout: seconds it may take to start and to list its tools, or None for the setting `mcp_timeout`.
         secrets: filled by `resolve`: what `redact` takes out of messages.
+        credentials: filled by `resolve`: those of them that are covered in whatever the server sends.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Server:
     timeout: float | None = None
     disabled: bool = False
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    credentials: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 # --- files ---
@@ -146,14 +153,19 @@ def _seconds(value: object) -> float | None:
     return value / 1000 if value >= 1000 else float(value)  # several editors count in milliseconds
 
 
-def discover(*, home: Path | None = None, cwd: Path | None = None) -> list[Path]:
-    """The MCP configuration files in the usual places of editors and agents that name at least one server.
+def discover(
+    *, home: Path | None = None, cwd: Path | None = None, trusted: Callable[[Path, str], bool] | None = None
+) -> list[Path]:
+    """Find the MCP configuration files in the usual places of editors and agents that name at least one server.
 
-    A file in such a place that cannot be read is listed too, so that reading it says why.
+    A file in such a place that cannot be read is listed too, so that reading it says why. Files of the project may
+    have come with a repository, and reading them starts programs: they are left out, with a warning, until the user
+    trusts the folder.
 
     Args:
         home: by default the home folder.
         cwd: the project; by default the working directory.
+        trusted: (folder, name of a file below it) → whether the user trusts that file; None: all.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
     found: list[Path] = []
@@ -165,11 +177,22 @@ def discover(*, home: Path | None = None, cwd: Path | None = None) -> list[Path]
             user / "settings.json",
             user / "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ]
-    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json", cwd / ".mcp.json"]
-    for folder in (home, cwd):
-        found += [folder / ".cursor/mcp.json", folder / ".gemini/settings.json"]
-    found += [cwd / ".vscode/mcp.json", cwd / ".vscode/settings.json"]
-    return [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
+    found += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
+    usable = [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+    for name in MCP_CONFIGURATIONS:
+        path = cwd / name
+        if path in usable or not path.is_file() or not _names_servers(path):
+            continue
+        if trusted is None or trusted(cwd, name):
+            usable.append(path)
+        else:
+            _log.warning(
+                "toolscout: %s was not read, because you do not trust its folder. To trust it, run  toolscout trust %s",
+                path,
+                shlex.quote(str(cwd)),
+            )
+    return usable
 
 
 def _names_servers(path: Path) -> bool:
@@ -269,6 +292,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         SourceError: naming a variable that is not set, or what is wrong with the URL; never showing a value.
     """
     secrets: set[str] = set()
+    credentials: set[str] = set()
 
     def value(match: re.Match[str]) -> str:
         reference, has_default, default = match[1].partition(":-")
@@ -288,6 +312,8 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         if found is None:
             raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
         secrets.add(found)
+        if looks_secret(variable, found):
+            credentials.add(found)
         return found
 
     def fill(text: str) -> str:
@@ -297,8 +323,13 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
     headers = {key: fill(item) for key, item in server.headers.items()}
     url = fill(server.url)
     secrets.update(env.values(), headers.values(), (item.rpartition(" ")[2] for item in headers.values()))
+    for key, item in (*env.items(), *headers.items()):
+        if looks_secret(key, item) and key.lower() not in PLAIN_HEADERS:
+            credentials |= {item, item.rpartition(" ")[2]}
     if server.transport != "stdio":
-        secrets.update(_check_url(url))
+        in_url = _check_url(url)
+        secrets.update(in_url)
+        credentials |= in_url
     return dataclasses.replace(
         server,
         command=str(Path(fill(server.command)).expanduser()),
@@ -308,6 +339,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         url=url,
         headers=headers,
         secrets=frozenset(secrets | {quote(secret, safe="") for secret in secrets}),
+        credentials=frozenset(credentials),
     )
 
 

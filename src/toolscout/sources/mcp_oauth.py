@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from toolscout.errors import SourceError
 from toolscout.sources.mcp_config import Server
+from toolscout.sources.mcp_guard import is_private, origin_of
 
 if TYPE_CHECKING:
     from anyio.abc import Listener, SocketStream
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
 
-__all__ = ["TokenFile", "interactive", "open_browser", "sign_in_hint", "signing_in"]
+__all__ = ["TokenFile", "approve_origin", "interactive", "open_browser", "sign_in_hint", "signing_in"]
 
 PATIENCE: Final = 300.0
 _PAGE: Final = (
@@ -100,6 +101,24 @@ class TokenFile:
         provider.context.token_expiry_time = expires if isinstance(expires, (int, float)) else None
         provider.context.oauth_metadata = self._parse(OAuthMetadata, "metadata")
 
+    def secrets(self) -> frozenset[str]:
+        """The tokens and the client's secret: what nobody else may read."""
+        found = [self.values.get("tokens"), self.values.get("client")]
+        keys = ("access_token", "refresh_token", "client_secret", "registration_access_token")
+        values = [part.get(key) for part in found if isinstance(part, dict) for key in keys]
+        return frozenset(value for value in values if isinstance(value, str))
+
+    def origins(self) -> set[str]:
+        """Where requests may go apart from the server: what a person has approved, and where they have signed in."""
+        kept, metadata = self.values.get("origins"), self.values.get("metadata")
+        found = {each for each in kept if isinstance(each, str)} if isinstance(kept, list) else set()
+        endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
+        return found | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
+
+    def add_origin(self, origin: str) -> None:
+        """Remember that requests may go to `origin`."""
+        self._save(origins=sorted(self.origins() | {origin}))
+
     def port(self) -> int:
         """The loopback port that the authorization server knows us by; 0 if none."""
         try:
@@ -127,15 +146,52 @@ class TokenFile:
         os.replace(temporary, self.path)
 
 
+def ask_person(question: str) -> bool:
+    """Ask whoever sits at the terminal; no answer is a no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().casefold() in ("y", "yes")
+
+
+async def approve_origin(
+    server: Server,
+    tokens: TokenFile,
+    person: bool,
+    unhurried: Callable[[], AbstractContextManager[None]],
+    origin: str,
+) -> bool:
+    """Whether a request on behalf of `server` may go to another origin than the server's.
+
+    A server names the place where one signs in, so it could name any: it is asked only if a person has approved it. A
+    server out in the world may not name a place on this machine or in its networks at all.
+    """
+    import anyio.to_thread
+
+    if origin in tokens.origins():
+        return True
+    if not person:
+        return False
+    if await anyio.to_thread.run_sync(is_private, origin):
+        home_is_private = await anyio.to_thread.run_sync(is_private, origin_of(server.url))
+        if not home_is_private:
+            return False
+    question = f"{server.name}: this server sends you to {origin} to sign in. Is that right?"
+    with unhurried():
+        approved = await anyio.to_thread.run_sync(ask_person, question, abandon_on_cancel=True)
+    if approved:
+        tokens.add_origin(origin)
+    return approved
+
+
 @asynccontextmanager
 async def signing_in(
-    server: Server, *, home: Path, person: bool, unhurried: Callable[[], AbstractContextManager[None]]
+    server: Server, storage: TokenFile, *, person: bool, unhurried: Callable[[], AbstractContextManager[None]]
 ) -> AsyncIterator[Auth | None]:
     """What an HTTP client needs to sign in to `server`, or None if it cannot.
 
     Args:
         server: a resolved one with a URL.
-        home: toolscout's folder; tokens live in its subfolder `oauth`.
+        storage: the server's tokens.
         person: whether somebody can be asked; otherwise only stored tokens are used and renewed.
         unhurried: stops the clock while the person is busy.
     """
@@ -144,7 +200,6 @@ async def signing_in(
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
-    storage = TokenFile(home, server.url)
     if not person and "tokens" not in storage.values:
         yield None
         return

@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from toolscout.config import Settings
 from toolscout.errors import SourceError, UserError, require
+from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
-from toolscout.sources.mcp_oauth import sign_in_hint, signing_in
-from toolscout.sources.mcp_wire import PAGE, Wire, tapped
+from toolscout.sources.mcp_guard import Guard
+from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
+from toolscout.sources.mcp_oauth import TokenFile, approve_origin, sign_in_hint, signing_in
+from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
+from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tapped
 
 if TYPE_CHECKING:
     import anyio
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "connect"]
 
 MAX_PAGES: Final = 1000
-MAX_EVENT: Final = 64 * 2**20
+STDERR_END_S: Final = 0.5
 INHERITED: Final = (
     "LANG", "LC_ALL", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -40,13 +46,16 @@ class Connection:
     Attributes:
         client: the SDK's client, for calls.
         about: name and version as the server gives them.
+        cover: covers the credentials that the server was given.
     """
 
     def __init__(self, client: Client, watch: _Watch) -> None:
         self.client = client
         self._watch = watch
+        self.cover = watch.cover
         info = client.server_info
-        self.about: dict[str, str] = {"name": info.name, "version": info.version} if info else {}
+        about = {"name": info.name, "version": info.version} if info else {}
+        self.about: dict[str, str] = self.cover.value(about)
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Every tool of the server as it was sent, unchecked; `build_tool` is what checks.
@@ -54,8 +63,10 @@ class Connection:
         It may take what opening has left of the server's timeout; later listings may take all of it; one that is not
         `timed` may take as long as whoever asks waits.
 
+        Credentials that the server was given are covered in it.
+
         Raises:
-            SourceError: if there are more than `limit` tools, or no answer, or one that is not MCP.
+            SourceError: if there are more than `limit` tools or 32 MiB of them, or no answer, or one that is not MCP.
         """
         from mcp.shared.exceptions import MCPError
         from mcp_types import METHOD_NOT_FOUND
@@ -63,6 +74,7 @@ class Connection:
         tools: list[Any] = []
         cursors: set[str] = set()
         cursor: str | None = None
+        size = 0
         with self._watch.running("its list of tools") if timed else nullcontext():
             for _ in range(MAX_PAGES):
                 try:
@@ -74,6 +86,14 @@ class Connection:
                 found, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
                 if not isinstance(found, list):
                     raise SourceError("expected a list of tools, found something else")
+                encoded = _encode_page(found)
+                size += len(encoded)
+                if size > MAX_LIST_BYTES:
+                    raise SourceError(
+                        f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
+                    )
+                if self.cover.finds(encoded):
+                    found = self.cover.value(found)
                 tools += found
                 if len(tools) > limit:
                     raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
@@ -83,6 +103,13 @@ class Connection:
                     raise SourceError("expected a new nextCursor on each page, found an old one or no text")
                 cursors.add(cursor)
         raise SourceError(f"expected a list of tools that ends, found more than {MAX_PAGES:,} pages")
+
+
+def _encode_page(tools: list[Any]) -> str:
+    try:
+        return msgspec.json.encode(tools).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return repr(tools)  # lone surrogates, numbers beyond 64 bits
 
 
 @asynccontextmanager
@@ -142,6 +169,21 @@ class _Watch:
         self.status = 0
         self.stderr = b""
         self.wire = Wire()
+        self.tokens: TokenFile | None = None
+        self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()
+
+    @property
+    def cover(self) -> Cover:
+        """Covers what the server was given, tokens that were renewed meanwhile too."""
+        values = self.server.credentials | find_environment_credentials()
+        values |= self.tokens.secrets() if self.tokens else frozenset()
+        if values != self._cover[0]:
+            self._cover = values, Cover(values)
+        return self._cover[1]
+
+    def keep_stderr(self, chunk: bytes) -> None:
+        """Keep the end of what a server writes to stderr."""
+        self.stderr = (self.stderr + chunk)[-STDERR_KEPT_BYTES:]
 
     @contextmanager
     def running(self, awaited: str) -> Iterator[None]:
@@ -187,6 +229,11 @@ class _Watch:
         server, words = self.server, " ".join(str(error).split())[:200]
         if self.scope.cancel_called:
             return self.late()
+        if find_refusal(words):
+            return self._sentence(
+                f"expected {self.awaited} of at most {MAX_MESSAGE_BYTES // 2**20} MiB, uncompressed; "
+                f"{find_refusal(words)}"
+            )
         if isinstance(error, UserError):
             return self._sentence(str(error))
         if isinstance(error, HTTPStatusError):
@@ -194,6 +241,8 @@ class _Watch:
         if server.transport != "stdio" and self.status >= 400:
             return self._sentence(*self._refused(words if isinstance(error, MCPError) else ""))
         if isinstance(error, MCPError):
+            if self.wire.questions > MAX_OPEN_QUESTIONS:
+                return self._sentence(f"expected {self.awaited}, found questions without end instead")
             if self.wire.gave_up:
                 return self._sentence(f"expected {self.awaited}, found something else on its standard output")
             if error.code == CONNECTION_CLOSED and words == "Connection closed":
@@ -225,7 +274,7 @@ class _Watch:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         hint += f"; the last line it wrote to stderr is {last[:200]!r}" if last else ""
         text = f"{what}{hint}{': ' if action else ''}{action}"
-        return SourceError(f"{self.server.name}: {redact(text, self.server.secrets)}")
+        return SourceError(f"{self.server.name}: {self.cover.text(redact(text, self.server.secrets))}")
 
 
 def _quiet() -> None:
@@ -260,17 +309,17 @@ async def _transport(server: Server, watch: _Watch, settings: Settings, person: 
 
     address = urlsplit(server.url)
 
-    async def note(response: httpx2.Response) -> None:
+    def note(response: httpx2.Response) -> None:
         if response.request.method == "POST" and response.request.url.path == address.path:
             watch.status = response.status_code
 
-    signing = signing_in(server, home=settings.home, person=person, unhurried=watch.stopped)
+    tokens = TokenFile(settings.home, server.url)
+    watch.tokens = tokens
+    signing = signing_in(server, tokens, person=person, unhurried=watch.stopped)
+    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.stopped), note)
     async with nullcontext() if _signed(server) else signing as auth:
         client = httpx2.AsyncClient(
-            headers=dict(server.headers),
-            auth=auth,
-            timeout=httpx2.Timeout(30, read=300),
-            event_hooks={"response": [note]},
+            headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
         )
         if server.transport == "sse":
             async with sse_client(server.url, httpx_client_factory=lambda *_, **__: client) as streams:
@@ -278,7 +327,7 @@ async def _transport(server: Server, watch: _Watch, settings: Settings, person: 
         else:
             async with (
                 client,
-                streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_EVENT) as streams,
+                streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
             ):
                 yield streams
 
@@ -289,29 +338,19 @@ def _signed(server: Server) -> bool:
 
 @asynccontextmanager
 async def _stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
-    from mcp import StdioServerParameters
-    from mcp.client.stdio import stdio_client
+    from mcp.client.stdio import get_default_environment
 
-    parameters = StdioServerParameters(
-        command=server.command,
-        args=list(server.args),
-        env={**{key: os.environ[key] for key in INHERITED if key in os.environ}, **server.env},
-        cwd=server.cwd or None,
-        encoding_error_handler="replace",
-    )
+    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
     reading, writing = os.pipe()
-    drain = threading.Thread(target=_drain, args=(reading, watch), daemon=True)
-    drain.start()
+    drain = drain_stderr(reading, watch.keep_stderr)
     try:
         with os.fdopen(writing, "w") as errors:
-            async with stdio_client(parameters, errlog=errors) as streams:
+            async with open_stdio(
+                [server.command, *server.args],
+                env={**get_default_environment(), **inherited, **server.env},
+                cwd=server.cwd or None,
+                errors=errors,
+            ) as streams:
                 yield streams
     finally:
-        drain.join(0.5)  # it ends with the last process that holds the other end
-
-
-def _drain(descriptor: int, watch: _Watch) -> None:
-    """Keep the end of what a server writes to stderr."""
-    with os.fdopen(descriptor, "rb", buffering=0) as stream:
-        while chunk := stream.read(65536):
-            watch.stderr = (watch.stderr + chunk)[-4096:]
+        drain.join(STDERR_END_S)  # it ends with the last process that holds the other end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Problem, Reading, build_tool, collect, source_name
 from toolscout.sources.documents import Library, found, shown
 from toolscout.sources.expansion import Detail, Schemas, TooLarge, brief
+from toolscout.sources.wire_limits import is_reserved_header
 from toolscout.types import Hints, Tool, clean
 
 __all__ = ["read"]
@@ -25,6 +27,10 @@ METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "t
 AIM_PARAMETERS_BYTES: Final = 32_000
 MAX_PARAMETERS_BYTES: Final = 96_000
 MAX_RETURNS_BYTES: Final = 8_000
+MAX_TOOLS_BYTES: Final = 200_000_000  # of all tools of a document together
+MAX_ID_CHARS: Final = 500
+MAX_PATH_CHARS: Final = 5_000
+MAX_ENTRIES: Final = 1_000  # of one list of an operation: parameters, tags, servers, security, responses
 DETAILS: Final = (Detail(8), *(Detail(depth, brief=True) for depth in (8, 6, 5, 4, 3, 2, 1, 0)))
 _HINTS: Final = {
     **dict.fromkeys(("get", "head", "options"), Hints(read_only=True, destructive=False)),
@@ -54,14 +60,15 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     those that it has credentials for).
 
     Args:
-        locator: a file, or an http(s) URL; redirects are followed; at most 50 MB.
+        locator: a file, or an http(s) URL; redirects are followed; at most 50 MB. Of a URL, only public addresses
+            are asked, its own host if the user typed a local one, and those of the setting `private_hosts`.
         name: the source's name; by default the document's title in lower case, or the file's stem.
-        settings: `http_timeout` in seconds; `max_tools`, the most operations.
+        settings: `http_timeout` in seconds; `max_tools`, the most operations; `private_hosts`.
 
     Raises:
         SourceError: the document cannot be fetched or parsed, is no OpenAPI, or holds no usable operation.
     """
-    with Library(locator, settings.http_timeout) as library:
+    with Library(locator, settings.http_timeout, settings.private_hosts) as library:
         document, where = library.open_root(), shown(locator)
         if not isinstance(document, Mapping) or not ("openapi" in document or "swagger" in document):
             raise SourceError(f"{where}: expected an OpenAPI document ('openapi' or 'swagger' at the top), found none")
@@ -88,8 +95,13 @@ class _Operation(NamedTuple):
         return f"{self.method.upper()} {self.path}"
 
     @property
+    def own_name(self) -> str:
+        name = self.node.get("operationId")  # one that is far too long counts as none
+        return _text(name) if isinstance(name, str) and len(name) <= MAX_ID_CHARS else ""
+
+    @property
     def own_id(self) -> str:
-        return re.sub(r"\s+", "-", _text(self.node.get("operationId")))
+        return re.sub(r"\s+", "-", self.own_name)
 
 
 class _Input(NamedTuple):
@@ -115,14 +127,15 @@ class _Api:
         self._swagger = "openapi" not in document
         self._schemas = Schemas(library)
         self._problems: list[Problem] = []
+        self._bytes_left = MAX_TOOLS_BYTES
 
     def reading(self, source: str) -> Reading:
         """Everything usable in the document, as tools of `source`."""
         where = shown(self._library.root)
-        operations = list(self._operations())
+        operations = list(itertools.islice(self._operations(), self._max_tools + 1))
         if len(operations) > self._max_tools:
             raise SourceError(
-                f"{where}: expected at most {self._max_tools:,} operations, found {len(operations):,}: "
+                f"{where}: expected at most {self._max_tools:,} operations, found more: "
                 "raise max_tools to read them all"
             )
         ids = Counter(operation.own_id for operation in operations)
@@ -142,6 +155,11 @@ class _Api:
         paths, base = self._library.follow(self._document.get("paths"), self._library.root)
         for key, value in paths.items() if isinstance(paths, Mapping) else ():
             if str(key).startswith("x-"):
+                continue
+            if len(str(key)) > MAX_PATH_CHARS:
+                self._problems.append(
+                    Problem(str(key)[:60], f"expected a path of at most {MAX_PATH_CHARS:,} characters")
+                )
                 continue
             path = "/" + str(clean(str(key))).strip().lstrip("/")
             item, item_base = self._object("a path item", value, base, entry=path) or ({}, base)
@@ -180,10 +198,11 @@ class _Api:
             "deprecated": node.get("deprecated") is True,
         }
         tags = [tag.strip() for tag in _list(node.get("tags")) if isinstance(tag, str) and tag.strip()]
-        return build_tool(
+        tool = build_tool(
             source,
             raw_id,
-            name=_text(node.get("operationId")) or re.sub(r"\W+", "_", operation.entry).strip("_").lower(),
+            name=(operation.own_id and _text(node.get("operationId")))
+            or re.sub(r"\W+", "_", operation.entry).strip("_").lower(),
             description=_description(node, operation.item),
             parameters=parameters,
             path=[self._title, *tags[:1]],
@@ -194,6 +213,13 @@ class _Api:
             callable=re.match(r"https?://[^/{}]+[^{}]*$", server) is not None,
             meta={key: value for key, value in meta.items() if value or key == "in"},
         )
+        self._bytes_left -= len(msgspec.json.encode(tool))
+        if self._bytes_left < 0:
+            raise SourceError(
+                f"{shown(self._library.root)}: its tools are larger than {MAX_TOOLS_BYTES / 1e6:g} MB once their "
+                "references are written out: split the document"
+            )
+        return tool
 
     # --- what goes in ---
 
@@ -204,13 +230,19 @@ class _Api:
             listed, where = self._library.follow(holder.get("parameters"), base)
             if listed is not None and not isinstance(listed, list):
                 raise BadEntry(f"expected a list as parameters, found {found(listed)}")
+            if listed is not None and len(listed) > MAX_ENTRIES:
+                raise BadEntry(f"expected at most {MAX_ENTRIES:,} parameters, found more")
             for entry in listed or ():
                 one = _input(*self._library.follow(entry, where))
                 inputs[one.name, one.place] = one
         for name in _HOLE.findall(operation.path):
             inputs.setdefault((name, "path"), _Input(name, "path", {"type": "string"}, operation.base, required=True))
         reserved = set() if self._swagger else {"accept", "content-type", "authorization"}
-        return [one for one in inputs.values() if one.place != "header" or one.name.lower() not in reserved]
+        return [
+            one
+            for one in inputs.values()
+            if one.place != "header" or not (one.name.lower() in reserved or is_reserved_header(one.name))
+        ]
 
     def _fields_body(self, operation: _Operation, fields: list[_Input]) -> tuple[_Input, str]:
         """The body of Swagger 2.0 (a parameter in body, or several in formData) as one input, and its content type."""
@@ -305,7 +337,8 @@ class _Api:
 
     def _answer(self, operation: _Operation) -> Any:
         responses, base = self._library.follow(operation.node.get("responses"), operation.base)
-        good = [code for code in responses if str(code).startswith("2")] if isinstance(responses, Mapping) else []
+        codes = itertools.islice(responses, MAX_ENTRIES) if isinstance(responses, Mapping) else ()
+        good = [code for code in codes if str(code).startswith("2")]
         if not good:
             return None
         node, base = self._library.follow(responses[good[0]], base)
@@ -327,8 +360,9 @@ class _Api:
             server = self._swagger_server(operation.node)
         else:
             holders = (operation.node, operation.item, self._document)
-            listed = [one for holder in holders for one in _list(holder.get("servers")) if isinstance(one, Mapping)]
-            server = _filled(listed[0]) if listed else ""
+            listed = (one for holder in holders for one in _list(holder.get("servers")) if isinstance(one, Mapping))
+            first = next(listed, None)
+            server = _filled(first) if first is not None else ""
         try:
             server = urljoin(shown(self._library.root), server or "/") if self._library.remote else server
         except ValueError:
@@ -347,7 +381,8 @@ class _Api:
 
     def _security(self, required: Any) -> dict[str, Any]:
         """Names of the security schemes asked for, and what kinds they are; never a credential."""
-        names = [str(name) for one in _list(required) if isinstance(one, Mapping) for name in one]
+        listed = (str(name) for one in _list(required) if isinstance(one, Mapping) for name in one)
+        names = list(itertools.islice(listed, MAX_ENTRIES))
         components = self._document.get("components")
         known = components.get("securitySchemes") if isinstance(components, Mapping) else None
         known = self._document.get("securityDefinitions") if self._swagger else known
@@ -398,7 +433,7 @@ def _media(content: Mapping[Any, Any]) -> tuple[str, Any]:
         kind = str(media).partition(";")[0].strip().lower()
         return 0 if kind == "application/json" else 1 if kind.endswith("json") else 2 if kind in _FORMS else 3
 
-    media = min(content, key=rank)
+    media = min(itertools.islice(content, MAX_ENTRIES), key=rank)
     schema = content[media].get("schema") if isinstance(content[media], Mapping) else None
     return str(media), {} if schema is None else schema
 
@@ -430,4 +465,4 @@ def _text(value: Any) -> str:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return value[:MAX_ENTRIES] if isinstance(value, list) else []

@@ -17,7 +17,7 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import Reading, build_tool, collect, load_document, refuse_bombs, source_name
+from toolscout.sources import Reading, build_tool, collect, load_document, source_name
 from toolscout.sources.callables import from_callable, guarded
 from toolscout.types import MAX_DEPTH, Hints, Tool
 
@@ -64,7 +64,6 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         values: Iterable[tuple[str, Any]] = json_lines(path)
     else:
         document = load_document(path)
-        refuse_bombs(document, locator)
         values = [("", document)]
     reading = collect(source, "schemas", (found for where, value in values for found in _entries(source, value, where)))
     if reading.problems and not reading.tools:

@@ -48,7 +48,7 @@ def anatomy_command(
     from toolscout.checks.results import ANATOMY, write_json
     from toolscout.lab.anatomy import cost, fitted, geometry, intents
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.machine import commit, machine, versions
+    from toolscout.lab.machine import provenance
     from toolscout.sources.folder import read_tools
 
     settings = load_settings(home=(ctx.obj or {}).get("home"))
@@ -70,7 +70,7 @@ def anatomy_command(
             say("what a query's vector is put together of")
             result["intents"] = intents(model, dataset, seed)
         result["geometry"] = geometry(dataset, tools, used, vectors=vectors, seed=seed, say=say)
-    result |= {"versions": versions("scikit-learn"), "commit": commit(), "machine": machine()}
+    result |= provenance("scikit-learn")
     path = Path(out) / dataset.name / f"{slug(recipe, used.name)}{ANATOMY}"
     write_json(path, result)
     written = [path, *_draw(result, path)]

@@ -34,6 +34,11 @@ out_option = click.option("--out", default="benchmarks/results", show_default=Tr
 @set_option
 @click.option("--resume", is_flag=True, help="Keep results of the same job that are there already.")
 @click.option("--force", is_flag=True, help="Overwrite a result of the same label and other settings.")
+@click.option(
+    "--allow-dirty",
+    is_flag=True,
+    help="Write into the repository though its code has changes that are not committed; the result says so.",
+)
 @data_option
 @out_option
 @json_option
@@ -53,6 +58,7 @@ def bench_command(
     pairs: tuple[str, ...],
     resume: bool,
     force: bool,
+    allow_dirty: bool,
     data: str | None,
     out: str,
     as_json: bool,
@@ -64,11 +70,13 @@ def bench_command(
     from toolscout.dataset import Dataset, NoTool
     from toolscout.lab import transfer
     from toolscout.lab.bench import Job, label_of, load_dataset, run
+    from toolscout.lab.machine import refuse_dirty
 
     if bool(train_on) != bool(test_on) or not (train_on or names):
         raise click.UsageError("expected DATASETs, or --train-on with --test-on")
     if label and len(recipe_names) > 1:
         raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
+    refuse_dirty(Path(out), allow=allow_dirty)
     root = root_of(data)
     source = load_dataset(train_on, root) if train_on else None
     suffix = f"-from-{source.name.replace('/', '-')}" if source else ""
@@ -100,13 +108,14 @@ def bench_command(
             failures.append(": ".join((*what, str(error))))
 
     with progress("measuring") as say:
+        how: dict[str, Any] = {"resume": resume, "force": force, "allow_dirty": allow_dirty, "say": say}
         datasets: list[Dataset] = []
         for name in dict.fromkeys((*test_on, *names)):
             with named(name):
                 datasets.append(load_dataset(name, root))
         for dataset, recipe in product(datasets, recipe_names) if source is None else ():
             with named(dataset.name, recipe):
-                results.append(run(job(dataset, recipe), resume=resume, force=force, say=say).result)
+                results.append(run(job(dataset, recipe), **how).result)
         for recipe in recipe_names if source and datasets else ():
             planned: list[Job] = []
             with named(recipe):
@@ -114,7 +123,7 @@ def bench_command(
                 planned = transfer.jobs(job(source, recipe), datasets)
             for number, each in enumerate(planned):
                 with named(each.dataset.name, recipe):
-                    results.append(run(each, resume=resume, force=force, shelved=number > 0, say=say).result)
+                    results.append(run(each, shelved=number > 0, **how).result)
     if as_json:
         print_json(results)
     elif results:

@@ -1,0 +1,89 @@
+"""Which test sets were not new to what is measured on them: tools that the encoder has read, gold sets of train.
+
+The bundled encoder was distilled over the texts of the corpora that its manifest names. A tool of a set counts as read
+if the same tool (its name without its path, and its description, both without case, marks and spaces) is in one of
+them; sets whose own corpus was read count as a whole. Of sets with train it is counted how many test queries need a set
+of tools that some training query needs, exactly.
+
+    python benchmarks/contamination.py [--data ROOT]       writes benchmarks/results/contamination.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolscout.checks.results import TRAINED, UNTRAINED
+from toolscout.dataset import Dataset
+from toolscout.encoders.static import BUNDLED
+from toolscout.lab.bench import load_dataset
+from toolscout.lab.machine import provenance
+from toolscout.sources.folder import read_tools
+from toolscout.types import Tool
+
+
+def normalise(text: str) -> str:
+    """Letters and digits in lower case, nothing else."""
+    return re.sub(r"[\W_]+", "", text.lower())
+
+
+def find_keys(tools: Iterable[Tool]) -> set[tuple[str, str]]:
+    """(name, description) of each tool, normalised."""
+    return {(normalise(tool.name), normalise(tool.description)) for tool in tools}
+
+
+def count_read_tools(root: Path, corpora: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Of each set: its tools, and how many the encoder has read, by name and description, and by description alone."""
+    read: set[tuple[str, str]] = set()
+    for name in corpora:
+        read |= find_keys(read_tools(root / name, "d").tools)
+    texts = {text for _, text in read if len(text) > 20}  # shorter ones are alike by chance
+    counts = {}
+    for name in (*TRAINED, *UNTRAINED):
+        tools = [(normalise(tool.name), normalise(tool.description)) for tool in read_tools(root / name, "d").tools]
+        counts[name] = {
+            "tools": len(tools),
+            "same_name_and_description": sum(key in read for key in tools),
+            "same_description": sum(key[1] in texts for key in tools),
+            "corpus_was_read": name in corpora,
+        }
+    return counts
+
+
+def count_repeated_gold(dataset: Dataset) -> dict[str, int]:
+    """How many sets train has, how many test queries there are, and how many of these need a set of train."""
+    train = {frozenset(gold) for gold in dataset.split("train").values()}
+    test = [frozenset(gold) for gold in dataset.split("test").values()]
+    return {"train_sets": len(train), "test": len(test), "test_in_train": sum(gold in train for gold in test)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOOLSCOUT_DATA"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "contamination.json")
+    given = parser.parse_args()
+    if given.data is None:
+        sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
+    manifest = json.loads((BUNDLED / "manifest.json").read_text())
+    found = {
+        "encoder": manifest["fingerprint"],
+        "read": sorted(manifest["corpora"]),
+        "tools": count_read_tools(Path(given.data), manifest["corpora"]),
+        "gold": {name: count_repeated_gold(load_dataset(name, Path(given.data))) for name in TRAINED},
+        **provenance(),
+    }
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    for name, counts in found["tools"].items():
+        click.echo(f"{name}: {counts} {found['gold'].get(name, '')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""A token bucket for each caller: it bounds how often one caller may ask, and lets short bursts through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+__all__ = ["Buckets"]
+
+KEPT: Final = 10_000  # callers whose buckets are kept at most
+
+
+class Buckets:
+    """One bucket a caller: it holds the queries of ten seconds, and fills at the rate."""
+
+    def __init__(self, rate: float | None) -> None:
+        self.rate = rate
+        self._held: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
+        self._lock = threading.Lock()
+
+    def take(self, caller: str, cost: float = 1.0) -> float:
+        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds after which there are enough.
+
+        What costs more than a full bucket is let through when the bucket is full, and leaves it in debt.
+        """
+        if self.rate is None:
+            return 0.0
+        full, now = max(1.0, self.rate * 10), time.monotonic()
+        with self._lock:
+            tokens, since = self._held.pop(caller, (full, now))
+            tokens = min(full, tokens + (now - since) * self.rate)
+            needed = min(cost, full)
+            enough = tokens >= needed
+            self._held[caller] = (tokens - cost if enough else tokens, now)  # last: used most lately
+            if len(self._held) > KEPT:
+                del self._held[next(iter(self._held))]
+        return 0.0 if enough else (needed - tokens) / self.rate

@@ -1,0 +1,112 @@
+"""Characters that nobody sees: what shows nothing and joins nothing is found, and taken out of what a model reads."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+__all__ = ["find_invisible", "quote", "sanitise", "spelled_out"]
+
+_CONTROLS: Final = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+_BIDI: Final = "\u202a-\u202e\u2066-\u2069"
+_MARKS: Final = "\u200e\u200f\u061c"
+_ZERO: Final = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+)
+_JOINERS: Final = "\u200c\u200d"
+_VARIANTS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_TAGS: Final = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
+_UNSEEN: Final = re.compile(f"[{_CONTROLS}{_BIDI}{_MARKS}{_ZERO}{_JOINERS}{_VARIANTS}{_TAGS}]+")
+_FLAG: Final = re.compile("(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
+_OVERRIDES: Final = frozenset("\u202d\u202e")
+
+
+def sanitise(text: str) -> str:
+    """The text as a person sees it: without control codes and without characters that show nothing and join nothing.
+
+    Emoji, and what Arabic, Hebrew, Indic, Mongolian and other scripts need between their letters, stay.
+    """
+    if not _UNSEEN.search(text):
+        return text
+    kept, start = [], 0
+    for span in _unseen(text):
+        kept.append(text[start : span.start()])
+        start = span.end()
+    return "".join(kept) + text[start:]
+
+
+def spelled_out(text: str) -> str:
+    """The text for a person who has to judge it: what nobody would see stands there as `<U+200B>`."""
+    return _UNSEEN.sub(lambda run: "".join(f"<U+{ord(letter):04X}>" for letter in run[0]), text)
+
+
+def find_invisible(text: str) -> Iterator[str]:
+    """One sentence on each sort of characters in a text that nobody sees."""
+    sorts: dict[str, int] = {}
+    for span in _unseen(text) if not (text.isascii() and text.isprintable()) else ():
+        for letter in span[0]:
+            sort = _sort(letter)
+            sorts[sort] = sorts.get(sort, 0) + 1
+    for sort, count in sorts.items():
+        spelled = bytes(ord(letter) - 0xE0000 for letter in text if 0xE0020 <= ord(letter) < 0xE007F).decode("ascii")
+        spells = f", which spell “{quote(spelled)}”" if sort == "tag characters" and spelled else ""
+        yield f"{count} {sort}{spells}"
+
+
+def _sort(letter: str) -> str:
+    code = ord(letter)
+    if code < 0xA0:
+        return "control codes"
+    if 0xE0000 <= code <= 0xE00FF:
+        return "tag characters"
+    if 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:
+        return "variation selectors"
+    if 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069 or letter in "\u200e\u200f\u061c":
+        return "characters that turn the direction of text"
+    return "characters of no width"
+
+
+def _unseen(text: str) -> Iterator[re.Match[str]]:
+    """The runs of characters that show nothing, and that no script or emoji needs where they stand."""
+    for run in _UNSEEN.finditer(text):
+        if not _needed(run, text):
+            yield run
+
+
+def _needed(run: re.Match[str], text: str) -> bool:
+    """Whether the run belongs to the writing around it."""
+    letters = run[0]
+    before = text[run.start() - 1] if run.start() else ""
+    after = text[run.end() : run.end() + 1]
+    foreign = not before.isascii() and not after.isascii()  # neither is ASCII; an end of the text counts as ASCII
+    if letters == "\ufeff" and not before:
+        return True
+    if letters in ("\u200b", "\u200c", "\u200d"):
+        return foreign and not (_latin(before) or _latin(after))
+    if letters in ("\ufe0f", "\ufe0e"):  # after a sign that is also an emoji
+        return bool(before) and not before.isalpha() and not before.isspace()
+    if letters == "\ufe0f\u200d":
+        return foreign and not before.isalpha()
+    if len(letters) == 1 and "\U000e0100" <= letters <= "\U000e01ef":
+        return "\u3400" <= before <= "\u9fff" or before >= "\U00020000"
+    if len(letters) == 1 and "\u180b" <= letters <= "\u180f":
+        return "\u1800" <= before <= "\u18af"
+    if all(letter in "\u200e\u200f\u061c\u202a\u202b\u202c\u2066\u2067\u2068\u2069" for letter in letters):
+        return len(letters) <= 2 and _right_to_left(text)
+    return bool(_FLAG.fullmatch(text, run.start(), run.end()))
+
+
+def _latin(letter: str) -> bool:
+    return unicodedata.name(letter, "").startswith("LATIN")
+
+
+def _right_to_left(text: str) -> bool:
+    return any(letter.isalpha() and unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
+
+
+def quote(text: str) -> str:
+    """A text on one line, made visible, at most 80 characters."""
+    line = " ".join(sanitise(text).split())
+    return line if len(line) <= 80 else line[:79] + "…"

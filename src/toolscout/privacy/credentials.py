@@ -1,0 +1,104 @@
+"""Covers credentials in texts that come from outside: a server or an API may echo what it was sent.
+
+Known values are replaced wherever they stand, as they are and in the encodings that programs print: JSON, percent,
+base64, hexadecimal. What a server computes from a credential (a hash, an encryption, a value cut in two) stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus, urlsplit
+
+__all__ = ["Cover", "find_environment_credentials", "looks_secret"]
+
+MIN_CREDENTIAL_CHARS: Final = 8  # a shorter value is as likely a word of an ordinary text
+MIN_UNNAMED_CHARS: Final = 16  # of a value whose name does not say that it is a secret
+MIN_ENCODED_CHARS: Final = 10  # of an encoded form, base64 without its edges above all
+MAX_DEPTH: Final = 200
+PLACEHOLDER: Final = "[credential]"
+ENVIRONMENT: Final = (
+    "TOOLSCOUT_CREDENTIAL_", "TOOLSCOUT_KEY", "TOOLSCOUT_LLM_KEY", "TOOLSCOUT_EMBEDDINGS_KEY",
+)  # fmt: skip
+_SECRET_NAME: Final = re.compile(
+    r"key|token|secret|passw|pwd|pass$|auth|credential|cookie|session|private|signature|dsn|bearer|login|pat$|jwt",
+    re.IGNORECASE,
+)
+
+
+class Cover:
+    """Replaces known credentials in texts and JSON values."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        """Take the values; those of fewer than 8 characters are left out, for they would wreck ordinary texts."""
+        forms = {form for value in values for form in _encode_forms(value)}
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def finds(self, text: str) -> bool:
+        """Whether the text holds a credential."""
+        return any(form in text for form in self._forms)
+
+    def text(self, text: str) -> str:
+        """The text with a placeholder for every credential."""
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, PLACEHOLDER)
+        return text
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """A JSON value with a placeholder for every credential in its texts and keys."""
+        if isinstance(value, str):
+            return self.text(value)
+        if depth > MAX_DEPTH:
+            return PLACEHOLDER  # deeper than anything that is shown; it could hold anything
+        if isinstance(value, Mapping):
+            return {self.value(key, depth + 1): self.value(inner, depth + 1) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(inner, depth + 1) for inner in value]
+        return value
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether the value of a variable or header is to be covered: by its name, or because it reads like no setting."""
+    if len(value) < MIN_CREDENTIAL_CHARS:
+        return False
+    if _SECRET_NAME.search(name):
+        return True
+    if value.startswith(("/", "./", "~", "../")):
+        return False
+    if "://" in value:
+        return bool(urlsplit(value).password)
+    return len(value) >= MIN_UNNAMED_CHARS and " " not in value and any(letter.isdigit() for letter in value)
+
+
+def find_environment_credentials(environ: Mapping[str, str] | None = None) -> set[str]:
+    """The credentials that toolscout itself reads from the environment."""
+    environ = os.environ if environ is None else environ
+    return {value for name, value in environ.items() if name.startswith(ENVIRONMENT) and value}
+
+
+def _encode_forms(value: str) -> Iterator[str]:
+    """A credential as it is, and as programs print it."""
+    if len(value) < MIN_CREDENTIAL_CHARS:
+        return
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield quote(value, safe="")
+    yield quote(value)
+    yield quote_plus(value)
+    data = value.encode("utf-8", "surrogatepass")
+    encoded = [data.hex(), data.hex().upper()]
+    for shift in range(3):  # where in a longer text it begins decides on the letters of its base64
+        for letters in (base64.b64encode, base64.urlsafe_b64encode):
+            whole = letters(b"\0" * shift + data).decode().rstrip("=")
+            spare = -(shift + len(data)) % 3
+            encoded.append(whole[(0, 2, 3)[shift] : len(whole) - (1 if spare else 0)])
+    yield from (form for form in encoded if len(form) >= MIN_ENCODED_CHARS)

@@ -1,0 +1,120 @@
+"""Files and folders that only their owner may read, and files that are replaced in one durable step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = [
+    "list_exposed",
+    "make_private_folder",
+    "open_private",
+    "protect_tree",
+    "replace_file",
+    "sync_file",
+    "sync_folder",
+    "sync_tree",
+    "tighten",
+]
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO  # permission bits of everybody but the owner
+#: What a home holds at its top: databases with what SQLite puts beside them, and files with queries, names or keys.
+HOME_PATTERNS: Final = ("*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", "oauth", "models", "learn", "bench")
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only its owner may enter, and its parents likewise; one that exists stays as it is.
+
+    An existing folder may be shared on purpose, so it is reported by `doctor` instead of changed here.
+    """
+    if not folder.parent.exists():
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open or create a file that only its owner may read and write, before anything is in it."""
+    opened = os.open(path, flags | os.O_CREAT, FILE_MODE)
+    with contextlib.suppress(OSError):  # somebody else's file: its owner decides
+        os.fchmod(opened, FILE_MODE)
+    return opened
+
+
+def tighten(path: Path) -> bool:
+    """Take permissions of group and others off a file or folder. Returns whether it had any and lost them."""
+    with contextlib.suppress(OSError):
+        mode = path.stat().st_mode
+        if mode & OTHERS:
+            path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+            return True
+    return False
+
+
+def protect_tree(folder: Path) -> None:
+    """Take permissions of group and others off a folder and everything in it."""
+    for path in (folder, *folder.rglob("*")):
+        tighten(path)
+
+
+def list_exposed(home: Path) -> list[Path]:
+    """The home itself and what it holds of ours, as far as group or others may reach it.
+
+    Folders inside are named once, without their content.
+    """
+    paths = [home, *sorted({path for pattern in HOME_PATTERNS for path in home.glob(pattern)})]
+    return [path for path in paths if not path.is_symlink() and _is_exposed(path)]
+
+
+def _is_exposed(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & OTHERS)
+    except OSError:
+        return False
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file's content to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's entries to the disk, so that a rename in it outlives a loss of power."""
+    sync_file(folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """Bring every file and folder below a folder to the disk, then the folder itself."""
+    for path in _inner_first(folder):
+        sync_file(path)
+
+
+def _inner_first(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _inner_first(path)
+        elif path.is_file():
+            yield path
+    yield folder
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a private file in the place of another in one step; it is there in full after a loss of power."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,204 @@
+"""Covers credentials in texts: named values, tokens by their prefix, keys in addresses, cards and bank accounts.
+
+No package is light enough: `detect-secrets` (27 kinds, last released in 2024) brings `requests`, Presidio brings spaCy.
+The shapes below follow what the issuers publish of their tokens, and cover what the plugins of `detect-secrets` 1.5
+cover, its entropy tests excepted. Cheap patterns say which rules a text needs at all.
+
+What is not covered: a secret without a name and without a known shape, such as a bare password in a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["COVER", "MAX_REDACTED_CHARS", "redact"]
+
+COVER: Final = "***"
+MAX_REDACTED_CHARS: Final = 100_000  # of a text; what follows is cut off, because nobody looked at it
+MIN_NAMED_CHARS: Final = 4  # of a value after `password=`; shorter ones are placeholders or words
+IBAN_CHARS: Final = range(15, 35)  # ISO 13616
+
+#: Names of secrets as they end; what stands before (`DB_`, `openai`) does not matter, "pass" alone must begin a word.
+_PASSWORDS: Final = r"(?:password|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret)"
+_KEYS: Final = (
+    r"(?:token|credentials?|authorization|connection[_-]?string|conn[_-]?str|session[_-]?id|sessionid"
+    r"|(?:api|access|auth|private|secret|signing|encryption|account|master|shared|storage|subscription|license|deploy)"
+    r"[ _-]?key)"
+)
+_ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
+_SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=])\s{0,3}"
+_PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # after a colon, words of a sentence are no key
+_BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
+_QUOTED: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
+_NAMED: Final = re.compile(
+    rf"""
+    (?P<key>
+        (?i:{_PASSWORDS}{_ENDING}{_SIGN})
+        | (?i:{_KEYS}{_ENDING}{_SIGN}(?:(?:bearer|basic|token|apikey|digest)\s+)?){_PROSE}
+        | (?i:[?&](?:key|sig|auth|jwt|pw)=)
+        | (?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_(?:KEY|PAT|AUTH|SALT|DSN|CREDS?)\s?=\s?
+        | (?i:(?<!\S)--?(?:[a-z]+-)*(?:password|passwd|passphrase|token|secret|api-?key|access-key)[ ])
+        | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s
+            (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
+    )
+    (?P<value>{_QUOTED}|{_BARE})
+    """,
+    re.X,
+)
+_COOKIES: Final = re.compile(r"(?P<key>\b(?i:(?:set-)?cookie)\s?:\s?)(?P<value>[\w.-]+=[^\r\n\"']{4,})")
+_USER_OPTION: Final = re.compile(r"(?P<key>(?<!\S)(?:-u|--user)[ =][\"']?[^\s:\"']+:)(?P<value>[^\s\"']{2,})")
+_SCHEMES: Final = re.compile(
+    r"(?P<key>\b(?i:bearer)\s+(?!(?i:authenti|authori|tokens?\b|certificates?\b|instruments?\b|scheme))"
+    r"|\b(?i:basic|negotiate|digest)\s+(?=[\w.~+/-]*[\d+/_A-Z]))(?P<value>[\w.~+/-]{8,}={0,2})"
+)
+_USER_INFO: Final = re.compile(
+    r"(?P<key>\b[A-Za-z][\w+.-]*://(?:[^\s/:@?#]*:|(?=[^\s/:@]{16,}@)))(?P<value>[^\s/]+)(?=@)"
+)
+_HOOKS: Final = re.compile(
+    r"(?P<key>https://(?:hooks\.slack\.com/(?:services|workflows)/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/"
+    r"|[\w.-]+\.webhook\.office\.com/webhookb2/|api\.telegram\.org/bot))(?P<value>[\w/@:-]{8,})"
+)
+#: Issuer → the shape of its tokens.
+_TOKENS: Final = {
+    "toolscout": r"tsk_[\w-]{20,}",
+    "GitHub": r"gh[pousr]_\w{20,}",
+    "GitHub, fine-grained": r"github_pat_\w{20,}",
+    "GitLab": r"gl(?:pat|ptt|rt|dt|cbt|ft|imt|agent|soat|oas|ffct)-[\w.-]{16,}",
+    "npm": r"npm_[A-Za-z0-9]{30,}",
+    "PyPI": r"pypi-(?=[\w-]*[A-Z])[\w-]{16,}",
+    "RubyGems": r"rubygems_[a-f0-9]{32,}",
+    "Hugging Face": r"(?:hf|api_org)_[A-Za-z0-9]{30,}",
+    "SendGrid": r"SG\.[\w-]{16,}\.[\w-]{16,}",
+    "Mailgun": r"key-[a-f0-9]{32}",
+    "Mailchimp": r"[a-f0-9]{32}-us\d{1,2}",
+    "Telegram": r"\d{8,10}:A[\w-]{34}",
+    "Discord": r"[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}",
+    "AWS, access key": r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{16}",
+    "Azure, account key": r"[A-Za-z0-9+/]{86}==",
+    "Azure, client secret": r"\w{3}8Q~[\w.~-]{31,34}",
+    "Slack": r"xox[abceoprs](?:\.xox[bp])?-[\w-]{14,}",
+    "Slack, app": r"xapp-\d-[\w-]{14,}",
+    "Stripe and its likes": r"(?:sk|pk|rk|whsec)_(?=\w*\d)(?:(?:live|test|prod)_)?[A-Za-z0-9]{16,}",
+    "Google, API key": r"AIza[\w-]{30,}",
+    "Google, OAuth": r"GOCSPX-[\w-]{20,}",
+    "Google, access token": r"ya29\.[\w-]{20,}",
+    "Google, refresh token": r"1//0[\w-]{30,}",
+    "OpenAI, Anthropic, OpenRouter": r"sk-(?=[\w-]*\d)[A-Za-z0-9][\w-]{18,}",
+    "Groq, xAI, Replicate, Perplexity": r"(?:gsk|r8)_[A-Za-z0-9]{30,}|(?:xai|pplx)-[A-Za-z0-9]{30,}",
+    "DigitalOcean": r"do[opr]_v1_[a-f0-9]{32,}",
+    "Twilio": r"(?:AC|SK)[a-f0-9]{32}",
+    "Square": r"sq0(?:csp|atp|idp)-[\w-]{22,}|EAAA[\w-]{56,}",
+    "Shopify": r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32}",
+    "Linear, Notion, Figma, Airtable": r"lin_(?:api|oauth)_\w{32,}|ntn_\w{40,}|figd_[\w-]{36,}|pat\w{14}\.[a-f0-9]{64}",
+    "Databricks": r"dapi[a-f0-9]{32}(?:-\d)?",
+    "HashiCorp": r"hv[sbr]\.[\w-]{24,}|\w{14}\.atlasv1\.[\w-]{60,}",
+    "Docker, Doppler": r"dckr_pat_[\w-]{20,}|dp\.(?:pt|st|ct|sa)\.[\w.]{30,}",
+    "Postman, Grafana": r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}|gl(?:sa|c)_[\w+/=]{32,}",
+    "Sentry, New Relic, PlanetScale": r"sntry[su]_[\w+/=]{40,}|NRAK-[A-Z0-9]{27}|pscale_(?:tkn|pw|oauth)_[\w.=-]{32,}",
+    "age": r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
+    "JWT": r"eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]*|\.[\w.-]{20,})",
+}  # fmt: skip
+_TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS.values())})(?![A-Za-z0-9])")
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----.*?"
+    r"(?:-----END (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----|\Z)",
+    re.S,
+)
+_PUTTY_KEY: Final = re.compile(r"PuTTY-User-Key-File-\d:.*", re.S)
+_CARD: Final = re.compile(r"(?<![\w.])(?:(?:\d{4}[ -]?){3}\d{4}(?:\d{3})?|3\d{3}[ -]?\d{6}[ -]?\d{4,5})(?!\w|[.]\d)")
+_CARD_ISSUERS: Final = re.compile(
+    r"4\d{15}(?:\d{3})?|5[0-8]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[0689]\d{12}|35\d{14}|6\d{15,18}"
+)
+_IBAN: Final = re.compile(r"\b[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]){11,30}\b")
+_EMAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@(?:[\w-]{1,63}\.)+[A-Za-z]{2,24}\b")
+_PHONE: Final = re.compile(
+    r"(?<![\w.+-])(?:\+\d{1,3}[ .-]?(?:\(0?\d{1,4}\)[ .-]?)?\d(?:[ .-]?\d){6,12}"
+    r"|\(\d{3}\)[ .-]?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-])"
+)
+#: Values that hide nothing: placeholders, references to variables, words of the language that the text speaks about.
+_PLACEHOLDER: Final = re.compile(
+    r"[\"']?(?:\$[\w{(].*|%\w+%|<.*|\*+|x{3,}|\.{3,}|\{.*|null|none|true|false|undefined|required|optional|string|str|bool"
+    r"|int|bytes|text|bearer|basic|missing|expired|invalid|wrong|empty|your[_-].*|process\.env\..*|os\.environ.*|env\.\w+)[\"']?[.!?]?",
+    re.I,
+)
+#: Which texts may hold a name with its value, a token, a number: most requests hold none of them.
+_MAY_NAME: Final = re.compile(
+    r"[:=]|--?[A-Za-z]|(?i:word|phrase|code|pin|secret|token|key)\s(?i:is|was|to)\s|(?i:bearer|basic|digest)\s"
+)
+#: Part of every name that `_NAMED` knows, so that it runs on few texts.
+_SECRET_STEM: Final = re.compile(
+    r"pass|pwd|secret|token|key|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
+    r"|_(?:pat|auth|salt|dsn|creds?)\b",
+    re.I,
+)
+_MAY_BE_TOKEN: Final = re.compile(r"[\w.+/~:=-]{19,}")
+_MAY_NUMBER: Final = re.compile(r"\d{4}|[A-Z]{2}\d{2}")
+
+
+def redact(text: str, *, personal: bool = False) -> str:
+    """`text` with `***` for each credential, card number and bank account.
+
+    Args:
+        text: at most `MAX_REDACTED_CHARS` of it are kept.
+        personal: whether e-mail addresses and telephone numbers are covered too.
+    """
+    if len(text) > MAX_REDACTED_CHARS:
+        text = text[:MAX_REDACTED_CHARS]
+    if "-----BEGIN" in text or "PuTTY-User-Key-File" in text:
+        text = _PUTTY_KEY.sub(COVER, _PRIVATE_KEY.sub(COVER, text))
+    if "://" in text:
+        text = _HOOKS.sub(_cover_value, _USER_INFO.sub(_cover_value, text))
+    if _MAY_NAME.search(text):
+        if _SECRET_STEM.search(text):
+            text = _NAMED.sub(_cover_named, _COOKIES.sub(_cover_value, text))
+        text = _USER_OPTION.sub(_cover_value, _SCHEMES.sub(_cover_value, text))
+    text = _MAY_BE_TOKEN.sub(_cover_tokens, text)
+    if _MAY_NUMBER.search(text):
+        text = _CARD.sub(_cover_card, _IBAN.sub(_cover_iban, text))
+    return _PHONE.sub(COVER, _EMAIL.sub(COVER, text)) if personal else text
+
+
+def is_card(number: str) -> bool:
+    """Whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
+    digits = [int(letter) for letter in number if letter.isdigit()]
+    if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
+        return False
+    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
+    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+
+
+def is_iban(text: str) -> bool:
+    """Whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
+    packed = text.replace(" ", "")
+    number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
+    return len(packed) in IBAN_CHARS and number % 97 == 1
+
+
+def _cover_value(match: re.Match[str]) -> str:
+    return f"{match['key']}{COVER}"
+
+
+def _cover_tokens(match: re.Match[str]) -> str:
+    return _TOKEN.sub(COVER, match[0])
+
+
+def _cover_named(match: re.Match[str]) -> str:
+    value = match["value"]
+    if _PLACEHOLDER.fullmatch(value) or value.startswith(COVER):
+        return match[0]
+    mark = value[0] if value[0] in "\"'" else ""
+    return f"{match['key']}{mark}{COVER}{mark}"
+
+
+def _cover_card(match: re.Match[str]) -> str:
+    return COVER if is_card(match[0]) else match[0]
+
+
+def _cover_iban(match: re.Match[str]) -> str:
+    """Cover an IBAN, which words in capitals may follow."""
+    groups = match[0].split(" ")
+    for end in range(len(groups), 0, -1):
+        if is_iban(" ".join(groups[:end])):
+            return " ".join([COVER, *groups[end:]])
+    return match[0]

@@ -1,0 +1,146 @@
+"""Remembers in the home which folders the user trusts, with the files as they were read then.
+
+::
+
+    <home>/trusted-folders.json     {"format": …, "folders": {resolved path: {"digest": …, "at": …, "files": {…}}}}
+
+Trust belongs to a path and to the content of its files: the settings file, and the MCP configurations that
+`--discover` would start servers from. A later `git pull` that changes a file asks again, because whoever writes to the
+repository would otherwise choose where queries are sent and which programs run. A copy elsewhere asks as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from toolscout.errors import ConfigError
+from toolscout.privacy.private_files import make_private_folder, replace_file
+
+__all__ = [
+    "MCP_CONFIGURATIONS",
+    "TrustedFolder",
+    "digest_settings",
+    "forget_folder",
+    "is_configuration_trusted",
+    "is_trusted",
+    "read_trusted",
+    "remember_folder",
+]
+
+FILE_NAME: Final = "trusted-folders.json"
+FORMAT: Final = "toolscout-trusted-folders/1"
+MCP_CONFIGURATIONS: Final = (
+    ".mcp.json",
+    ".cursor/mcp.json",
+    ".gemini/settings.json",
+    ".vscode/mcp.json",
+    ".vscode/settings.json",
+)
+"""Where editors and agents keep the MCP servers of a project, below its folder."""
+
+
+class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A folder as it was trusted.
+
+    Attributes:
+        digest: of its settings file; of nothing, if it had none.
+        at: when it was trusted.
+        files: MCP configuration below the folder → its digest.
+    """
+
+    digest: str
+    at: str
+    files: dict[str, str] = {}
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    folders: dict[str, TrustedFolder]
+    format: str = FORMAT
+
+
+def digest_settings(content: bytes) -> str:
+    """Digest of a settings file."""
+    return hashlib.blake2b(content, digest_size=32, person=b"toolscout-trust").hexdigest()
+
+
+def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
+    """Resolved path → what was trusted there; empty: nothing was yet.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
+    file = home / FILE_NAME
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_File)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}. Remove it, and trust your folders again with  toolscout trust DIR"
+        ) from None
+    if found.format != FORMAT:
+        raise ConfigError(f"{file} has the format {found.format!r:.40}, which this version does not know. Upgrade it.")
+    return found.folders
+
+
+def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
+    """Whether the user trusted that folder with a settings file of exactly this content.
+
+    A damaged list trusts nothing.
+    """
+    try:
+        entry = read_trusted(home).get(str(folder.resolve()))
+    except ConfigError:
+        return False
+    return entry is not None and entry.digest == digest_settings(content)
+
+
+def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
+    """Whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
+
+    A damaged list trusts nothing.
+    """
+    try:
+        entry = read_trusted(home).get(str(folder.resolve()))
+        return entry is not None and entry.files.get(name) == digest_settings((folder / name).read_bytes())
+    except (ConfigError, OSError):
+        return False
+
+
+def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
+    """Trust a folder with the settings file and the MCP configurations that it has now.
+
+    Raises:
+        ConfigError: if that cannot be written, or the list is damaged.
+    """
+    files = {
+        name: digest_settings((folder / name).read_bytes()) for name in MCP_CONFIGURATIONS if (folder / name).is_file()
+    }
+    entry = TrustedFolder(digest_settings(content), at, files)
+    _write(home, {**read_trusted(home), str(folder.resolve()): entry})
+
+
+def forget_folder(home: Path, folder: Path) -> bool:
+    """Trust a folder no longer. Returns whether it was trusted.
+
+    Raises:
+        ConfigError: see `remember_folder`.
+    """
+    entries = dict(read_trusted(home))
+    gone = entries.pop(str(folder.resolve()), None)
+    if gone is not None:
+        _write(home, entries)
+    return gone is not None
+
+
+def _write(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
+    try:
+        make_private_folder(home)
+        replace_file(home / FILE_NAME, msgspec.json.format(msgspec.json.encode(_File(dict(folders))), indent=1) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{home / FILE_NAME} cannot be written: {error.strerror}. Check its permissions.") from None

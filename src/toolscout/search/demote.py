@@ -1,0 +1,216 @@
+"""What keeps hostile tools out of an answer: `guard` puts it behind a recipe, `Demote` is the stage that does it.
+
+Tools that give orders to the model or are stuffed, and copies of older tools, stand behind all others. Tools of a
+younger source yield to older ones that fit nearly as well if the source is scattered, if they are nearly the same as
+another hit of it, or if it has its share of the answer already (`toolscout.catalogue.similar`). A tool whose id is in the query,
+or that is asked for with `select:`, stands where it was asked for; a suspicious one that the query names otherwise is
+returned, last.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.similar import Rivals, find_rivals
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders.static import StaticEncoder
+from toolscout.indexes.words import tokenize
+from toolscout.methods import Parts
+from toolscout.methods.zero_shot import tool_index
+from toolscout.search.exact_names import EXACT, Names, selected
+from toolscout.search.pipeline import Cut, Pipeline, Stage
+from toolscout.types import Explanation, Hit, Search
+
+__all__ = ["Demote", "guard"]
+
+SCATTERED_WORTH: Final = 0.35  # what the score of a tool of a scattered source is worth, beside older ones
+GROUP_WORTH: Final = 0.5  # of the second and later of nearly identical tools
+MAX_SHARE: Final = 0.6  # of the answer, for a younger source,
+NEARLY: Final = 0.85  # where older tools have this share of the score
+
+
+def guard(retrieve: Stage, parts: Parts | Catalogue, *, scan: bool = True, k: int | None = None) -> Pipeline:
+    """A recipe's stage with exact names, demotion and the cut behind it: what every search of the product runs.
+
+    Args:
+        retrieve: ranks the tools.
+        parts: the snapshot that it was built over.
+        scan: whether suspicious and rival tools are demoted.
+        k: how many hits are kept; by default each search's own k.
+    """
+    parts = Parts(parts) if isinstance(parts, Catalogue) else parts
+    catalogue = parts.catalogue
+    stages: list[Stage] = [retrieve, Names(catalogue)]
+    if scan:
+        rivals = find_rivals(catalogue, lambda: tool_index(parts, StaticEncoder()).vectors)
+        stages.append(Demote(suspects(catalogue), rivals, catalogue))
+    return Pipeline([*stages, Cut(k)])
+
+
+class Demote(Stage):
+    """hits → the same hits, suspicious ones and copies behind the others, and younger sources within bounds."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(
+        self, suspicious: AbstractSet[str], rivals: Rivals | None = None, catalogue: Catalogue | None = None
+    ) -> None:
+        """Take what was found in a snapshot.
+
+        Args:
+            suspicious: ids of the tools whose texts give orders or are stuffed.
+            rivals: of the snapshot; None: all its tools came at the same time.
+            catalogue: the snapshot, for what a caller may see; needed with rivals.
+        """
+        self.suspicious, self.rivals, self.catalogue = suspicious, rivals, catalogue
+        oldest = rivals.oldest if rivals else ""
+        self.younger = frozenset(source for source, added in (rivals.added if rivals else {}).items() if added > oldest)
+        self.behind = suspicious | set(rivals.copies if rivals else ())
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """The searches with their hits in the new order."""
+        if not self.behind and not self.younger:
+            return list(searches)
+        return [self._reorder(search) for search in searches]
+
+    def _reorder(self, search: Search) -> Search:
+        hits = search.hits
+        if not self._concerns(hits) or selected(search.query) is not None:
+            return search
+        sources = self._named_sources(search)
+        kept: list[Hit] = []
+        last: list[Hit] = []
+        named_last: list[Hit] = []
+        for hit in hits:
+            exact = hit.why == EXACT
+            if exact and hit.id.casefold() in search.query.casefold():
+                kept.append(hit)
+            elif self._stands_behind(search, hit.id, sources) or (exact and self._is_scattered(hit.id, sources)):
+                (named_last if exact else last).append(hit)
+            else:
+                kept.append(hit)
+        if not kept:
+            return search
+        if self.younger:
+            kept = self._limit_younger(kept, search.k, sources)
+        place = max(0, search.k - len(named_last))
+        return msgspec.structs.replace(search, hits=_lower((*kept[:place], *named_last, *kept[place:], *last)))
+
+    def _concerns(self, hits: Sequence[Hit]) -> bool:
+        if not self.behind.isdisjoint(hit.id for hit in hits):
+            return True
+        return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
+
+    def _named_sources(self, search: Search) -> frozenset[str]:
+        """The younger sources that the query names: whoever asks for a source gets it."""
+        held = {_source(hit.id) for hit in search.hits} & self.younger
+        words = set(tokenize(search.query)) if held else set()
+        return frozenset(source for source in held if (name := set(tokenize(source))) and name <= words)
+
+    def _stands_behind(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
+        if tool_id in self.suspicious:
+            return True
+        original = self.rivals.copies.get(tool_id) if self.rivals else None
+        return original is not None and _source(tool_id) not in sources and self._is_visible(search, original)
+
+    def _is_scattered(self, tool_id: str, sources: AbstractSet[str]) -> bool:
+        source = _source(tool_id)
+        return self.rivals is not None and source in self.rivals.scattered and source not in sources
+
+    def _is_visible(self, search: Search, tool_id: str) -> bool:
+        mask = self.catalogue.mask(search.visible) if self.catalogue else None
+        if mask is None or self.catalogue is None:
+            return True
+        place = bisect_left(self.catalogue.ids, tool_id)
+        return place < len(mask) and self.catalogue.ids[place] == tool_id and bool(mask[place])
+
+    def _limit_younger(self, hits: list[Hit], k: int, sources: AbstractSet[str]) -> list[Hit]:
+        """The hits in the order that leaves younger sources no more than is theirs."""
+        assert self.rivals is not None
+        exact = [hit for hit in hits if hit.why == EXACT]
+        ranked = [hit for hit in hits if hit.why != EXACT]
+        if ranked:
+            ranked = self._weigh(ranked, sources)
+            ranked = self._share_out(ranked, max(0, k - len(exact)), k, sources)
+        ordered = [*exact, *ranked]
+        places = {hit.id: place for place, hit in enumerate(ordered)}
+        for hit in [hit for hit in ordered if hit.id in self.rivals.twins]:
+            original = self.rivals.twins[hit.id]
+            if places.get(original, -1) > places[hit.id] and _source(hit.id) not in sources:
+                ordered.remove(hit)
+                ordered.insert(next(n for n, each in enumerate(ordered) if each.id == original) + 1, hit)
+                places = {each.id: place for place, each in enumerate(ordered)}
+        return ordered
+
+    def _weigh(self, hits: list[Hit], sources: AbstractSet[str]) -> list[Hit]:
+        """The hits by what their scores are worth, above the lowest."""
+        assert self.rivals is not None
+        floor = hits[-1].score
+        seen: set[str] = set()
+        weighed = []
+        for hit in hits:
+            worth = SCATTERED_WORTH if self._is_scattered(hit.id, sources) else 1.0
+            group = self.rivals.groups.get(hit.id)
+            if group is not None:
+                worth *= GROUP_WORTH if group in seen and _source(hit.id) not in sources else 1.0
+                seen.add(group)
+            weighed.append(hit if worth == 1.0 else Hit(hit.id, floor + worth * (hit.score - floor), hit.why))
+        return sorted(weighed, key=lambda hit: -hit.score)
+
+    def _share_out(self, hits: list[Hit], places: int, k: int, sources: AbstractSet[str]) -> list[Hit]:
+        """The hits, the first places shared so that older tools that fit nearly as well are among them."""
+        most = math.ceil(MAX_SHARE * k)
+        floor = hits[-1].score
+        counts: Counter[str] = Counter()
+        first: list[Hit] = []
+        left = list(hits)
+        while left and len(first) < places:
+            chosen = 0
+            source = _source(left[0].id)
+            if source in self.younger and source not in sources and counts[source] >= most:
+                least = floor + NEARLY * (left[0].score - floor)
+                older = (n for n, hit in enumerate(left) if hit.score >= least and _source(hit.id) not in self.younger)
+                chosen = next(older, 0)
+            hit = left.pop(chosen)
+            counts[_source(hit.id)] += 1
+            first.append(hit)
+        return [*first, *left]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """That the tool stands behind, and why; None if it does not."""
+        if tool_id in self.suspicious:
+            note = f"its text gives orders or was written for the search: see  toolscout show {tool_id}"
+        elif self.rivals is not None and tool_id in self.rivals.copies:
+            note = f"it copies {self.rivals.copies[tool_id]}, which was there before it"
+        else:
+            return None
+        return Explanation(self.name, None, None, note)
+
+    def note(self, search: Search) -> str:
+        """How many stand behind."""
+        count = sum(hit.id in self.behind for hit in search.hits)
+        return f"{count} suspicious or copied, behind the others" if count else ""
+
+
+def _source(tool_id: str) -> str:
+    return tool_id.partition("/")[0]
+
+
+def _lower(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """The hits in this order, with scores that fall."""
+    lowered: list[Hit] = []
+    highest = math.inf
+    for hit in hits:
+        score = hit.score if hit.score <= highest else highest - 1e-6
+        lowered.append(hit if score == hit.score else Hit(hit.id, score, hit.why))
+        highest = score
+    return tuple(lowered)

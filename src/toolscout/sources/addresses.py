@@ -1,0 +1,330 @@
+"""Where requests that a stranger's document asks for may go: to public addresses, and to what the user named.
+
+A name is resolved once, the addresses are checked, and the connection goes to an address that was checked: no second
+look-up can give another (DNS rebinding). Spellings such as `0x7f.1` or `2130706433` and IPv4 inside IPv6 do not matter,
+for what is checked is the address and not its text.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import anyio
+import httpcore
+import httpx
+
+from toolscout.errors import UserError
+from toolscout.sources.wire_limits import IDENTITY
+
+__all__ = ["PrivateAddress", "Reach", "is_public_address", "open_async_client", "open_client", "split_origin"]
+
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_LOCAL_NAMES: Final = ("localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp", "home", "test")
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_IPV4_COMPATIBLE: Final = ipaddress.ip_network("::/96")
+
+
+class PrivateAddress(UserError):
+    """A document of somebody else leads to an address of this machine or its network."""
+
+
+def split_origin(url: str) -> tuple[str, str, int]:
+    """Split an address into scheme, host and port, as the HTTP client that connects understands them.
+
+    Raises:
+        ValueError: for another scheme than http and https, no host, a user or password, white space, control
+            characters or backslashes, and for what two parsers understand differently.
+    """
+    authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
+    if re.search(r"[\s\\\x00-\x20\x7f]", authority):
+        raise ValueError("an address with white space, a backslash or control characters")
+    try:
+        parsed, parts = httpx.URL(url), urlsplit(url)
+        second_port = parts.port
+    except (httpx.InvalidURL, ValueError, TypeError):
+        raise ValueError("an address that cannot be understood") from None
+    if parsed.scheme not in DEFAULT_PORTS or not parsed.host:
+        raise ValueError("an address that does not begin with http:// or https:// and a host")
+    if parsed.userinfo or "@" in parts.netloc:
+        raise ValueError("an address with a user or password")
+    ascii_host = parsed.raw_host.decode("ascii")
+    if (parts.hostname or "").isascii() and (parts.hostname or "").lower() != ascii_host.lower():
+        raise ValueError("an address whose host is ambiguous")
+    default = DEFAULT_PORTS[parsed.scheme]
+    if (parsed.port or default) != (second_port or default):
+        raise ValueError("an address whose port is ambiguous")
+    return parsed.scheme, ascii_host.lower(), parsed.port or default
+
+
+def is_public_address(address: str) -> bool:
+    """Whether an IP address belongs to the public internet; an IPv4 address inside IPv6 counts as itself."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if inner is None and (ip in _NAT64 or ip in _IPV4_COMPATIBLE):
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public_address(str(inner))
+        if ip.is_site_local or ip.teredo is not None:
+            return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
+
+
+def _is_local_host(host: str) -> bool:
+    """Whether a host cannot be a stranger's: a private address, one word, or a name that the public DNS does not hold.
+
+    A public name does not count although it may resolve to a private address now: whoever owns it decides that.
+    """
+    try:
+        return not is_public_address(host)
+    except ValueError:
+        name = host.rstrip(".").lower()
+        return "." not in name or name.endswith(tuple(f".{suffix}" for suffix in _LOCAL_NAMES))
+
+
+class Reach(NamedTuple):
+    """What requests for a remote document may connect to beside the public internet.
+
+    Attributes:
+        own: host and port that the user typed to read the document, if they are local; else None.
+        private_hosts: the setting: hosts, `host:port`, and networks such as `10.0.0.0/8`.
+    """
+
+    own: tuple[str, int] | None = None
+    private_hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, locator: str, private_hosts: Iterable[str]) -> Reach:
+        """The reach of the document at the address `locator`."""
+        own = None
+        try:
+            parsed = httpx.URL(locator)
+            host, port = parsed.raw_host.decode("ascii").lower(), parsed.port or DEFAULT_PORTS.get(parsed.scheme)
+        except (httpx.InvalidURL, ValueError):
+            host, port = "", None
+        if host and port and _is_local_host(host):
+            own = host, port
+        return cls(own, tuple(private_hosts))
+
+    def allows(self, host: str, port: int, address: str) -> bool:
+        """Whether a connection for `host` and `port` may go to the IP address."""
+        if is_public_address(address) or (host.lower(), port) == self.own:
+            return True
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        for entry in self.private_hosts:
+            if entry.lower() in (host.lower(), f"{host.lower()}:{port}", f"[{host.lower()}]:{port}"):
+                return True
+            try:
+                if ip in ipaddress.ip_network(entry, strict=False):
+                    return True
+            except ValueError:
+                continue
+        return False
+
+    def choose(self, host: str, port: int, found: Iterable[Any]) -> list[str]:
+        """The addresses of `found` (as getaddrinfo gives it), each allowed.
+
+        Raises:
+            PrivateAddress: if one of them is not.
+        """
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        for address in addresses:
+            if not self.allows(host, port, address):
+                raise PrivateAddress(
+                    f"{host}:{port} has a private address, and a document of somebody else names it: nothing is sent. "
+                    f'If you trust it, add "{host}:{port}" to the setting private_hosts'
+                )
+        return addresses
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+class _Deadline:
+    """An instant by which everything must have happened; without seconds there is none."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def limit(self, timeout: float | None, error: type[Exception]) -> float | None:
+        """What remains of `timeout`; `error` once nothing does."""
+        if self._at is None:
+            return timeout
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise error("the time for the document is over")
+        return left if timeout is None else min(timeout, left)
+
+
+class _TimedStream(httpcore.NetworkStream):
+    """A stream whose reads and writes end with the deadline, however slowly the other side drips."""
+
+    def __init__(self, inner: httpcore.NetworkStream, deadline: _Deadline) -> None:
+        self._inner, self._deadline = inner, deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, self._deadline.limit(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, self._deadline.limit(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        timeout = self._deadline.limit(timeout, httpcore.ConnectTimeout)
+        return _TimedStream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _CheckedBackend(httpcore.NetworkBackend):
+    """Connects to addresses that were checked."""
+
+    def __init__(self, reach: Reach, deadline: _Deadline) -> None:
+        self._reach, self._deadline, self._inner = reach, deadline, httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(str(error)) from error
+        failure: Exception = httpcore.ConnectError("no address")
+        for address in self._reach.choose(host, port, found):
+            limit = self._deadline.limit(timeout, httpcore.ConnectTimeout)
+            try:
+                stream = self._inner.connect_tcp(address, port, limit, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+            else:
+                return _TimedStream(stream, self._deadline)
+        raise failure
+
+
+class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
+    """Connects to addresses that were checked."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach, self._inner = reach, httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(str(error)) from error
+        failure: Exception = httpcore.ConnectError("no address")
+        for address in self._reach.choose(host, port, found):
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
+    """The proxy that the environment names for an address. Names that resolve here are checked here as well.
+
+    Raises:
+        PrivateAddress: for a host that a stranger's document may not name; a proxy may stand in the private network.
+    """
+    host = url.raw_host.decode("ascii")
+    proxy = getproxies().get(url.scheme) or getproxies().get("all")
+    if not proxy or _is_local_host(host) or proxy_bypass(host):
+        return None
+    port = url.port or DEFAULT_PORTS[url.scheme]
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return proxy  # only the proxy knows the name
+    reach.choose(host, port, found)
+    return proxy
+
+
+class _Transport(httpx.HTTPTransport):
+    """Connections that `reach` allows; through the environment's proxy where it names one."""
+
+    def __init__(self, reach: Reach, deadline: _Deadline) -> None:
+        self._context = httpx.create_ssl_context()
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=self._context, network_backend=_CheckedBackend(reach, deadline)
+        )
+        self._reach, self._proxies = reach, dict[str, httpx.HTTPTransport]()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        proxy = _proxy_for(request.url, self._reach)
+        if proxy is None:
+            return super().handle_request(request)
+        if proxy not in self._proxies:
+            self._proxies[proxy] = httpx.HTTPTransport(verify=self._context, proxy=proxy)
+        return self._proxies[proxy].handle_request(request)
+
+    def close(self) -> None:
+        for transport in self._proxies.values():
+            transport.close()
+        super().close()
+
+
+class _AsyncTransport(httpx.AsyncHTTPTransport):
+    """The same for calls."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._context = httpx.create_ssl_context()
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=self._context, network_backend=_CheckedAsyncBackend(reach)
+        )
+        self._reach, self._proxies = reach, dict[str, httpx.AsyncHTTPTransport]()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        proxy = await anyio.to_thread.run_sync(_proxy_for, request.url, self._reach) if getproxies() else None
+        if proxy is None:
+            return await super().handle_async_request(request)
+        if proxy not in self._proxies:
+            self._proxies[proxy] = httpx.AsyncHTTPTransport(verify=self._context, proxy=proxy)
+        return await self._proxies[proxy].handle_async_request(request)
+
+    async def aclose(self) -> None:
+        for transport in self._proxies.values():
+            await transport.aclose()
+        await super().aclose()
+
+
+def _common(timeout: float) -> Mapping[str, Any]:
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # an answer to one caller is not another's session
+    return {"timeout": timeout, "headers": dict(IDENTITY), "cookies": no_cookies}
+
+
+def open_client(reach: Reach, *, timeout: float, total: float) -> httpx.Client:
+    """A client that reads documents: follows redirects, each checked, and ends with `total` seconds from now."""
+    return httpx.Client(transport=_Transport(reach, _Deadline(total)), follow_redirects=True, **_common(timeout))
+
+
+def open_async_client(reach: Reach | None, *, timeout: float) -> httpx.AsyncClient:
+    """A client that calls operations and follows no redirects; without `reach` it may connect to every address."""
+    transport = None if reach is None else _AsyncTransport(reach)
+    return httpx.AsyncClient(transport=transport, follow_redirects=False, **_common(timeout))

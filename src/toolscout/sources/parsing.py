@@ -1,0 +1,320 @@
+"""Parsing of untrusted JSON and YAML: bounded in depth, in values and in work, so that no document ends the process.
+
+YAML is built here from libyaml's events. The loaders of PyYAML compose nodes recursively, in C: a document of 120 kB
+that nests 60,000 levels overflows the stack and ends the process. Events come one by one, whatever the depth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolscout.errors import SourceError
+
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "MAX_DOCUMENT_DEPTH",
+    "MAX_DOCUMENT_VALUES",
+    "load_document",
+    "parse_counted",
+    "parse_document",
+    "read_text",
+]
+
+MAX_DOCUMENT_BYTES: Final = 50_000_000
+MAX_DOCUMENT_DEPTH: Final = 200
+MAX_DOCUMENT_VALUES: Final = 2_000_000
+MAX_COMMENTED_CHARS: Final = 2_000_000  # comments stand in what people write for editors, which is small
+MAX_TAGGED_CHARS: Final = 200  # longer plain text is never a number or a date
+CHARS_PER_VALUE: Final = 64  # text behind an alias counts as one value for every so many characters
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_TEXTS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter is a plain =
+_SCALARS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp"))
+
+
+def load_document(path: Path) -> Any:
+    """Read a JSON or YAML file (comments in JSON are allowed, as editors write them).
+
+    Raises:
+        SourceError: naming the file and the place where it stops making sense.
+    """
+    return parse_document(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a file of at most 50 MB as UTF-8.
+
+    Raises:
+        SourceError: naming the file and, where it is no text, the byte.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"{path}: expected a readable file, found: {error.strerror}") from None
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise SourceError(f"{path}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: split the document")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
+            f"at offset {error.start}: save it as UTF-8"
+        ) from None
+
+
+def parse_document(text: str, where: str) -> Any:
+    """Parse JSON or YAML text; `where` is named in errors.
+
+    Raises:
+        SourceError: for text that is neither, or that holds more values or levels than the bounds of this module.
+    """
+    return parse_counted(text, where, MAX_DOCUMENT_VALUES)[0]
+
+
+def parse_counted(text: str, where: str, max_values: int) -> tuple[Any, int]:
+    """Parse as `parse_document` does; returns the value, and how many values it consists of.
+
+    Raises:
+        SourceError: as `parse_document`; `max_values` is what remains of the bound.
+    """
+    _reject_many_values(text, where, max_values)
+    try:
+        return _count_values(msgspec.json.decode(text), where)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = str(error) or "too deeply nested"
+    if not where.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "[", "/"):
+        plain = _strip_comments(text) if len(text) <= MAX_COMMENTED_CHARS else text
+        if plain.lstrip()[:1] in ("{", "["):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                return _count_values(msgspec.json.decode(plain), where)
+            if "\n{" in text.strip():  # JSON lines under the ending of JSON
+                with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                    return _count_values(msgspec.json.Decoder().decode_lines(text), where)
+            raise SourceError(f"{where}: expected JSON, found something else: {reason}")
+    return _parse_yaml(text, where, max_values)
+
+
+def _too_many(where: str) -> SourceError:
+    return SourceError(
+        f"{where}: the document holds more than {MAX_DOCUMENT_VALUES:,} values, counting those behind its aliases: "
+        "split it"
+    )
+
+
+def _too_deep(where: str) -> SourceError:
+    return SourceError(f"{where}: the document nests deeper than {MAX_DOCUMENT_DEPTH} levels: flatten it")
+
+
+def _reject_many_values(text: str, where: str, max_values: int) -> None:
+    """Refuse JSON of too many values before memory is spent on them.
+
+    A value follows a bracket or a comma. Those inside strings count only if there are too many of all of them.
+    """
+    if text.count(",") + text.count("[") + text.count("{") <= max_values:
+        return
+    if text.lstrip()[:1] not in ("{", "["):
+        return  # YAML counts its events
+    outside = re.sub(r'"[^"]*"?', "", text.replace("\\\\", "").replace('\\"', ""))
+    if outside.count(",") + outside.count("[") + outside.count("{") > max_values:
+        raise _too_many(where)
+
+
+def _count_values(value: Any, where: str) -> tuple[Any, int]:
+    """Return `value` and its number of values, unless it nests too deep. The decoder itself stops at 1,000 levels."""
+    level, count = [value], 0
+    for _ in range(MAX_DOCUMENT_DEPTH + 1):
+        count += len(level)
+        parts = [node for node in level if isinstance(node, (dict, list)) and node]
+        if not parts:
+            return value, count
+        level = [inner for node in parts for inner in (node.values() if isinstance(node, dict) else node)]
+    raise _too_deep(where)
+
+
+_STRING: Final = r'"(?:[^"\\]+|\\.?)*(?:"|\Z)'  # to the end of the text if it is open: no second attempt is made
+_COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
+_TRAILING_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.S)
+
+
+def _strip_comments(text: str) -> str:
+    """Take `//` and `/* */` comments and trailing commas out of JSON, strings untouched."""
+    text = _COMMENT.sub(lambda match: match[1] or " ", text)
+    return _TRAILING_COMMA.sub(lambda match: match[1] or "", text)
+
+
+# --- YAML -------------------------------------------------------------------------------------------------------------
+
+
+class _Anchored(NamedTuple):
+    """A value that aliases may name, with its levels and its number of values once written out."""
+
+    value: Any
+    depth: int
+    weight: int
+
+
+class _Open:
+    """A collection whose end has not come yet."""
+
+    __slots__ = ("anchor", "depth", "items", "key", "merged", "value", "weight")
+
+    def __init__(self, value: Any, anchor: str | None) -> None:
+        self.value, self.anchor = value, anchor
+        self.key: Any = _NO_KEY
+        self.merged: list[Any] = []
+        self.depth = self.weight = 1
+
+
+_NO_KEY: Final = object()
+_MERGE_KEY: Final = object()
+
+
+def _parse_yaml(text: str, where: str, max_values: int) -> tuple[Any, int]:
+    import yaml
+
+    if re.search(r"^%TAG", text, re.M):  # libyaml compares each with all before it
+        raise SourceError(f"{where}: expected YAML without %TAG directives, found one: write the tags out")
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Builder(where, max_values).build(yaml.parse(text, Loader=loader))
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise SourceError(f"{where}: expected JSON or YAML, found neither: {reason}") from None
+
+
+class _Builder:
+    """Builds the value of a YAML document from its events, with a stack of its own.
+
+    Differs from PyYAML's safe loader where an attacker gains: a value cannot contain itself, what stands behind
+    aliases and merge keys counts as if it were written out, and of the tags only those of scalars, lists and objects
+    are known.
+    """
+
+    def __init__(self, where: str, max_values: int) -> None:
+        import yaml
+
+        self._where, self._max_values = where, max_values
+        self._types = yaml.events
+        self._scalars: Any = yaml.SafeLoader("")  # resolves and constructs plain scalars
+        self._node = yaml.ScalarNode
+        self._anchors: dict[str, _Anchored] = {}
+        self._stack: list[_Open] = []
+        self._count = 0
+        self._result: Any = None
+
+    def build(self, events: Iterator[Any]) -> tuple[Any, int]:
+        types, documents = self._types, 0
+        for event in events:
+            if isinstance(event, types.ScalarEvent):
+                self._take(*self._scalar(event), event.anchor)
+            elif isinstance(event, (types.MappingStartEvent, types.SequenceStartEvent)):
+                self._open(event, isinstance(event, types.MappingStartEvent))
+            elif isinstance(event, (types.MappingEndEvent, types.SequenceEndEvent)):
+                self._close()
+            elif isinstance(event, types.AliasEvent):
+                self._alias(event.anchor)
+            elif isinstance(event, types.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise ValueError("a second document in the same file")
+        return self._result, self._count
+
+    def _scalar(self, event: Any) -> tuple[Any, int]:
+        """The value of a scalar, and its weight behind aliases."""
+        text: str = event.value
+        weight = 1 + len(text) // CHARS_PER_VALUE
+        if not event.implicit[0] and event.tag is None:
+            return text, weight  # quoted
+        tag = event.tag
+        if tag is None or tag == "!":
+            if len(text) > MAX_TAGGED_CHARS or tag == "!":
+                return text, weight
+            tag = self._scalars.resolve(self._node, text, event.implicit)
+        if tag in _TEXTS:
+            return text, weight
+        if tag == _MERGE:
+            return (_MERGE_KEY if self._awaits_key() else text), weight
+        if tag not in _SCALARS or len(text) > MAX_TAGGED_CHARS:
+            raise ValueError(f"the tag {tag[:60]!r}, which is not known: leave it out")
+        return self._scalars.construct_object(self._node(tag, text), deep=True), weight
+
+    def _awaits_key(self) -> bool:
+        return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is _NO_KEY
+
+    def _open(self, event: Any, is_mapping: bool) -> None:
+        if event.tag not in (None, "!", "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"):
+            raise ValueError(f"the tag {event.tag[:60]!r}, which is not known: leave it out")
+        if self._awaits_key():
+            raise ValueError("a list or an object as a key")
+        if len(self._stack) >= MAX_DOCUMENT_DEPTH:
+            raise _too_deep(self._where)
+        self._charge(1)
+        if event.anchor is not None:
+            self._anchors.pop(event.anchor, None)  # until its end comes, nothing may name it
+        self._stack.append(_Open({} if is_mapping else [], event.anchor))
+
+    def _close(self) -> None:
+        closed = self._stack.pop()
+        for merged in closed.merged:
+            for key, value in merged.items():
+                closed.value.setdefault(key, value)
+        if closed.anchor is not None:
+            self._anchors[closed.anchor] = _Anchored(closed.value, closed.depth, closed.weight)
+        self._put(closed.value, closed.depth, closed.weight)
+
+    def _alias(self, anchor: str) -> None:
+        anchored = self._anchors.get(anchor)
+        if anchored is None:
+            inside = any(each.anchor == anchor for each in self._stack)
+            what = "a value that contains itself" if inside else "no value before it"
+            raise ValueError(f"the alias {anchor[:60]!r} of {what}")
+        self._charge(anchored.weight)
+        self._put(*anchored)
+
+    def _take(self, value: Any, weight: int, anchor: str | None) -> None:
+        self._charge(1)
+        if anchor is not None:
+            self._anchors[anchor] = _Anchored(value, 0, weight)
+        self._put(value, 0, weight)
+
+    def _charge(self, weight: int) -> None:
+        self._count += weight
+        if self._count > self._max_values:
+            raise _too_many(self._where)
+
+    def _put(self, value: Any, depth: int, weight: int) -> None:
+        """Put a finished value where it belongs: into the innermost open collection."""
+        if not self._stack:
+            self._result = value
+            return
+        holder = self._stack[-1]
+        holder.depth = max(holder.depth, depth + 1)
+        holder.weight += weight
+        if len(self._stack) + depth > MAX_DOCUMENT_DEPTH:
+            raise _too_deep(self._where)
+        if isinstance(holder.value, list):
+            holder.value.append(value)
+        elif holder.key is _NO_KEY:
+            if not isinstance(value, Hashable):
+                raise ValueError("a list or an object as a key")
+            holder.key = value
+        elif holder.key is _MERGE_KEY:
+            self._merge(holder, value)
+            holder.key = _NO_KEY
+        else:
+            holder.value[holder.key] = value
+            holder.key = _NO_KEY
+
+    def _merge(self, holder: _Open, value: Any) -> None:
+        """Remember what `<<` names; keys of the object itself win, then those named first."""
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, dict):
+                raise ValueError("something else than an object to merge with '<<'")
+            self._charge(len(part))
+            holder.merged.append(part)

@@ -1,0 +1,63 @@
+"""The list of mutants does not rot: each text that a mutant changes stands in its file exactly once."""
+
+from __future__ import annotations
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def mutants() -> ModuleType:
+    loader = SourceFileLoader("mutants", str(ROOT / "scripts" / "mutants"))
+    spec = spec_from_loader("mutants", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_every_mutant_can_be_made_and_names_tests_that_are_there(mutants: ModuleType) -> None:
+    table = mutants.read_table()
+    assert mutants.find_faults(table) == []
+    assert len(table["mutant"]) >= 40 and table["allowed"] <= 2
+    for mutant in table["mutant"]:
+        assert mutant["reason"] and mutant["tests"]
+        for test in mutant["tests"]:
+            file, _, name = test.partition("::")
+            assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"old": "nowhere"}, "m: its text stands in src/a.py 0 times instead of once"),
+        ({"old": "twice"}, "m: its text stands in src/a.py 2 times instead of once"),
+        ({"new": "once"}, "m: it changes nothing"),
+        ({"file": "src/b.py"}, "m: there is no src/b.py"),
+        ({"tests": ["tests/b.py::test_it"]}, "m: there is no tests/b.py"),
+    ],
+)
+def test_a_mutant_that_cannot_be_made_is_refused(
+    mutants: ModuleType, tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "src" / "a.py").write_text("once twice twice")
+    (tmp_path / "tests" / "a.py").write_text("def test_it(): ...")
+    mutant = {
+        "name": "m",
+        "file": "src/a.py",
+        "old": "once",
+        "new": "never",
+        "tests": ["tests/a.py::test_it"],
+        "reason": "r",
+    }
+    assert mutants.find_faults({"mutant": [mutant]}, tmp_path) == []
+    assert mutants.find_faults({"mutant": [{**mutant, **changes}]}, tmp_path) == [fault]
