@@ -6,7 +6,7 @@ set and to parts of it, down to a single tool, because small catalogues score ot
 as words, stand for people who type keywords. Requests whose gold tools are taken away, and requests of other sets, are
 those that no tool fits. Only the bundled encoder is asked, so it takes a minute or so.
 
-    python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/data/decision.json]
+    python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
-from toolscout.recipes.fit import Lesson, lesson
+from toolscout.recipes.fit import Lesson, make_lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 
@@ -137,7 +137,7 @@ def main() -> None:
     sets = {}
     for name in SETS:
         dataset = load_dataset(name, Path(options.data))
-        sets[name] = lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+        sets[name] = make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
     no_tool = NoTool.load(Path(options.data) / "no_tool")
     chats = {
         part: [each.text for each in found if each.kind in CHAT]

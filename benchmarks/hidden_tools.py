@@ -29,8 +29,7 @@ from toolscout.cli.data import changes
 from toolscout.config import Settings
 from toolscout.lab.bench import load_dataset
 from toolscout.recipes import registry
-from toolscout.recipes.fit import fit, lesson, on_shelf, prepared
-from toolscout.recipes.registry import Parts
+from toolscout.recipes.fit import fit, on_shelf
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
@@ -61,7 +60,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     )
     vectors = VectorStore(settings.home / "bench")
     chosen = registry.recipe(name)
-    job = prepared(
+    job = lessons.plan(
         name,
         learned,
         settings.home,
@@ -99,7 +98,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
         kept, lost = found["hidden"] / found["dense"], found["seen_without_hidden"] - found["seen"]
         return {**found, "kept": round(kept, 4), "lost": round(lost, 2)}
 
-    return {"seed": seed, **asked("test"), "dev": asked("dev")}
+    return {"seed": seed, **resolve_with_base("test"), "dev": resolve_with_base("dev")}
 
 
 def main() -> None:

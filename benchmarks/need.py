@@ -50,7 +50,6 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import commit, machine, versions
-from toolscout.recipes.fit import lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
 

@@ -21,7 +21,7 @@ from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search, Tool
 
-EVERYDAY = Path(decision.__file__).with_name("data") / "everyday.jsonl"
+EVERYDAY = Path(toolscout.__file__).with_name("data") / "everyday.jsonl"
 CHAT = (
     "Tell me a joke about a philosopher.",
     "Write a Python function that reverses a linked list, and explain why it works.",

@@ -24,8 +24,7 @@ from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.models import model_store
 from toolscout.models.model_store import Setting
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, lesson, prepared
-from toolscout.recipes.registry import Parts
+from toolscout.recipes.fit import Lesson, fit, make_lesson
 from toolscout.scout import Scout
 from toolscout.search.exact_names import EXACT, Names
 from toolscout.sources.folder import read_tools
@@ -40,7 +39,7 @@ RAIN, BED = "office/weather/forecast", "office/travel/hotel"
 @pytest.fixture(scope="module")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def shelf(slang: Lesson, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of each light recipe, on the bundled encoder; the tools had the source `d`."""
     folder = tmp_path_factory.mktemp("models")
     for name in LIGHT:
-        fit(prepared(name, slang, folder / name))
+        fit(lessons.plan(name, slang, folder / name))
     return folder
 
 
@@ -187,7 +186,7 @@ def test_a_model_that_is_fitted_again_is_taken_at_the_next_search(
         {query: gold for query, gold in each.items() if "d/weather/forecast" not in gold}
         for each in (slang.train, slang.dev)
     )
-    again = fit(prepared("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
+    again = fit(lessons.plan("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
     assert office.search("please umbrella", 1, model=tmp_path / "m").ids != (RAIN,)
     assert list(office.journal.read(event="search"))[-1]["model"] == again.manifest.job
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".m.")] == []
@@ -297,7 +296,7 @@ def test_another_encoder_than_the_fitted_one_is_refused(
 ) -> None:
     first = HashEncoder()
     first.name = "onnx:/first"
-    fit(prepared("neighbours", slang, tmp_path / "m", encoder=first))
+    fit(lessons.plan("neighbours", slang, tmp_path / "m", encoder=first))
     loaded = encoders.load
     held = {"onnx:/first": first, "moved": HashEncoder(), "wider": HashEncoder(32)}
     monkeypatch.setattr(encoders, "load", lambda name, settings: held.get(name) or loaded(name, settings))

@@ -20,7 +20,6 @@ from toolscout.errors import ConfigError
 from toolscout.learn.loop import learn
 from toolscout.models import champion
 from toolscout.recipes import registry
-from toolscout.recipes.registry import Parts
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
 from toolscout.testing import toy_tools
@@ -137,7 +136,7 @@ def agreement(name: str, data: Path, most: int = 400) -> float:
     gold = {probe.id: dict.fromkeys(probe.tools, 1.0) for probe in asked}
     ours, real = {}, {}
     for recipe in ZERO_SHOT:
-        stage = registry.build(recipe, Parts(Catalogue.of(tools)))
+        stage = registry.build(recipe, Catalogue.of(tools))
         answers = stage([Search(query=probe.text, k=5) for probe in asked])
         ranking = {probe.id: answer.ids for probe, answer in zip(asked, answers, strict=True)}
         ours[recipe] = metrics.score(ranking, gold, ["ndcg@5"]).means()["ndcg@5"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from toolscout.arrays import Floats
 
 __all__ = [
     "MEASURES",
@@ -23,11 +26,10 @@ __all__ = [
     "detection_ci",
     "holm",
     "paired_test",
+    "percentiles",
     "score",
     "slices",
 ]
-
-Floats = npt.NDArray[np.float64]
 
 KINDS: Final = ("recall", "ndcg", "comp", "precision")
 ECE_BINS: Final = 15
@@ -458,3 +460,9 @@ def _binned(tool: Floats, chat: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Mass of each level, half of all to either class, and its bin of equal mass."""
     mass = tool / tool.sum() / 2 + chat / chat.sum() / 2
     return mass, np.minimum(((np.cumsum(mass) - mass / 2) * ECE_BINS).astype(int), ECE_BINS - 1)
+
+
+def percentiles(times: Sequence[float]) -> dict[str, float]:
+    """Return `p50` and `p95` of at least one time, in its own unit, to three decimals."""
+    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
+    return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}

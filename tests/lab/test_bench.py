@@ -18,7 +18,6 @@ from toolscout.lab.compare import compare
 from toolscout.methods import Parts, zero_shot
 from toolscout.methods.crossencoder import Blend, Judge, Judging
 from toolscout.recipes import registry
-from toolscout.recipes.fit import lesson
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer

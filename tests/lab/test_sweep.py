@@ -19,7 +19,7 @@ from toolscout.errors import ConfigError, UserError
 from toolscout.lab import sweep as module
 from toolscout.lab.report import report
 from toolscout.lab.sweep import Sweep, sweep
-from toolscout.recipes.fit import fit, lesson, prepared
+from toolscout.recipes.fit import fit, make_lesson
 from toolscout.sources.folder import read_tools
 
 pytest.importorskip("optuna")
@@ -56,9 +56,9 @@ def test_every_combination_is_fitted_once_and_judged_by_its_figures_on_dev(root:
     assert sorted(fits, key=str) == sorted(((k, b) for k in OVER["kappa"] for b in OVER["beta"]), key=str)
     assert [trial["settings"] for trial in found["trials"]] == job(root).grid
     dataset = job(root).dataset
-    learned = lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    learned = make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
     for trial in found["trials"]:
-        alone = fit(prepared("tool2vec", learned, root.parent / str(trial["settings"]), changes=trial["settings"]))
+        alone = fit(lessons.plan("tool2vec", learned, root.parent / str(trial["settings"]), changes=trial["settings"]))
         assert trial["dev"] == alone.manifest.metrics
         assert trial["seconds"] >= trial["fit_seconds"] > 0
     quality = [trial["dev"]["ndcg@5"] + trial["dev"]["comp@5"] for trial in found["trials"]]

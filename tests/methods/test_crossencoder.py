@@ -20,23 +20,23 @@ from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.crossencoder import BLENDS, GRAPHS, Blend, Judging, export  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Pipeline, Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training import Plan, train  # noqa: E402
 from toolscout.training.crossencoders import CrossEncoder, Reading  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace
 
 QUICK = {"epochs": 16, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 16, "precision": "float32", "threads": 1}
 
 
 def fitted(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> Model:
-    job = prepared(
+    job = lessons.plan(
         "crossencoder",
         slang,
         home / out,
@@ -58,7 +58,7 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 
 def pipeline(model: Model, tools: Any, bert: str) -> Stage:
-    return registry.build("crossencoder", Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder))
+    return registry.build("crossencoder", Catalogue.of(tools), Workspace(TransformerEncoder(bert)), model=model.folder)
 
 
 def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: str, model: Model) -> None:
@@ -70,7 +70,7 @@ def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: 
     stage = pipeline(model, slang.tools, bert)
     searches = [Search(query=text) for text in slang.dataset.texts("test").values()]
     check_stage(stage, searches[:6])
-    first = registry.build("dense", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert)))
+    first = registry.build("dense", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)))
     for one, other in zip(first(searches[:8]), stage(searches[:8]), strict=True):
         assert set(one.ids[:5]) == set(other.ids[:5]) and one.ids[5:] == other.ids[5:]
         assert all(0.0 < hit.score < 1.0 for hit in other.hits[:5])
@@ -106,7 +106,9 @@ def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
     stage = pipeline(model, slang.tools, bert)
     query = "could you clone this paper for me"
     [late] = stage([Search(query=query, deadline=time.monotonic() - 1)])
-    [first] = registry.build("dense", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert)))([Search(query=query)])
+    [first] = registry.build("dense", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)))(
+        [Search(query=query)]
+    )
     assert late.ids == first.ids and [hit.score for hit in late.hits] == [hit.score for hit in first.hits]
     assert late.trace[-1].note == "the deadline left 5 of 5 candidates as they were"
     [calm] = stage([Search(query=query, deadline=time.monotonic() + 600)])

@@ -18,7 +18,7 @@ from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.static import StaticEncoder  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Fitting, Parts, colt, dpr
+from toolscout.methods import Fitting, colt, dpr
 from toolscout.methods.shared import novelty  # noqa: E402
 from toolscout.models.model_store import Data, load  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
@@ -70,7 +70,7 @@ def fitted(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Path
 
 
 def build(model: Path, tools: list[Tool] | None = None, recipe: str = "dpr") -> Any:
-    return registry.build(recipe, Parts(Catalogue.of(tools or toy_tools()), model=model))
+    return registry.build(recipe, Catalogue.of(tools or toy_tools()), model=model)
 
 
 @pytest.mark.parametrize("recipe", ["dpr", "dpr-inbatch"])
@@ -273,7 +273,7 @@ def without_new(folder: Path, out: Path, **changes: Any) -> Any:
 
 
 def scores(model: Path, tools: Any, query: str) -> dict[str, float]:
-    [found] = registry.build("dpr", Parts(Catalogue.of(tools), model=model))([Search(query=query, k=10)])
+    [found] = registry.build("dpr", Catalogue.of(tools), model=model)([Search(query=query, k=10)])
     return {hit.id: hit.score for hit in found.hits}
 
 
@@ -295,7 +295,7 @@ def test_a_catalogue_of_new_tools_alone_is_left_as_it_is(folder: Path, tmp_path:
         msgspec.structs.replace(tool, id=tool.id.replace("/", "/other_"), name=f"other_{tool.name}")
         for tool in toy_tools()
     ]
-    [found] = registry.build("dpr", Parts(Catalogue.of(others), model=tmp_path / "m"))([Search(query="mail", k=5)])
+    [found] = registry.build("dpr", Catalogue.of(others), model=tmp_path / "m")([Search(query="mail", k=5)])
     assert not any("novelty" in hit.why for hit in found.hits)
 
 
@@ -306,9 +306,7 @@ def test_colt_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     model = load(tmp_path / "m")
     assert model.manifest.settings["margin"].value == 0.04
     assert not model.arrays["used"][[tool.id for tool in given.tools].index(NEW)]
-    [found] = registry.build("colt", Parts(Catalogue.of(toy_tools()), model=tmp_path / "m"))(
-        [Search(query="mail", k=5)]
-    )
+    [found] = registry.build("colt", Catalogue.of(toy_tools()), model=tmp_path / "m")([Search(query="mail", k=5)])
     assert any("novelty" in hit.why for hit in found.hits)
 
 

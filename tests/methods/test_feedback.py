@@ -23,11 +23,12 @@ from toolscout.methods.feedback.prf import Expand
 from toolscout.methods.query_rewriting import Describe
 from toolscout.models.model_store import Setting
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, lesson, prepared
+from toolscout.recipes.fit import Lesson, fit, make_lesson
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer, check_stage
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 SKY = "weather forecast humidity pressure sunshine visibility"
 WEATHER = [Tool(id=f"w/{n}", name=f"sky_{n}", description=f"{SKY} of a city") for n in range(8)]
@@ -218,7 +219,7 @@ def test_the_recipe_asks_the_endpoint_that_is_set(tmp_path: Path) -> None:
             assert found.query == MISSING and found.hits
         assert len(server.bodies) >= 4
     with pytest.raises(ConfigError, match="expected a language model, found none set"):
-        registry.build("feedback", Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path)))
+        registry.build("feedback", Catalogue.of(TOOLS), Workspace(settings=Settings(home=tmp_path)))
 
 
 def test_an_imagined_tool_is_searched_for_and_a_failing_model_leaves_the_query() -> None:
@@ -262,19 +263,19 @@ def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() ->
 @pytest.fixture(scope="module")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
 
 
 def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Lesson, tmp_path: Path) -> None:
-    model = fit(prepared("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
+    model = fit(lessons.plan("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
     values = model.manifest.values
     assert model.manifest.settings["on"] == Setting(False, "dev") and len(values["trials"]) == 12
-    stage = registry.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=model.folder))
-    plainly = registry.build("bm25", Parts(Catalogue.of(slang.tools)))
+    stage = registry.build("feedback-prf", Catalogue.of(slang.tools), model=model.folder)
+    plainly = registry.build("bm25", Catalogue.of(slang.tools))
     queries = [Search(query=text) for text in slang.dataset.texts("test").values()]
     assert [each.ids for each in stage(queries)] == [each.ids for each in plainly(queries)]
-    always = fit(prepared("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "on": True}))
-    expanding = registry.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=always.folder))
+    always = fit(lessons.plan("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "on": True}))
+    expanding = registry.build("feedback-prf", Catalogue.of(slang.tools), model=always.folder)
     assert any(each.rewrites for each in expanding(queries))
 
 
@@ -282,7 +283,7 @@ def test_training_queries_judge_too_unless_the_recipe_inside_has_learned_from_th
     slang: Lesson, tmp_path: Path
 ) -> None:
     for base, judges in (("bm25", len(slang.train) + len(slang.dev)), ("neighbours", len(slang.dev))):
-        model = fit(prepared("feedback-prf", slang, tmp_path / base, changes={"base": base}))
+        model = fit(lessons.plan("feedback-prf", slang, tmp_path / base, changes={"base": base}))
         assert model.manifest.values["judges"] == judges
 
 
@@ -305,10 +306,10 @@ def test_where_dev_says_that_it_helps_it_is_on(tmp_path: Path) -> None:
     for split, held in rows.items():
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *held]) + "\n")
     dataset = Dataset.load(folder)
-    learned = lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
-    model = fit(prepared("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
+    learned = make_lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
+    model = fit(lessons.plan("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
     assert model.manifest.settings["on"] == Setting(True, "dev") and model.manifest.values["p"] < 0.05
-    stage = registry.build("feedback-prf", Parts(Catalogue.of(learned.tools), model=model.folder))
+    stage = registry.build("feedback-prf", Catalogue.of(learned.tools), model=model.folder)
     assert set(answer(stage, dataset.queries["test3"]).ids[:2]) == {"d/t/3", "d/u/3"}
     assert model.manifest.metrics["comp@5"] == 1.0
     assert model.manifest.settings["tools"].origin == "dev"

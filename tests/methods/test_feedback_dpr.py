@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from toolscout import training
@@ -21,8 +23,7 @@ from toolscout.methods import Fitting
 from toolscout.methods.feedback import trained  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.recipes.registry import Parts  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.testing import ScriptedLLM, ScriptedServer, check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Wordings  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
@@ -35,7 +36,7 @@ BASE = {f"base.{name}": value for name, value in WARM.items()}
 
 def job(slang: Lesson, bert: str, out: Path, recipe: str = "feedback-dpr", **changes: Any) -> Fitting:
     base = {} if recipe.endswith("warmup") else BASE
-    return prepared(
+    return lessons.plan(
         recipe,
         slang,
         out,
@@ -52,7 +53,7 @@ def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def build(model: Model, tools: list[Tool]) -> Any:
-    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Catalogue.of(tools), model=model.folder)
 
 
 def asked(slang: Lesson) -> list[Search]:
@@ -203,7 +204,7 @@ def test_a_language_model_says_the_queries_anew_and_is_paid_once(slang: Lesson, 
         [found] = registry.build("feedback-dpr", parts)([Search(query="umbrella and a bed for two", k=3)])
         assert any(step.stage == "feedback-dpr/refine" for step in found.trace) and found.hits
     with pytest.raises(ConfigError, match="expected a language model"):
-        registry.build("feedback-dpr", Parts(Catalogue.of(slang.tools), model=model.folder))
+        registry.build("feedback-dpr", Catalogue.of(slang.tools), model=model.folder)
 
 
 @pytest.mark.net

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from tests_cli import run as cli  # noqa: E402
@@ -28,7 +30,7 @@ from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.masstool import Pool, Reader, meanings, nearest, needs  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.intents import Towers, Transfer  # noqa: E402
@@ -56,7 +58,7 @@ def chat() -> NoTool:
 
 def fitted(slang: Lesson, bert: str, home: Path, name: str = "masstool", **changes: Any) -> Model:
     no_tool = changes.pop("no_tool", None)
-    job = prepared(
+    job = lessons.plan(
         name,
         slang,
         home / "out" / f"{name}-{len(changes)}",
@@ -79,7 +81,7 @@ def model(slang: Lesson, bert: str, home: Path, chat: NoTool) -> Model:
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Catalogue.of(tools), model=model.folder)
 
 
 def test_it_learns_which_tools_and_whether_any(slang: Lesson, model: Model, chat: NoTool) -> None:
@@ -105,7 +107,7 @@ def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert:
 def test_the_ablations_are_fitted(slang: Lesson, bert: str, home: Path, chat: NoTool, name: str) -> None:
     changes = {} if "floor" in registry.RECIPES[name].settings else {"epochs": 2}
     given = {key: value for key, value in {**QUICK, **changes}.items() if key not in registry.RECIPES[name].settings}
-    job = prepared(
+    job = lessons.plan(
         name,
         slang,
         home / "out" / name,
@@ -320,7 +322,7 @@ def test_bench_scores_the_decision_and_writes_each_need(
 def test_a_base_without_an_encoder_of_its_own_is_refused(slang: Lesson, bert: str, home: Path) -> None:
     with pytest.raises(ConfigError, match="expected a recipe that tunes an encoder"):
         fit(
-            prepared(
+            lessons.plan(
                 "masstool",
                 slang,
                 home / "no",

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from toolscout.catalogue.store import Catalogue  # noqa: E402
@@ -14,8 +16,7 @@ from toolscout.errors import ConfigError, StoreError  # noqa: E402
 from toolscout.methods.mlc import SCALE  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.recipes.registry import Parts  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.classifiers import Heads, thin  # noqa: E402
@@ -25,7 +26,7 @@ QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "fast": 2.0, "patience": 30, "
 
 
 def fitted(slang: Lesson, bert: str, out: Path, **changes: Any) -> Model:
-    return fit(prepared("mlc", slang, out, encoder=TransformerEncoder(bert), changes={**QUICK, **changes}))
+    return fit(lessons.plan("mlc", slang, out, encoder=TransformerEncoder(bert), changes={**QUICK, **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return registry.build("mlc", Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build("mlc", Catalogue.of(tools), model=model.folder)
 
 
 def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
@@ -46,7 +47,7 @@ def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
 
 def test_usage_finds_what_no_description_says(slang: Lesson, model: Model) -> None:
     stage = pipeline(model, slang.tools)
-    plain = registry.build("bm25", Parts(Catalogue.of(slang.tools)))
+    plain = registry.build("bm25", Catalogue.of(slang.tools))
     assert complete(slang, stage) >= 0.75 > 0.5 > complete(slang, plain)
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:6]])
 
@@ -91,7 +92,7 @@ def test_a_flipped_byte_another_catalogue_and_no_model_are_refused(slang: Lesson
 
 def test_an_encoder_that_cannot_be_tuned_is_refused(slang: Lesson, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected an encoder that can be tuned"):
-        fit(prepared("mlc", slang, tmp_path / "m", encoder="static", changes=QUICK))
+        fit(lessons.plan("mlc", slang, tmp_path / "m", encoder="static", changes=QUICK))
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------

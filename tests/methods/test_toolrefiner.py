@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from toolscout.catalogue.store import Catalogue  # noqa: E402
@@ -18,20 +20,21 @@ from toolscout.methods import Parts  # noqa: E402
 from toolscout.models import model_store
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
 from toolscout.training.refiners import SPOT, Refine, Refiner  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace
 
 TUNED = {"epochs": 10, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
 QUICK = {**TUNED, "epochs": 20, "patience": 20, "fast": 1.0}
 
 
 def fitted(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Model:
-    job = prepared(
+    job = lessons.plan(
         name,
         slang,
         home / "out" / f"{name}-{len(changes)}",
@@ -65,7 +68,7 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
     stage = pipeline(model, slang.tools, bert)
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
     check_stage(stage, texts[:6])
-    first = registry.build("tool2vec-tuned", Parts(Catalogue.of(slang.tools), model=model.folder / "base"))
+    first = registry.build("tool2vec-tuned", Catalogue.of(slang.tools), model=model.folder / "base")
     pairs = list(zip(first(texts), stage(texts), strict=True))
     assert all(set(one.ids[:4]) == set(other.ids[:4]) and one.ids[4:] == other.ids[4:] for one, other in pairs)
     assert any(one.ids[:4] != other.ids[:4] for one, other in pairs)
@@ -77,7 +80,7 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
 def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, bert: str, model: Model) -> None:
     tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 3 == 0 else tool for n, tool in enumerate(slang.tools)]
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
-    first = registry.build("tool2vec-tuned", Parts(Catalogue.of(tools), model=model.folder / "base"))(texts)
+    first = registry.build("tool2vec-tuned", Catalogue.of(tools), model=model.folder / "base")(texts)
     needed = {tool for gold in slang.train.values() for tool in gold} & {tool.id for tool in tools}
     assert model.manifest.settings["give_way"].value is True
     kept = around = 0
@@ -98,7 +101,7 @@ def test_what_training_knew_nothing_of_gives_way_only_where_it_is_told_to(slang:
     needed = {tool for gold in slang.train.values() for tool in gold}
     tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 2 else tool for n, tool in enumerate(slang.tools)]
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
-    first = registry.build("dense", Parts(Catalogue.of(tools), TransformerEncoder(bert)))(texts)
+    first = registry.build("dense", Catalogue.of(tools), Workspace(TransformerEncoder(bert)))(texts)
     several = 0
     for one, other in zip(first, pipeline(made, tools, bert)(texts), strict=True):
         assert [tool in needed for tool in other.ids[:8]] == [tool in needed for tool in one.ids[:8]]

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 pytest.importorskip("torch")
 
 from toolscout.catalogue.store import Catalogue
@@ -26,10 +28,11 @@ from toolscout.methods.crossencoder import Judging
 from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, prepared
+from toolscout.recipes.fit import Lesson, fit
 from toolscout.search.pipeline import Pipeline
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
 
 BELOW = {
     f"base.{name}": value
@@ -53,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitting:
     """A fit; all of them share one cross-encoder, from the shelf."""
-    return prepared(
+    return lessons.plan(
         name,
         slang,
         home / "out" / f"{name}-{'-'.join(map(str, changes.values()))}",
@@ -157,7 +160,7 @@ def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: st
     [plain] = pipeline(fit(job(slang, bert, home, "toolrerank-none", seen=6, unseen=6)), slang.tools, bert)(
         [Search(query="somewhere to sleep")]
     )
-    stage = registry.build("toolrerank", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert), model=kept))
+    stage = registry.build("toolrerank", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)), model=kept)
     assert isinstance(stage, Pipeline)
     last = stage.stages[-1]
     assert isinstance(last, Hierarchy) and last.off == UNUSED
@@ -179,7 +182,7 @@ def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path)
 def test_a_base_that_reads_no_pairs_is_refused(slang: Lesson, bert: str, home: Path) -> None:
     with pytest.raises(ConfigError, match="--set base: expected the recipe crossencoder, found dense"):
         fit(
-            prepared(
+            lessons.plan(
                 "toolrerank",
                 slang,
                 home / "refused",
@@ -237,15 +240,15 @@ def test_what_one_fit_read_serves_the_next_and_the_searches(
     monkeypatch.setattr(OnnxPairs, "logits", counted)
     readings = Readings(tmp_path)
     names = ("toolrerank", "toolrerank-none", "crossencoder-10")
-    tasks = {name: dataclasses.replace(job(slang, bert, home, name), readings=readings) for name in names}
+    tasks = {name: dataclasses.replace(job(slang, bert, home, name), pairs=readings) for name in names}
     made = {name: fit(dataclasses.replace(task, out=tmp_path / name)) for name, task in tasks.items()}
     searches = [Search(query=slang.dataset.queries[query]) for query in slang.dev]
     for model in made.values():
-        pipeline(model, slang.tools, bert, readings=readings)(searches)
+        pipeline(model, slang.tools, bert, pairs=readings)(searches)
     assert len(set(read)) == len(read) > 0
     [plain] = pipeline(made["toolrerank"], slang.tools, bert)(searches[:1])
     assert len(set(read)) < len(read), "a search keeps nothing"
-    [same] = pipeline(made["toolrerank"], slang.tools, bert, readings=readings)(searches[:1])
+    [same] = pipeline(made["toolrerank"], slang.tools, bert, pairs=readings)(searches[:1])
     assert same.ids == plain.ids and [h.score for h in same.hits] == pytest.approx([h.score for h in plain.hits])
 
 

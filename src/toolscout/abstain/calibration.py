@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Floats
 from toolscout.search.pipeline import Floors
 
 __all__ = ["BUDGETS", "floors", "platt"]
 
-Values = npt.NDArray[np.float64]
 BUDGETS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 CLOSE: Final = 1e-9
 STEPS: Final = 100
 
 
-def platt(yes: Values, no: Values) -> dict[str, float]:
+def platt(yes: Floats, no: Floats) -> dict[str, float]:
     """Slope and shift that make logits probabilities on held-out examples of both kinds, each with half of the mass.
 
     Platt's sigmoid by Newton's method (Platt 1999), with his smoothed targets.
@@ -32,11 +31,11 @@ def platt(yes: Values, no: Values) -> dict[str, float]:
     mass = np.repeat([0.5 / len(yes), 0.5 / len(no)], [len(yes), len(no)])
     columns = np.stack([logits / scale, np.ones_like(logits)], axis=1)
 
-    def cost(found: Values) -> float:
+    def cost(found: Floats) -> float:
         sums = columns @ found
         return float(mass @ (np.logaddexp(0, sums) - targets * sums))
 
-    found: Values = np.zeros(2)
+    found: Floats = np.zeros(2)
     for _ in range(STEPS):
         shares = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
         slope = columns.T @ (mass * (shares - targets))
@@ -50,7 +49,7 @@ def platt(yes: Values, no: Values) -> dict[str, float]:
     return {"slope": float(found[0]) / scale, "shift": float(found[1])}
 
 
-def floors(need: Values, fit: Values | None = None, mass: Values | None = None) -> Floors:
+def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None) -> Floors:
     """The floors that turn away at most so large a share of requests as each budget says.
 
     A request is turned away if its need or its fit is low. Both floors stand at the same share of all requests, and
@@ -79,7 +78,7 @@ def floors(need: Values, fit: Values | None = None, mass: Values | None = None) 
     return Floors(BUDGETS, *map(tuple, found))
 
 
-def _below(values: Values, mass: Values) -> Values:
+def _below(values: Floats, mass: Floats) -> Floats:
     """The share of the mass that lies strictly below each value."""
     _, places = np.unique(values, return_inverse=True)
     total = np.bincount(places, weights=mass)

@@ -1,7 +1,7 @@
 """Whether a request needs a tool at all, and whether any tool of the catalogue does what it asks: two probabilities.
 
-Both come from a logistic regression on how the catalogue scores the request (`toolscout.abstain.score_features`); the first also knows
-what the words of the request mean, by another one on its vector. Only the bundled encoder and BM25 are asked, so that
+Both come from a logistic regression on how the catalogue scores the request
+(`toolscout.abstain.score_features`); the first also knows what the words of the request mean, by another one on its vector. Only the bundled encoder and BM25 are asked, so that
 the decision is the same whatever encoder and recipe rank the hits. A request is turned away if a probability lies below
 its floor, and the floors follow from a budget: the share of requests that need a tool, and have one, that may be lost.
 Which of the two answers it then gets depends on the request alone: whether such requests need tools elsewhere.
@@ -20,21 +20,20 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout.abstain import calibration
 from toolscout.abstain.logistic import sigmoid
 from toolscout.abstain.score_features import Signals
-from toolscout.encoders import Encoder, Vectors
+from toolscout.arrays import Floats, Mask, Vectors
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import Encoder
 from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import StoreError
-from toolscout.indexes import Mask
-from toolscout.methods import Parts
-from toolscout.methods.zero_shot import tool_index, word_index
 from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, selected
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.types import Search
+from toolscout.workspace import Workspace, index_words
 
 __all__ = [
     "BUNDLED",
@@ -50,7 +49,6 @@ __all__ = [
     "wishes",
 ]
 
-Floats = npt.NDArray[np.float64]
 BUNDLED: Final = Path(__file__).with_name("data") / "decision.json"
 FORMAT: Final = "decision/1"
 VIEW: Final = "static"
@@ -217,31 +215,34 @@ def _named(search: Search) -> bool:
     return selected(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
-def judge(parts: Parts, stage: Stage) -> Judge | None:
-    """The bundled decision over a snapshot, with the budget of the settings; None: nobody may be turned away.
+def judge(
+    workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
+) -> Judge | None:
+    """Return the bundled decision over a snapshot, within the budget of the settings; None: nobody may be turned away.
 
     A fitted model has learned what requests mean, which the bundled decision has not: then the floors count that keep
     the budget among the requests it was fitted on (`floors_of`). A champion of `toolscout learn` also knows from
     requests that it was not fitted on how high the first hit of a request it understands stands.
 
     Args:
-        parts: the snapshot, and the model if there is one.
+        workspace: with the settings and the caches.
+        catalogue: the snapshot.
         stage: what retrieves; if it judges the need itself, that counts.
+        manifest: of the fitted model that serves, if there is one.
 
     Raises:
         StoreError: if the bundled file is damaged.
     """
-    budget = parts.settings.false_rejects
+    budget = workspace.settings.false_rejects
     if not budget:
         return None
     decision, encoder = bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
     floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
-    if parts.model is not None:
-        manifest = model_store.read_manifest(parts.model)
-        floors, sure = _of_model(manifest, len(parts.catalogue)), manifest.values.get("sure")
-    signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
-    return Judge(decision, signals, {VIEW: encoder}, parts.catalogue.mask, budget, floors, own, sure)
+    if manifest is not None:
+        floors, sure = _of_model(manifest, len(catalogue)), manifest.values.get("sure")
+    signals = Signals(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    return Judge(decision, signals, {VIEW: encoder}, catalogue.mask, budget, floors, own, sure)
 
 
 def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
@@ -266,15 +267,16 @@ def bundled() -> tuple[Decision, Encoder]:
     return decision, encoder
 
 
-def floors_of(parts: Parts, texts: Sequence[str]) -> Floors:
+def floors_of(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
     """The floors of the bundled decision that keep each budget among requests that the catalogue's tools serve.
 
     Args:
-        parts: the catalogue.
+        workspace: with the caches.
+        catalogue: the tools.
         texts: the requests.
     """
     decision, encoder = bundled()
-    signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
+    signals = Signals(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     said = np.flatnonzero(vectors.any(axis=1)).tolist()
     if not said:

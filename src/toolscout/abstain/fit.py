@@ -13,18 +13,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from toolscout.abstain.calibration import floors, platt
 from toolscout.abstain.decision import CLIP, FORMAT, Decision, Linear, columns
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.encoders import Vectors
+from toolscout.arrays import Floats, Vectors
 from toolscout.errors import UserError
 from toolscout.search.pipeline import Floors
 
 __all__ = ["Asked", "fitted"]
 
-Floats = npt.NDArray[np.float64]
 RIDGE: Final = 1e-2
 WISH: Final = 1e-3  # ridge of the regression on vectors
 ENOUGH: Final = 100  # requests: of fewer, a budget of 2 % says nothing

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from toolscout.indexes import Mask, masks
+from toolscout.arrays import Array, Floats, Mask
+from toolscout.indexes import masks
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 
 __all__ = ["Signals", "names"]
 
-Floats = npt.NDArray[np.float64]
 DEPTH: Final = 20
 OF_VIEW: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
 LEAST: Final = 1e-3  # deviation below which scores count as equal
@@ -82,7 +81,7 @@ class Signals:
         self.names = names(("words", *meanings))
 
     def rows(
-        self, texts: Sequence[str], vectors: Sequence[npt.NDArray[Any]], visible: Sequence[Mask | None] | None = None
+        self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None] | None = None
     ) -> Floats:
         """(queries, columns); a row of zeros where no tool is visible.
 

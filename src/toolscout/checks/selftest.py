@@ -19,7 +19,7 @@ from toolscout.checks.synthetic_queries import Probe, chatter, probes
 from toolscout.errors import ConfigError, SourceError, UserError
 from toolscout.journal.evidence import collect
 from toolscout.recipes import registry
-from toolscout.recipes.select import Way
+from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut
 from toolscout.types import Search, digest
@@ -114,10 +114,10 @@ def selftest(
     way, notice = scout.serving()
     logged = _logged(scout, set(catalogue.ids), way)
     asked += logged
-    ways = {name: Way(name) for name in dict.fromkeys((*RECIPES, *recipe))}
+    ways = {name: Selection(name) for name in dict.fromkeys((*RECIPES, *recipe))}
     for name in ways:
-        if registry.recipe(name).fit is not None:
-            ways[name] = scout.ways.find(name, None)
+        if registry.recipe(name).is_fitted:
+            ways[name] = scout.selector.find(name, None)
     if way.model is not None:
         ways[CHAMPION] = way
     scored: dict[str, metrics.PerQuery] = {}
@@ -126,7 +126,7 @@ def selftest(
     for name, each in ways.items():
         say(f"{name}: {len(asked):,} requests")
         try:
-            stage = registry.build(each.recipe, scout.parts(each, catalogue)) >> Cut(DEPTH)
+            stage = scout.build(each, catalogue) >> Cut(DEPTH)
             found = stage([Search(query=probe.text, k=DEPTH) for probe in asked])
             idle = stage([Search(query=probe.text, k=5) for probe in chatter()])
         except UserError as error:
@@ -151,7 +151,7 @@ def selftest(
     )
 
 
-def _logged(scout: Scout, known: set[str], way: Way) -> list[Probe]:
+def _logged(scout: Scout, known: set[str], way: Selection) -> list[Probe]:
     """The newest requests of the journal that the champion was not fitted on, if they are many enough."""
     noted = way.manifest.values.get("journal") if way.manifest else None
     after = int(noted["through"]) if isinstance(noted, Mapping) else 0

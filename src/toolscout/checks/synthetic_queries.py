@@ -264,6 +264,6 @@ def _words(text: str) -> list[str]:
 @functools.cache
 def _wordings() -> dict[str, tuple[str, ...]]:
     """Word → words that are used in its place."""
-    lines = files("toolscout").joinpath("data/wordings.txt").read_text(encoding="utf-8").splitlines()
+    lines = files("toolscout").joinpath("checks/data/wordings.txt").read_text(encoding="utf-8").splitlines()
     groups = (line.split() for line in lines if line and not line.startswith("#"))
     return {first: tuple(others) for first, *others in groups}

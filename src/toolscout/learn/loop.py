@@ -31,19 +31,20 @@ from toolscout.config import Settings
 from toolscout.database import alone, now
 from toolscout.errors import Changed, ConfigError, UserError
 from toolscout.journal.evidence import Evidence, Example, collect
-from toolscout.lab.machine import percentiles
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.split import Traffic, cut
 from toolscout.methods.shared.ngrams import Ngrams, checksums
 from toolscout.methods.shared.tool_sets import Sets
+from toolscout.metrics import percentiles
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry as recipes
-from toolscout.recipes.fit import fit, prepared
-from toolscout.recipes.select import Way
+from toolscout.recipes.fit import fit, plan_fit
+from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Hit, Search
+from toolscout.workspace import Workspace
 
 __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
 
@@ -107,7 +108,7 @@ class _Run:
 
     scout: Scout
     over: champion.Stamp | None
-    before: Way
+    before: Selection
     say: Callable[[str], None]
     evidence: Evidence
     traffic: Traffic
@@ -208,16 +209,16 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
 
-def _champion(scout: Scout, say: Callable[[str], None]) -> Way:
+def _champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     """How searches are answered now that name nothing; without a champion that cannot serve."""
     try:
-        way = scout.ways.find(None, None)
-        recipes.build(way.recipe, scout.parts(way, scout.store.catalogue()))
+        way = scout.selector.find(None, None)
+        scout.build(way, scout.store.catalogue())
     except UserError as error:
-        if not scout.ways.unnamed(None, None):
+        if not scout.selector.is_unnamed(None, None):
             raise
         say(f"the champion cannot serve: {error}")
-        return scout.ways.without()
+        return scout.selector.default()
     return way
 
 
@@ -261,7 +262,7 @@ def _gathered(run: _Run) -> None:
 
 def _asked(names: Sequence[str]) -> list[str]:
     for name in names:
-        if recipes.recipe(name).fit is None:
+        if not recipes.recipe(name).is_fitted:
             raise ConfigError(f"expected recipes that are fitted, found {name}: it can be used as it is")
     return list(names)
 
@@ -296,7 +297,7 @@ def _too_much(run: _Run, name: str) -> str:
     if name == "mlc-light":
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         sets, _ = Sets.among([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
-        features = Ngrams.of([checksums(lesson.dataset.queries[query]) for query in lesson.train]).keys.size
+        features = Ngrams.of([checksums(lesson.texts[query]) for query in lesson.train]).keys.size
         cells = features * (len(lesson.tools) + len(sets))
         if cells > MOST_CELLS:
             return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests take too much memory"
@@ -306,16 +307,14 @@ def _too_much(run: _Run, name: str) -> str:
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
     journal = {"through": max(each.row for each in run.traffic.known), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.home)
-    job = prepared(
-        name,
-        run.traffic.lesson,
-        shelf,
-        seed=seed,
+    workspace = Workspace(
         settings=run.settings,
         vectors=run.scout.vectors,
-        resume=True,
         say=lambda text: run.say(f"{name}: {text}"),
+        seed=seed,
+        resume=True,
     )
+    job = plan_fit(name, run.traffic.lesson, workspace, shelf)
     model = f"{name}-{job.identity[:12]}"
     shelf.mkdir(parents=True, exist_ok=True)
     task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})
@@ -329,8 +328,8 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
     lesson = run.traffic.lesson
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
     run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out")
-    candidate = run.scout.ways.find(None, champion.place(run.settings.home, run.chosen.model))
-    texts = {query: lesson.dataset.queries[query] for query in test}
+    candidate = run.scout.selector.find(None, champion.place(run.settings.home, run.chosen.model))
+    texts = {query: lesson.texts[query] for query in test}
     stage = _stage(run, candidate)
     sample = Sample(
         qrels=test,
@@ -361,12 +360,11 @@ def _trusted(run: _Run) -> frozenset[str]:
     return frozenset({*run.settings.learn_trust, *({run.settings.caller} if alone else ())})
 
 
-def _stage(run: _Run, way: Way) -> Stage:
+def _stage(run: _Run, way: Selection) -> Stage:
     """The pipeline of a way, knowing what it would have known just before the newest requests."""
     through = _through(way.manifest) if way.manifest and "journal" in way.manifest.values else None
     seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.known if e.row > through)
-    parts = run.scout.parts(way, run.catalogue, live=lambda: (len(seen), seen))
-    return recipes.build(way.recipe, parts) >> Cut(DEPTH)
+    return run.scout.build(way, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(DEPTH)
 
 
 def _found(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
@@ -430,7 +428,7 @@ def _noted(manifest: Manifest | None, name: str) -> int:
     return int(noted.get(name, 0)) if isinstance(noted, dict) else 0
 
 
-def _called(way: Way) -> str:
+def _called(way: Selection) -> str:
     return way.model.name if way.model is not None else way.recipe
 
 

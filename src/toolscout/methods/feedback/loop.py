@@ -12,10 +12,9 @@ trace says so. `feedback_prf` brings a refiner that needs no model.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from pathlib import Path
@@ -24,14 +23,16 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from toolscout import llm
+from toolscout.catalogue.store import Catalogue
 from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailable
 from toolscout.indexes.words import tokenize
 from toolscout.llm import LLM, card, prompt
-from toolscout.methods import Parts, options
+from toolscout.methods import BaseRule
 from toolscout.search.pipeline import Stage, order, reciprocal_rank
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
+from toolscout.workspace import Workspace
 
-__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "degraded", "joined", "make", "refined_by"]
+__all__ = ["Critic", "Feedback", "Options", "Refined", "Refiner", "Rounds", "degraded", "joined", "refined_by"]
 
 STOP: Final = "N/A"
 LEFT: Final = "left as it was"
@@ -390,14 +391,23 @@ def _believed(instruction: str, search: Search, wording: str) -> Refined:
     return Refined(instruction, "refined")
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The loop around the base recipe.
+class Feedback:
+    """Lets a language model look at what was found and say the query better, round by round."""
 
-    Raises:
-        ConfigError: if no language model is set.
-    """
-    chosen = options(settings, Options)
-    assert parts.build is not None
-    inner = parts.build(chosen.base, dataclasses.replace(parts, model=Path(chosen.model) if chosen.model else None))
-    critic = Critic(llm.connect(parts.settings), parts.catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
-    return Rounds(inner, critic, rounds=chosen.rounds, seconds=chosen.seconds, join=chosen.join)
+    options_type = Options
+    needs_usage = False
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: Options) -> Stage:
+        """The loop around the base recipe.
+
+        Raises:
+            ConfigError: if no language model is set.
+        """
+        assert workspace.build is not None
+        model = Path(options.model) if options.model else None
+        inner = workspace.build(options.base, catalogue, workspace, model=model)
+        critic = Critic(llm.connect(workspace.settings), catalogue.tools, depth=options.depth, tokens=options.tokens)
+        return Rounds(inner, critic, rounds=options.rounds, seconds=options.seconds, join=options.join)

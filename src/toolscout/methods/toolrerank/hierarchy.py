@@ -6,10 +6,11 @@ An entry of a list is anything hashable; `tool_of` says what it belongs to, in t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
+
+from toolscout.arrays import Array
 
 __all__ = ["concentrated", "diverse", "extended", "likely", "truncated"]
 
@@ -83,7 +84,7 @@ def extended(
 def diverse(
     ranked: Sequence[Entry],
     tool_of: Callable[[Entry], Hashable],
-    similar: npt.NDArray[Any],
+    similar: Array,
     threshold: float,
     most: int,
 ) -> list[Entry]:

@@ -14,23 +14,22 @@ was itself found on dev, by choosing on two thirds of it and looking at the rest
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout import metrics
-from toolscout.encoders import Vectors
-from toolscout.methods import JUDGED, Fitting
+from toolscout.arrays import Floats, Vectors
 from toolscout.methods.crossencoder import Judge
+from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import Ranked, clear
 from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
 from toolscout.methods.toolrerank.stages import Chosen, Families, extends
 from toolscout.types import Search
 
-__all__ = ["Grid", "limits"]
+__all__ = ["Grid", "ReadQueries", "limits"]
 
 LIMITS: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
 THRESHOLDS: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
@@ -43,8 +42,24 @@ def limits(options: Any) -> list[tuple[int, int]]:
     return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMITS))
 
 
+class ReadQueries(NamedTuple):
+    """The dev queries with their candidates, all read by the cross-encoder.
+
+    Attributes:
+        ranked: the candidates.
+        logits: (queries, N) of the cross-encoder.
+        single: whether one parent serves each query.
+        rows: (tools, d) vectors of the tools.
+    """
+
+    ranked: Ranked
+    logits: Floats
+    single: Sequence[bool]
+    rows: Vectors
+
+
 class Grid:
-    """The dev queries with their candidates, all read: the search for the best settings.
+    """The search for the best settings over queries whose candidates are all read.
 
     Attributes:
         by_limits: "m_s/m_u" → the best figures with these limits.
@@ -52,19 +67,19 @@ class Grid:
 
     def __init__(
         self,
-        job: Fitting,
+        lesson: Lesson,
         options: Any,
-        ranked: Ranked,
-        logits: npt.NDArray[np.float64],
+        queries: ReadQueries,
         families: Families,
         seen: set[tuple[str, ...]],
         judge: Judge,
-        rows: Vectors,
-        single: Sequence[bool],
+        say: Callable[[str], None],
     ) -> None:
-        self.job, self.options, self.ranked, self.families, self.seen = job, options, ranked, families, seen
-        self.judge, self.rows, self.single = judge, rows, single
-        self.tools = [tool.id for tool in job.tools]
+        """Take the queries, the families of the tools and which of them training saw, and the cross-encoder."""
+        self.lesson, self.options, self.families, self.seen, self.say = lesson, options, families, seen, say
+        self.ranked, logits, self.single, self.rows = queries
+        self.judge, ranked = judge, queries.ranked
+        self.tools = [tool.id for tool in lesson.tools]
         self.shares = judge.blend.shares(logits, judge.blend.distances(ranked.scores))
         self.by_limits: dict[str, dict[str, float]] = {}
         self._known: dict[tuple[int, Hashable], dict[str, float]] = {}
@@ -87,7 +102,7 @@ class Grid:
             found.append(self._over(rows, [self._final(row, lists[row], tried[-1]) for row in rows]))
             self.by_limits["/".join(map(str, pair))] = means = found[-1].means()
             told = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
-            self.job.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {told}")
+            self.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {told}")
         best = _earned(found)
         return tried[best], found[best].means()
 
@@ -146,14 +161,14 @@ class Grid:
         """How likely a family's tools are, as if none were a candidate; read once."""
         if (row, family) not in self._known:
             ids = self.families.members[family]  # type: ignore[index]
-            search = Search(query=self.job.texts[self.ranked.queries[row]])
+            search = Search(query=self.lesson.texts[self.ranked.queries[row]])
             self._known[row, family] = dict(zip(ids, self.judge.others(search, ids).tolist(), strict=True))
         return self._known[row, family]
 
     def _over(self, rows: Sequence[int], rankings: Sequence[Sequence[str]]) -> metrics.PerQuery:
         queries = [self.ranked.queries[row] for row in rows]
-        golds = {query: self.job.dev[query] for query in queries}
-        return metrics.score(dict(zip(queries, rankings, strict=True)), golds, JUDGED)
+        golds = {query: self.lesson.dev[query] for query in queries}
+        return metrics.score(dict(zip(queries, rankings, strict=True)), golds, DEV_METRICS)
 
 
 def _earned(found: Sequence[metrics.PerQuery]) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.methods.crossencoder import Judging
 from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
 from toolscout.search.pipeline import Stage
@@ -45,13 +45,14 @@ class Families:
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The five numbers of a ToolRerank, all of them known; see `toolrerank.Options`."""
+    """The settings of a ToolRerank, all of them known; see `toolrerank.Options`."""
 
     seen: int
     unseen: int
     sure: float = 0.0
     alike: float = 0.0
     each: int = 0
+    extend: str = "unseen"
 
 
 # --- the stages -------------------------------------------------------------------------------------------------------
@@ -97,9 +98,8 @@ class Hierarchy(Stage):
         chosen: Chosen,
         *,
         single: Callable[[Sequence[Search]], Sequence[bool]],
-        similar: Callable[[Sequence[str]], npt.NDArray[Any]],
+        similar: Callable[[Sequence[str]], Array],
         visible: Callable[[Search], Callable[[str], bool]],
-        extend: str = "unseen",
         off: str = "",
     ) -> None:
         """Take what the order depends on.
@@ -112,11 +112,10 @@ class Hierarchy(Stage):
             single: a batch → whether one parent serves each.
             similar: tool ids → (n, n) cosines of their descriptions.
             visible: a search → which tools its caller may discover.
-            extend: see `Options`.
             off: why the hits are left as they are; empty: they are not.
         """
         self.families, self.seen, self.judging, self.chosen = families, seen, judging, chosen
-        self.single, self.similar, self.visible, self.extend, self.off = single, similar, visible, extend, off
+        self.single, self.similar, self.visible, self.off = single, similar, visible, off
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Put the hits of each search in the order of its algorithm."""
@@ -178,7 +177,7 @@ class Hierarchy(Stage):
 
     def _extended(self, family: Any) -> bool:
         members = self.families.members[family]
-        return extends(self.extend, self.seen(members[0]), len(members))
+        return extends(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _multi(self, search: Search) -> tuple[Hit, ...]:
         read = self.judging.read(search)
