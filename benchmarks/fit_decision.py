@@ -56,7 +56,7 @@ class Drawn:
     """The requests of one set and part, put to catalogues, and what their rows are."""
 
     def __init__(self, held: Lesson, part: str, foreign: Sequence[str], chats: Sequence[str]) -> None:
-        self.name, self.queries, self.golds = held.dataset.name, held.dataset.queries, getattr(held, part)
+        self.name, self.queries, self.golds = held.name, held.texts, getattr(held, part)
         self.tools = {tool.id: tool for tool in held.tools}
         self.random = random.Random(f"{SEED} {self.name} {part}")
         self.foreign, self.chats = foreign, chats
@@ -145,9 +145,7 @@ def main() -> None:
     }
     asked: dict[str, list[Asked]] = {"train": [], "dev": []}
     for part, into in asked.items():
-        texts = {
-            name: [held.dataset.queries[query] for query in getattr(held, part)] for name, held in sorted(sets.items())
-        }
+        texts = {name: [held.texts[query] for query in getattr(held, part)] for name, held in sorted(sets.items())}
         for name, held in sets.items():
             draw = random.Random(f"{SEED} {name} {part} foreign")
             foreign = [text for other, some in texts.items() if other != name for text in draw.sample(some, 60)]

@@ -50,6 +50,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import commit, machine, versions
+from toolscout.recipes.fit import make_lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
 
@@ -128,7 +129,7 @@ class Domain:
         place = {tool.id.partition("/")[2]: number for number, tool in enumerate(self.tools)}
         told = {"test": dataset.split("test")}
         if "train" in parts:
-            held = lesson(dataset, self.tools, dataset.texts("test"))
+            held = make_lesson(dataset, self.tools, dataset.texts("test"))
             for part, most, found, by in (
                 ("train", TRAIN, held.train, draw),
                 ("dev", DEV, held.dev, random.Random(name)),

@@ -12,18 +12,22 @@ import pytest
 import lessons
 from tests_cli import run as cli
 from toolscout.abstain import decision
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import CheckpointError, ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
-from toolscout.methods import BASE, Fitting
+from toolscout.methods import Artifacts
+from toolscout.methods.neighbours import Neighbours
 from toolscout.models import model_store
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, make_lesson, on_shelf, resolve_with_base
+from toolscout.recipes.fit import FitJob, Lesson, fit, make_lesson, on_shelf, resolve_with_base
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Floors
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search
+from toolscout.workspace import BASE_FOLDER as BASE
+from toolscout.workspace import Workspace
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def leak(root: Path, *pairs: tuple[str, str]) -> None:
 
 def test_a_fit_sees_train_and_dev_with_whole_ids_and_nothing_of_test(root: Path) -> None:
     found = learned(root)
-    test = found.dataset.split("test")
+    test = load_dataset("slang", root).split("test")
     assert len(found.train) == 2 * len(test) and len(found.dev) == len(test) and not found.dropped
     assert not set(test) & {*found.train, *found.dev}
     ids = [tool.id for tool in found.tools]
@@ -87,7 +91,7 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
         assert model is not None and model.manifest.data.refit == (model.manifest.settings["refit"].value is True)
         return float(model.arrays["uses"].sum())
 
-    def below(**changes: object) -> Fitting:
+    def below(**changes: object) -> FitJob:
         more = {"base": recipe, **{f"base.{name}": value for name, value in changes.items()}}
         return lessons.plan("feedback-prf", taught, tmp_path / "m", changes=more, settings=settings, say=said.append)
 
@@ -109,8 +113,8 @@ def test_a_model_that_was_not_fitted_on_dev_answers_it_as_its_figures_say(
     job = lessons.plan(recipe, taught, tmp_path / "m", changes={"refit": False})
     model = fit(job)
     stage = registry.build(recipe, Catalogue.of(taught.tools), model=model.folder)
-    found = stage([Search(query=taught.dataset.queries[query], k=20) for query in taught.dev])
-    figures = job.judge({query: search.ids for query, search in zip(taught.dev, found, strict=True)})
+    found = stage([Search(query=taught.texts[query], k=20) for query in taught.dev])
+    figures = taught.evaluate({query: search.ids for query, search in zip(taught.dev, found, strict=True)}).means()
     assert figures == pytest.approx(model.manifest.metrics, abs=1e-9)
 
 
@@ -141,9 +145,9 @@ def test_what_cannot_be_gone_on_from_is_refused_before_it_is_fitted(
 
 
 def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="recipe neighbours: expected settings that it knows.*colour"):
+    with pytest.raises(ConfigError, match="recipe neighbours: a setting is not valid.*colour"):
         lessons.plan("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})
-    with pytest.raises(ConfigError, match="expected a recipe that is fitted, found one that is not"):
+    with pytest.raises(ConfigError, match="recipe bm25: there is nothing to fit"):
         lessons.plan("bm25", learned(root), tmp_path / "m")
     with pytest.raises(ConfigError, match="expected a recipe that judges whether a tool is needed"):
         lessons.plan("neighbours", learned(root), tmp_path / "m", no_tool=NoTool([], [], []))
@@ -151,9 +155,8 @@ def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: 
 
 def test_settings_after_the_fit_are_refused(root: Path, tmp_path: Path) -> None:
     model = fit(lessons.plan("neighbours", learned(root), tmp_path / "m"))
-    parts = registry.Parts(Catalogue.of(learned(root).tools), model=model.folder)
-    with pytest.raises(ConfigError, match="expected settings when it is fitted, found k afterwards"):
-        registry.build("neighbours", parts, {"k": 3})
+    with pytest.raises(ConfigError, match=r"settings \(k\) are fixed when it is fitted"):
+        registry.build("neighbours", Catalogue.of(learned(root).tools), model=model.folder, settings={"k": 3})
 
 
 def test_a_finished_fit_is_kept_on_resume_and_done_again_for_other_settings(root: Path, tmp_path: Path) -> None:
@@ -227,7 +230,7 @@ def test_where_the_manifest_is_damaged_nobody_knows_whose_model_it_was(root: Pat
     fit(lessons.plan("tool2vec", learned(root), tmp_path / "m"))
     harm(tmp_path / "m" / model_store.MANIFEST)
     before = (tmp_path / "m" / model_store.ARRAYS).read_bytes()
-    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model: choose another folder"):
+    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model. Choose another folder"):
         fit(lessons.plan("neighbours", learned(root), tmp_path / "m"))
     assert (tmp_path / "m" / model_store.ARRAYS).read_bytes() == before
 
@@ -236,16 +239,15 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[bool] = []
-    plain = registry.RECIPES["neighbours"].fit
-    assert plain is not None
+    plain = Neighbours.fit
 
-    def stale(task: Fitting) -> None:
-        tried.append((task.work / "checkpoint").exists())
+    def stale(self: Neighbours, workspace: Workspace, *rest: Any) -> Artifacts:
+        tried.append((workspace.work / "checkpoint").exists())
         if tried[-1]:
             raise CheckpointError("of another training")
-        plain(task)
+        return plain(self, workspace, *rest)
 
-    monkeypatch.setitem(registry.RECIPES, "neighbours", dataclasses.replace(registry.RECIPES["neighbours"], fit=stale))
+    monkeypatch.setattr(Neighbours, "fit", stale)
     settings = Settings(home=tmp_path / "home")
     for task, fits in (
         (on_shelf(lessons.plan("neighbours", learned(root), tmp_path, settings=settings, resume=True)), True),
@@ -307,13 +309,12 @@ def test_settings_out_of_bounds_are_refused(recipe: str, setting: str, value: fl
 def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
 
-    def interrupted(task: Fitting) -> None:
-        found.append((task.work / "step").exists())
-        (task.work / "step").write_text("1")
+    def interrupted(self: Neighbours, workspace: Workspace, *rest: Any) -> Artifacts:
+        found.append((workspace.work / "step").exists())
+        (workspace.work / "step").write_text("1")
         raise KeyboardInterrupt
 
-    row = dataclasses.replace(registry.RECIPES["neighbours"], fit=interrupted)
-    monkeypatch.setitem(registry.RECIPES, "neighbours", row)
+    monkeypatch.setattr(Neighbours, "fit", interrupted)
     for resume in (False, True, False):
         with pytest.raises(KeyboardInterrupt):
             fit(lessons.plan("neighbours", learned(root), tmp_path / "m", resume=resume))
@@ -474,7 +475,7 @@ def test_a_model_brings_the_floors_of_its_own_requests(root: Path, tmp_path: Pat
     assert floors.need_at(0) == floors.fit_at(0) == 0.0 and floors.need == tuple(sorted(floors.need))
     with Scout(tmp_path / "home") as scout:
         scout.add(root / "slang", name="slang")
-        asked = [*learned(root).dataset.texts("test").values()]
+        asked = [*load_dataset("slang", root).texts("test").values()]
         answers = [scout.search(text, model=found.folder).answer for text in asked]
         assert answers.count("tools") >= 0.95 * len(asked), "what a model has learned is not turned away"
 

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-import lessons
-
 torch = pytest.importorskip("torch")
 
-from toolscout import Scout
+import lessons  # noqa: E402
+from toolscout import Scout  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
@@ -30,7 +29,7 @@ from toolscout.training import Plan, train  # noqa: E402
 from toolscout.training.crossencoders import CrossEncoder, Reading  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace  # noqa: E402
 
 QUICK = {"epochs": 16, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 16, "precision": "float32", "threads": 1}
 

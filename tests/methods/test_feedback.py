@@ -17,7 +17,7 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.llm import LLM
-from toolscout.methods import Parts, zero_shot
+from toolscout.methods import zero_shot
 from toolscout.methods.feedback.loop import Critic, Rounds, degraded
 from toolscout.methods.feedback.prf import Expand
 from toolscout.methods.query_rewriting import Describe
@@ -40,7 +40,7 @@ GOOD = "weather forecast"
 
 def inner(tools: Sequence[Tool] = TOOLS) -> Stage:
     """Words, three hits deep."""
-    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.search_words(Catalogue.of(tools))
     stage.depth = 3  # type: ignore[attr-defined]
     return stage
 
@@ -213,9 +213,9 @@ def test_answers_of_all_wordings_can_be_joined() -> None:
 @pytest.mark.net
 def test_the_recipe_asks_the_endpoint_that_is_set(tmp_path: Path) -> None:
     with ScriptedServer() as server:
-        parts = Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path, llm=server.place))
+        workspace = Workspace(settings=Settings(home=tmp_path, llm=server.place))
         for name, settings in (("feedback", {"base": "bm25", "rounds": 2}), ("mmrr", {"base": "bm25"})):
-            found = answer(registry.build(name, parts, settings), MISSING)
+            found = answer(registry.build(name, Catalogue.of(TOOLS), workspace, settings=settings), MISSING)
             assert found.query == MISSING and found.hits
         assert len(server.bodies) >= 4
     with pytest.raises(ConfigError, match="expected a language model, found none set"):
@@ -239,7 +239,7 @@ def test_words_of_the_first_tools_bring_what_the_query_does_not_say() -> None:
         Tool(id="a/radar", name="radar", description="precipitation picture"),
         Tool(id="a/mail", name="mail", description="send a letter"),
     ]
-    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.search_words(Catalogue.of(tools))
     assert "a/radar" not in answer(stage, "umbrella").ids
     refiner = Expand(Catalogue.of(tools), tools=1, words=3)
     found = answer(Rounds(stage, refiner, rounds=1), "umbrella")
@@ -253,7 +253,7 @@ def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() ->
         Tool(id="a/getRainRadar", name="getRainRadar", description="umbrella picture"),
         Tool(id="a/mail", name="mail", description="send a letter"),
     ]
-    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.search_words(Catalogue.of(tools))
     found = answer(Rounds(stage, Expand(Catalogue.of(tools), tools=1, words=2), rounds=5), "umbrella")
     assert [len(each.split()) for each in found.rewrites] == [3, 5]
     assert set(found.rewrites[1].split()) == {"umbrella", "get", "rain", "radar", "picture"}
@@ -262,8 +262,7 @@ def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() ->
 
 @pytest.fixture(scope="module")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return lessons.load(lessons.write(tmp_path_factory.mktemp("data")))
 
 
 def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Lesson, tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ def fitted(slang: Lesson, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def pipeline(model: Model, tools: Any, encoder: Any = None) -> Stage:
-    parts = Parts(Catalogue.of(tools), encoder or HashEncoder(), model=model.folder)
-    return registry.build(model.manifest.recipe, parts)
+    return registry.build(
+        model.manifest.recipe, Catalogue.of(tools), Workspace(encoder or HashEncoder()), model=model.folder
+    )
 
 
 @light
@@ -111,15 +112,17 @@ def test_the_same_seed_gives_the_same_model_and_a_query_the_same_answer_in_any_b
 
 @light
 def test_a_model_on_another_encoder_or_catalogue_is_refused(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
-    with pytest.raises(ConfigError, match=r"expected a model fitted on encoder hash .* found one fitted on hash"):
+    with pytest.raises(ConfigError, match=r"fitted on hash .*, not on the encoder hash"):
         pipeline(fitted[name], slang.tools, HashEncoder(32))
-    with pytest.raises(ConfigError, match="shares none with it"):
+    with pytest.raises(ConfigError, match="shares no tool with this catalogue"):
         pipeline(fitted[name], [Tool(id="x/else", name="else")])
 
 
 @light
 def test_without_a_model_the_recipe_says_how_to_get_one(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"found none: run  toolscout train {name} --data DIR --out MODEL_DIR"):
+    with pytest.raises(
+        ConfigError, match=f"needs a fitted model. Run  toolscout train {name} --data DIR --out MODEL_DIR"
+    ):
         registry.build(name, Catalogue.of([Tool(id="x/else", name="else")]))
 
 

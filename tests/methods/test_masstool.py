@@ -26,7 +26,6 @@ from toolscout.journal.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.masstool import Pool, Reader, meanings, nearest, needs  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
@@ -35,6 +34,7 @@ from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.intents import Towers, Transfer  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 100, "threads": 1}
@@ -105,8 +105,8 @@ def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert:
 
 @pytest.mark.parametrize("name", ["masstool-no-suim", "masstool-no-adakt", "masstool-no-df", "masstool-no-cl"])
 def test_the_ablations_are_fitted(slang: Lesson, bert: str, home: Path, chat: NoTool, name: str) -> None:
-    changes = {} if "floor" in registry.RECIPES[name].settings else {"epochs": 2}
-    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in registry.RECIPES[name].settings}
+    changes = {} if "floor" in registry.recipe(name).settings else {"epochs": 2}
+    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in registry.recipe(name).settings}
     job = lessons.plan(
         name,
         slang,
@@ -252,8 +252,8 @@ def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
 
 def test_what_was_used_since_counts_at_once_and_not_when_the_tool_is_gone(slang: Lesson, model: Model) -> None:
     used: list[Example] = []
-    parts = Parts(Catalogue.of(slang.tools), model=model.folder, live=lambda: (len(used), used))
-    stage = registry.build("masstool", parts)
+    workspace = Workspace(live=lambda: (len(used), used))
+    stage = registry.build("masstool", Catalogue.of(slang.tools), workspace, model=model.folder)
     asked = Search(query="zzz qqq zzz")
 
     def score(tool: str) -> float:

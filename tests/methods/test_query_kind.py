@@ -10,11 +10,11 @@ import pytest
 
 from toolscout import encoders
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.config import Settings
-from toolscout.methods import Data, Fitting
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.stages import Families
 from toolscout.types import Tool
+from toolscout.workspace import Workspace
 
 THINGS = {"music": ("play a song", "stop the song"), "files": ("copy a file", "delete a file"), "mail": ("send mail",)}
 TOOLS = [
@@ -24,7 +24,7 @@ TOOLS = [
 ]
 
 
-def job(tmp_path: Path, *, few: int | None = None) -> Fitting:
+def lesson(*, few: int | None = None) -> Lesson:
     """Requests for two things each; only "also" tells those of two parents from those of one."""
     texts, golds = {}, {}
     for number, (one, other) in enumerate(itertools.product(TOOLS, TOOLS)):
@@ -33,25 +33,19 @@ def job(tmp_path: Path, *, few: int | None = None) -> Fitting:
             texts[f"q{number}-{again}"] = f"{polite} {one.name} {joint} {other.name}".strip()
             golds[f"q{number}-{again}"] = {one.id: 1, other.id: 1}
     queries = sorted(texts)[:few]
-    return Fitting(
-        "toolrerank",
-        None,
-        {},
-        TOOLS,
-        texts,
-        {query: golds[query] for query in queries if not query.endswith("-3")},
-        {query: golds[query] for query in queries if query.endswith("-3")},
-        "static",
-        Data(name="things", fingerprint="1", n_train=0, n_dev=0),
-        tmp_path / "out",
-        settings=Settings(home=tmp_path),
+    return Lesson(
+        name="things",
+        tools=TOOLS,
+        texts=texts,
+        train={query: golds[query] for query in queries if not query.endswith("-3")},
+        dev={query: golds[query] for query in queries if query.endswith("-3")},
     )
 
 
 def test_a_word_that_a_vector_hardly_shows_decides(tmp_path: Path) -> None:
-    task, families = job(tmp_path), Families(TOOLS)
-    encoder = encoders.load("static", task.settings)
-    arrays, told = query_kind.learn(task, families, encoder)
+    task, families = lesson(), Families(TOOLS)
+    encoder = encoders.load("static", Workspace().settings)
+    arrays, told = query_kind.learn(Workspace(), task, families, encoder)
     one_parent = query_kind.OneParent(arrays)
     texts = ["sing and also cook", "sing and then cook"]
     assert one_parent(texts, encoder.encode(texts, "query")) == [False, True]
@@ -93,8 +87,8 @@ def test_each_training_query_is_judged_by_a_fit_that_left_it_out() -> None:
 
 @pytest.mark.parametrize("few", [2, 6])
 def test_few_queries_are_enough(tmp_path: Path, few: int) -> None:
-    task = job(tmp_path, few=4 * few)
-    arrays, told = query_kind.learn(task, Families(TOOLS), encoders.load("static", task.settings))
+    task = lesson(few=4 * few)
+    arrays, told = query_kind.learn(Workspace(), task, Families(TOOLS), encoders.load("static", Workspace().settings))
     assert 0 <= told["crossed"] <= 1 and np.isfinite(arrays["classifier"]).all()
 
 

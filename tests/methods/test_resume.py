@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def test_a_killed_fit_goes_on_to_the_same_model(
     monkeypatch.setattr(training._Loop, "_step", step)
     assert not (tmp_path / "killed").exists()
     said: list[str] = []
-    again = fit(dataclasses.replace(job, resume=True, say=said.append))
+    again = fit(lessons.resumed(job, say=said.append))
     assert any("going on after" in line for line in said)
     assert again.manifest.metrics == whole.manifest.metrics
     weights = [name for name in whole.manifest.files if name.endswith((".safetensors", ".onnx"))]

@@ -8,16 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-import lessons
-
 torch = pytest.importorskip("torch")
 
+import lessons  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
-from toolscout.models import model_store
+from toolscout.models import model_store  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -27,7 +25,7 @@ from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
 from toolscout.training.refiners import SPOT, Refine, Refiner  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace  # noqa: E402
 
 TUNED = {"epochs": 10, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
 QUICK = {**TUNED, "epochs": 20, "patience": 20, "fast": 1.0}
@@ -57,8 +55,9 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 
 def pipeline(model: Model, tools: Any, bert: str) -> Stage:
-    parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder)
-    return registry.build(model.manifest.recipe, parts)
+    return registry.build(
+        model.manifest.recipe, Catalogue.of(tools), Workspace(TransformerEncoder(bert)), model=model.folder
+    )
 
 
 def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesson, bert: str, model: Model) -> None:

@@ -23,12 +23,11 @@ from toolscout.encoders.pair_cache import Readings
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
-from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging
 from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit
+from toolscout.recipes.fit import FitJob, Lesson, fit
 from toolscout.search.pipeline import Pipeline
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
@@ -54,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitting:
+def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> FitJob:
     """A fit; all of them share one cross-encoder, from the shelf."""
     return lessons.plan(
         name,
@@ -67,8 +66,8 @@ def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitt
 
 
 def pipeline(model: Model, tools: Sequence[Tool], bert: str, **more: Any) -> Pipeline:
-    parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder, **more)
-    stage = registry.build(model.manifest.recipe, parts)
+    workspace = Workspace(TransformerEncoder(bert), **more)
+    stage = registry.build(model.manifest.recipe, Catalogue.of(tools), workspace, model=model.folder)
     assert isinstance(stage, Pipeline)
     return stage
 
