@@ -173,10 +173,10 @@ def test_a_folder_of_something_else_is_not_overwritten(root: Path, tmp_path: Pat
     out = tmp_path / "m"
     out.mkdir()
     (out / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="expected a free folder or a model, found other files"):
+    with pytest.raises(ConfigError, match="the folder holds other files"):
         fit(lessons.plan("neighbours", learned(root), out))
     fit(lessons.plan("neighbours", learned(root), tmp_path / "n"))
-    with pytest.raises(ConfigError, match="expected a free folder or a model of tool2vec, found one of neighbours"):
+    with pytest.raises(ConfigError, match="holds a model of neighbours, not of tool2vec"):
         fit(lessons.plan("tool2vec", learned(root), tmp_path / "n"))
     assert (out / "thesis.txt").read_text() == "precious"
 
@@ -266,11 +266,11 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
 def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
-    with pytest.raises(ConfigError, match="or a model, found a manifest.json that is damaged, or of no model"):
+    with pytest.raises(ConfigError, match="holds a manifest.json that is damaged, or of no model"):
         fit(lessons.plan("neighbours", learned(root), tmp_path / "app"))
     assert (tmp_path / "app" / "manifest.json").read_text() == '{"name": "an app"}'
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(ConfigError, match="file: expected a folder for the model, found a file"):
+    with pytest.raises(ConfigError, match="file: this is a file, and a model is a folder"):
         fit(lessons.plan("neighbours", learned(root), tmp_path / "file"))
 
 
@@ -330,7 +330,7 @@ def test_a_set_without_training_queries_says_so(root: Path) -> None:
     with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
         learned(root)
     dataset = load_dataset("slang", root)
-    with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 0"):
+    with pytest.raises(UserError, match="there are 0 queries to train on and 0 to choose on"):
         make_lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
 
 
@@ -430,7 +430,7 @@ def test_what_training_on_another_dataset_would_leak_is_dropped(root: Path) -> N
     for name in ("train", "dev"):
         (root / "more" / "qrels" / f"{name}.tsv").unlink()
     both = dataclasses.replace(job(root), dataset=load_dataset("more", root), train_on=load_dataset("slang", root))
-    with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 23"):
+    with pytest.raises(UserError, match="there are 0 queries to train on and 23 to choose on"):
         run(both)
 
 
@@ -463,7 +463,7 @@ def test_the_command_trains_and_says_what_came_out(
     here = cli("train", "neighbours", "--data", "slang", "--out", ".")
     assert here.exit_code == 1 and "expected a folder of the model's own, found the one you are in" in here.stderr
     refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
-    assert refused.exit_code == 1 and "found one that is not" in refused.stderr
+    assert refused.exit_code == 1 and "there is nothing to fit" in refused.stderr
     assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1
 
 
@@ -487,7 +487,7 @@ def test_the_floors_of_a_lesson_are_worked_out_once_and_only_for_what_is_saved(
     floors_of = decision.floors_of
     monkeypatch.setattr(
         "toolscout.abstain.decision.floors_of",
-        lambda parts, texts: (asked.append(len(texts)), floors_of(parts, texts))[1],
+        lambda workspace, catalogue, texts: (asked.append(len(texts)), floors_of(workspace, catalogue, texts))[1],
     )
     one, settings = learned(root), Settings(home=tmp_path / "home")
     begun = lessons.plan("feedback-prf", one, tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
@@ -495,9 +495,9 @@ def test_the_floors_of_a_lesson_are_worked_out_once_and_only_for_what_is_saved(
     outer = fit(begun)
     inner = model_store.load(outer.folder / BASE)
     assert asked == [69] and outer.manifest.values["floors"] == inner.manifest.values["floors"]
-    assert msgspec.convert(outer.manifest.values["floors"], Floors) == one.floors
+    assert msgspec.convert(outer.manifest.values["floors"], Floors) == one.abstention_floors
     again = lessons.plan(
         "feedback-prf", learned(root), tmp_path / "m", changes={"base": "neighbours"}, settings=settings
     )
-    fit(dataclasses.replace(again, resume=True))
+    fit(lessons.resumed(again))
     assert asked == [69], "nothing is worked out for models that are there"

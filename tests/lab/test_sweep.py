@@ -188,8 +188,8 @@ def test_a_recipe_that_is_not_fitted_and_encoders_can_be_swept(root: Path) -> No
     ("fields", "message"),
     [
         ({"over": {}}, "--over: expected a setting and its values"),
-        ({"over": {"colour": [1]}}, "recipe tool2vec: expected settings that it knows"),
-        ({"over": {"kappa": [1.0, "much"]}}, "recipe tool2vec: expected settings that it knows"),
+        ({"over": {"colour": [1]}}, "recipe tool2vec: a setting is not valid"),
+        ({"over": {"kappa": [1.0, "much"]}}, "recipe tool2vec: a setting is not valid"),
         ({"over": {"kappa": []}}, "--over kappa: expected values"),
         ({"over": {"kappa": [1, 1]}}, "expected each value once"),
         ({"over": {"encoder": [1]}}, "expected names of encoders"),

@@ -78,9 +78,9 @@ def test_the_same_seed_gives_the_same_model(slang: Lesson, bert: str, model: Mod
 
 def test_a_flipped_byte_another_catalogue_and_no_model_are_refused(slang: Lesson, bert: str, tmp_path: Path) -> None:
     made = fitted(slang, bert, tmp_path / "m", epochs=1)
-    with pytest.raises(ConfigError, match="shares none with it"):
+    with pytest.raises(ConfigError, match="shares no tool with this catalogue"):
         pipeline(made, [Tool(id="x/else", name="else")])
-    with pytest.raises(ConfigError, match="found none: run  toolscout train mlc"):
+    with pytest.raises(ConfigError, match="needs a fitted model. Run  toolscout train mlc"):
         registry.build("mlc", Catalogue.of(slang.tools))
     weights = next((made.folder / "encoder").rglob("*.safetensors"))
     data = bytearray(weights.read_bytes())
