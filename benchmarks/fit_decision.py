@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from toolscout.abstain.decision import BUNDLED
-from toolscout.abstain.fit import Asked, fitted
-from toolscout.abstain.score_features import Signals, names
+from toolscout.abstain.fit import QueryGroup, fit_decision
+from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.dataset import NoTool
 from toolscout.encoders import encode_tools, split_identifiers
 from toolscout.encoders.static import StaticEncoder
@@ -91,7 +91,12 @@ class Drawn:
         self._add(signals, self._some(self.chats, n_chat), False, None)
 
     def _add(
-        self, signals: Signals, texts: Sequence[str], needs: bool, fits: bool | None, gone: Sequence[Sequence[int]] = ()
+        self,
+        signals: ScoreFeatures,
+        texts: Sequence[str],
+        needs: bool,
+        fits: bool | None,
+        gone: Sequence[Sequence[int]] = (),
     ) -> None:
         masks = []
         for places in gone:
@@ -104,10 +109,10 @@ class Drawn:
         key = len(signals.words.ids) == len(self.tools), needs, fits
         self.found.setdefault(key, []).append((rows[kept], vectors[kept]))
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[QueryGroup]:
         """The rows, by what is known of the requests; whole catalogues apart from parts."""
         return [
-            Asked(
+            QueryGroup(
                 self.name,
                 np.concatenate([rows for rows, _ in held]),
                 {"static": np.concatenate([vectors for _, vectors in held])},
@@ -118,12 +123,12 @@ class Drawn:
         ]
 
 
-def put(tools: Sequence[Tool]) -> Signals:
+def put(tools: Sequence[Tool]) -> ScoreFeatures:
     """The signals of a catalogue."""
     ordered = sorted(tools, key=lambda tool: tool.id)
     index = Exact(ENCODER.dim)
     index.upsert([tool.id for tool in ordered], encode_tools(lambda texts: ENCODER.encode(texts, "tool"), ordered))
-    return Signals(BM25.build(ordered), {"static": index})
+    return ScoreFeatures(BM25.build(ordered), {"static": index})
 
 
 def main() -> None:
@@ -143,7 +148,7 @@ def main() -> None:
         part: [each.text for each in found if each.kind in CHAT]
         for part, found in (("train", no_tool.train), ("dev", no_tool.calibrate))
     }
-    asked: dict[str, list[Asked]] = {"train": [], "dev": []}
+    asked: dict[str, list[QueryGroup]] = {"train": [], "dev": []}
     for part, into in asked.items():
         texts = {name: [held.texts[query] for query in getattr(held, part)] for name, held in sorted(sets.items())}
         for name, held in sets.items():
@@ -163,7 +168,9 @@ def main() -> None:
         "requests": {part: sum(len(each) for each in some) for part, some in asked.items()},
         "command": "python benchmarks/fit_decision.py",
     }
-    decision = fitted(names(("words", "static")), asked["train"], asked["dev"], {"static": ENCODER.fingerprint}, about)
+    decision = fit_decision(
+        names(("words", "static")), asked["train"], asked["dev"], {"static": ENCODER.fingerprint}, about
+    )
     options.out.write_bytes(msgspec.json.encode(decision) + b"\n")
     click.echo(f"{options.out}: floors {msgspec.to_builtins(decision.floors)}", err=True)
 

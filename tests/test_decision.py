@@ -13,7 +13,7 @@ import pytest
 
 import toolscout
 from toolscout.abstain import decision
-from toolscout.abstain.decision import Judge, floors_of, judge, read
+from toolscout.abstain.decision import Abstainer, build_abstainer, fit_floors, read
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, StoreError
@@ -57,23 +57,23 @@ class Given(Stage):
         return [msgspec.structs.replace(search, hits=self.hits) for search in searches]
 
 
-def judge_over(tools: Sequence[Tool] | None = None, stage: Stage | None = None, **settings: Any) -> Judge | None:
+def judge_over(tools: Sequence[Tool] | None = None, stage: Stage | None = None, **settings: Any) -> Abstainer | None:
     workspace = Workspace(settings=dataclasses.replace(Settings(), **settings))
-    return judge(workspace, Catalogue.of(toy_tools() if tools is None else tools), stage or Given())
+    return build_abstainer(workspace, Catalogue.of(toy_tools() if tools is None else tools), stage or Given())
 
 
-def over(tools: Sequence[Tool] | None = None, **settings: Any) -> Judge:
+def over(tools: Sequence[Tool] | None = None, **settings: Any) -> Abstainer:
     found = judge_over(tools, **settings)
     assert found is not None
     return found
 
 
-def strict(found: Judge, need: float = 0.0, fit: float = 0.0) -> Judge:
+def strict(found: Abstainer, need: float = 0.0, fit: float = 0.0) -> Abstainer:
     """The same with floors of one's own."""
     return dataclasses.replace(found, floors=Floors((0.0, 0.02), (need, need), (fit, fit)))
 
 
-def ask(found: Judge, query: str, *hits: Hit, **fields: Any) -> Search:
+def ask(found: Abstainer, query: str, *hits: Hit, **fields: Any) -> Search:
     [answer] = (Given(*hits) >> Decide(judge=found))([Search(query=query, **fields)])
     return answer
 
@@ -219,15 +219,15 @@ def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
 
 def test_floors_of_known_requests_keep_the_budget_among_them() -> None:
     texts = [f"{verb} {what}" for verb in ("please", "i want to", "can you") for what in ASKS + CHAT] * 20
-    found, by = floors_of(Workspace(), Catalogue.of(toy_tools()), texts), over()
+    found, by = fit_floors(Workspace(), Catalogue.of(toy_tools()), texts), over()
     verdicts = [each for each in strict(by)([Search(query=text) for text in texts]) if each is not None]
     for budget in (0.05, 0.2):
         lost = [each.need < found.need_at(budget) or each.fit < found.fit_at(budget) for each in verdicts]
         assert np.mean(lost) <= budget
     assert (
-        floors_of(Workspace(), Catalogue.of(toy_tools()), ["天气预报"]).need_at(0.2)
+        fit_floors(Workspace(), Catalogue.of(toy_tools()), ["天气预报"]).need_at(0.2)
         == 0.0
-        == floors_of(Workspace(), Catalogue.of(toy_tools()), []).fit_at(0.2)
+        == fit_floors(Workspace(), Catalogue.of(toy_tools()), []).fit_at(0.2)
     )
 
 
@@ -244,7 +244,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     other = msgspec.structs.replace(read(), encoders={"static": "another"})
     monkeypatch.setattr(decision, "read", lambda *_: other)
     with pytest.raises(StoreError, match="expected a decision for the bundled encoder"):
-        decision.bundled()
+        decision.load_bundled()
 
 
 def test_a_verdict_of_none_leaves_the_search_as_it_is() -> None:

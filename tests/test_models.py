@@ -92,7 +92,7 @@ def test_a_model_within_another_is_linked_where_that_goes_and_neither_changes_th
     base, outer = tmp_path / "base", tmp_path / "outer"
     saved(base, files=extra)
     for name in ("outer", "other"):
-        saved(tmp_path / name, files=lambda folder: model_store.put(base, folder / "base"))
+        saved(tmp_path / name, files=lambda folder: model_store.nest(base, folder / "base"))
     inner = outer / "base"
     assert model_store.load(inner).manifest == model_store.load(base).manifest
     for name in ("model.safetensors", "encoder/weights.safetensors"):
@@ -127,7 +127,7 @@ def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:
 
 def test_a_model_of_a_later_format_is_refused(tmp_path: Path) -> None:
     model = saved(tmp_path / "m")
-    later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").sealed()
+    later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").seal()
     (tmp_path / "m" / "manifest.json").write_bytes(msgspec.json.encode(later))
     with pytest.raises(StoreError, match="found 'toolscout-model/9'"):
         model_store.load(tmp_path / "m")

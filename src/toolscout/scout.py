@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from toolscout import encoders
-from toolscout.abstain.decision import judge
+from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.stuffing import Prior
@@ -264,7 +264,7 @@ class Scout(Inventory):
                     catalogue = self.store.catalogue()
                     workspace = self.workspace(way, embed=embed, progress=progress, live=self._evidence(way))
                     retrieve = registry.build(way.recipe, catalogue, workspace, model=way.model)
-                    judged = judge(workspace, catalogue, retrieve, way.manifest)
+                    judged = build_abstainer(workspace, catalogue, retrieve, way.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), judged)
                     prior = Prior(suspects(catalogue) if self.settings.trust_scan else frozenset())
                     held = catalogue, retrieve >> prior >> Names(catalogue) >> Cut() >> decide

@@ -484,10 +484,10 @@ def test_the_floors_of_a_lesson_are_worked_out_once_and_only_for_what_is_saved(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    floors_of = decision.floors_of
+    fit_floors = decision.fit_floors
     monkeypatch.setattr(
-        "toolscout.abstain.decision.floors_of",
-        lambda workspace, catalogue, texts: (asked.append(len(texts)), floors_of(workspace, catalogue, texts))[1],
+        "toolscout.abstain.decision.fit_floors",
+        lambda workspace, catalogue, texts: (asked.append(len(texts)), fit_floors(workspace, catalogue, texts))[1],
     )
     one, settings = learned(root), Settings(home=tmp_path / "home")
     begun = lessons.plan("feedback-prf", one, tmp_path / "m", changes={"base": "neighbours"}, settings=settings)

@@ -70,7 +70,11 @@ class Forgetful(Bm25):
 
 @pytest.mark.parametrize(
     ("method", "broken"),
-    [(Unseeded(), "the same seed"), (Boundless(), "depth: -1000000000"), (Forgetful(), "training never saw|removed tool")],
+    [
+        (Unseeded(), "the same seed"),
+        (Boundless(), "depth: -1000000000"),
+        (Forgetful(), "training never saw|removed tool"),
+    ],
     ids=lambda each: type(each).__name__,
 )
 def test_a_method_that_breaks_a_promise_is_named(method: Any, broken: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.llm import LLM
 from toolscout.methods import zero_shot
-from toolscout.methods.feedback.loop import Critic, Rounds, degraded
+from toolscout.methods.feedback.loop import Critic, Rounds, find_degradation
 from toolscout.methods.feedback.prf import Expand
 from toolscout.methods.query_rewriting import Describe
 from toolscout.models.model_store import Setting
@@ -127,12 +127,14 @@ def test_the_clock_of_a_query_starts_with_its_turn_and_a_deadline_holds_while_it
     stage = Rounds(inner(), critic, rounds=1, seconds=0.6)
     queries = [f"{GOOD} {number}" for number in range(5)]
     found = stage([Search(query=query, k=3) for query in queries])
-    assert not any(map(degraded, found)), [notes(each) for each in found]
+    assert not any(map(find_degradation, found)), [notes(each) for each in found]
     soon = time.monotonic() + 0.1
     late, calm = stage([Search(query=GOOD, k=3), Search(query=MISSING, k=3, deadline=soon)])[::-1]
-    assert degraded(late) == "round 1: left as it was: the model did not answer in time" and not degraded(calm)
+    assert find_degradation(
+        late
+    ) == "round 1: left as it was: the model did not answer in time" and not find_degradation(calm)
     over = answer(stage, GOOD), *stage([Search(query=GOOD, k=3, deadline=time.monotonic() - 1)])
-    assert [degraded(each) for each in over] == ["", "time is up: the last answer counts"]
+    assert [find_degradation(each) for each in over] == ["", "time is up: the last answer counts"]
     assert over[1].ids == answer(inner(), GOOD).ids
 
 
@@ -146,7 +148,7 @@ def test_time_that_a_query_spends_in_one_round_is_gone_in_the_next() -> None:
 
     answers = {"Comprehension": slow, "Assessment": lambda data, chance: ASSESSED, "Refinement": more}
     found = answer(loop(ScriptedLLM(answers=answers), rounds=5, seconds=0.5), GOOD)
-    assert 1 <= len(found.rewrites) <= 2 and degraded(found)
+    assert 1 <= len(found.rewrites) <= 2 and find_degradation(found)
 
 
 def test_the_budget_of_a_query_holds_over_all_its_rounds() -> None:

@@ -101,9 +101,9 @@ def test_rounds_that_dev_does_not_ask_for_are_not_searched(slang: Lesson, bert: 
     assert found.settings["served"].origin == "dev"
     if found.settings["served"].value == 0:
         assert build(fit(job(slang, bert, tmp_path / "n", epochs=1)), list(slang.tools)).name == "dense"
-    assert trained._worth([judged([0.5] * 20), judged([0.9] * 20), judged([0.8] * 20)], 0) == 1
-    assert trained._worth([judged([0.5] * 20), judged([0.5] * 19 + [0.6])], 0) == 0
-    assert trained._worth([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
+    assert trained._choose_rounds([judged([0.5] * 20), judged([0.9] * 20), judged([0.8] * 20)], 0) == 1
+    assert trained._choose_rounds([judged([0.5] * 20), judged([0.5] * 19 + [0.6])], 0) == 0
+    assert trained._choose_rounds([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
 
 
 def judged(values: list[float]) -> Any:
@@ -175,7 +175,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     monkeypatch.setattr(Wordings, "backward", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(job(slang, bert, tmp_path / "again"))
-    monkeypatch.setattr(trained, "_said", None)  # the wordings are not made again
+    monkeypatch.setattr(trained, "_make_wordings", None)  # the wordings are not made again
     again = fit(lessons.resumed(job(slang, bert, tmp_path / "again"))).manifest
     assert len(steps) == 1 + 2 * 2 and again.metrics == whole.metrics
     assert again.values["history"] == whole.values["history"]

@@ -245,7 +245,7 @@ def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
         return (vectors @ tools.T)[0]
 
     second = int(np.argsort(scores(pool))[-2])
-    grown = pool.added(asked[None], [tools[[second]]])
+    grown = pool.extend(asked[None], [tools[[second]]])
     assert int(scores(grown).argmax()) == second
     assert len(pool.keys) == 30 and len(grown.keys) == 31
 

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.onnx_pairs import OnnxPairs
-from toolscout.encoders.pair_cache import Readings
+from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
@@ -63,6 +63,10 @@ def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> FitJ
         changes={**BELOW, **changes},
         settings=Settings(home=home),
     )
+
+
+def with_pairs(planned: FitJob, pairs: PairCache) -> FitJob:
+    return dataclasses.replace(planned, workspace=dataclasses.replace(planned.workspace, pairs=pairs))
 
 
 def pipeline(model: Model, tools: Sequence[Tool], bert: str, **more: Any) -> Pipeline:
@@ -216,7 +220,7 @@ def test_what_was_read_before_a_kill_is_not_read_again(
     with pytest.raises(KeyboardInterrupt):
         fit(begun)
     before, left[0] = len(read), 1_000
-    again = fit(dataclasses.replace(begun, resume=True)).manifest
+    again = fit(lessons.resumed(begun)).manifest
     assert len(set(read)) == len(read) > before and left[0] < 1_000
     assert (again.metrics, again.settings, again.values["truncation"]) == (
         whole.metrics,
@@ -237,9 +241,9 @@ def test_what_one_fit_read_serves_the_next_and_the_searches(
         return logits(self, query, texts, *about)
 
     monkeypatch.setattr(OnnxPairs, "logits", counted)
-    readings = Readings(tmp_path)
+    readings = PairCache(tmp_path)
     names = ("toolrerank", "toolrerank-none", "crossencoder-10")
-    tasks = {name: dataclasses.replace(job(slang, bert, home, name), pairs=readings) for name in names}
+    tasks = {name: with_pairs(job(slang, bert, home, name), readings) for name in names}
     made = {name: fit(dataclasses.replace(task, out=tmp_path / name)) for name, task in tasks.items()}
     searches = [Search(query=slang.dataset.queries[query]) for query in slang.dev]
     for model in made.values():
@@ -298,7 +302,7 @@ def test_for_one_parent_all_of_a_new_likely_parent_is_read() -> None:
     assert [hit.score for hit in found.hits] == pytest.approx([0.9, 0.85, 0.8, 0.7, 0.6, 0.5]), "probabilities still"
     for extend, more in {"none": [], "seen": ["s/a2"], "both": ["s/a2", "s/b2"]}.items():
         reader = Reader(dict.fromkeys(["s/a2", "s/b2"], 0.0))
-        stage(reader, Chosen(10, 50, sure=0.75), True, extend=extend).run([search()])
+        stage(reader, Chosen(10, 50, sure=0.75, extend=extend), True).run([search()])
         assert reader.asked == more
 
 

@@ -1,14 +1,15 @@
-"""Whether a request needs a tool at all, and whether any tool of the catalogue does what it asks: two probabilities.
+"""Estimates two probabilities: that a request needs a tool at all, and that a tool of the catalogue fits it.
 
-Both come from a logistic regression on how the catalogue scores the request
-(`toolscout.abstain.score_features`); the first also knows what the words of the request mean, by another one on its vector. Only the bundled encoder and BM25 are asked, so that
-the decision is the same whatever encoder and recipe rank the hits. A request is turned away if a probability lies below
-its floor, and the floors follow from a budget: the share of requests that need a tool, and have one, that may be lost.
-Which of the two answers it then gets depends on the request alone: whether such requests need tools elsewhere.
+Both come from logistic regressions on how the catalogue scores the request (`toolscout.abstain.score_features`). The
+first also reads the meaning of the request, by another regression on its vector. Only the bundled encoder and BM25 are
+used, so the decision does not depend on the encoder and recipe that rank the hits. A request is turned away if a
+probability lies below its threshold. The thresholds follow from the false-abstention budget: the share of answerable
+requests that may be turned away. Which of the two answers the caller then gets depends on the request alone: whether
+such requests need tools elsewhere.
 
-The numbers that come with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file says
-on what. They say nothing (None) where they would guess: of tools that the request names, of a request none of whose
-words the encoder knows, as in most languages but English, and where no tool is visible.
+The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file says
+on what. They say nothing (None) where they would guess: about tools that the request names, about requests without a
+word that the encoder knows, as in most languages but English, and where no tool is visible.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from toolscout.abstain import calibration
 from toolscout.abstain.logistic import sigmoid
-from toolscout.abstain.score_features import Signals
+from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.arrays import Floats, Mask, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
@@ -38,13 +39,13 @@ from toolscout.workspace import Workspace, index_words
 __all__ = [
     "BUNDLED",
     "FORMAT",
+    "Abstainer",
     "Decision",
-    "Judge",
     "Linear",
-    "bundled",
+    "build_abstainer",
     "columns",
-    "floors_of",
-    "judge",
+    "fit_floors",
+    "load_bundled",
     "read",
     "wishes",
 ]
@@ -103,7 +104,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fit: Linear
     floors: Floors
 
-    def judged(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """(need, fit), (n,) each, of `columns`."""
         return sigmoid(self.need.logits(table)), sigmoid(self.fit.logits(table))
 
@@ -149,7 +150,7 @@ def read(file: Path = BUNDLED) -> Decision:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judge:
+class Abstainer:
     """A decision over one catalogue, for the stage `Decide`.
 
     Attributes:
@@ -164,7 +165,7 @@ class Judge:
     """
 
     decision: Decision
-    signals: Signals
+    signals: ScoreFeatures
     encoders: Mapping[str, Encoder]
     mask: Callable[[Visible | None], Mask | None]
     budget: float
@@ -180,14 +181,14 @@ class Judge:
         known = np.logical_and.reduce([each.any(axis=1) for each in vectors.values()]) if texts else []
         sizes = [len(self.signals.words.ids) if mask is None else int(mask.sum()) for mask in masks]
         asked = [
-            bool(says and size) and not _named(search)
+            bool(says and size) and not _names_a_tool(search)
             for search, says, size in zip(searches, known, sizes, strict=True)
         ]
         some = [number for number, each in enumerate(asked) if each]
         chosen = {view: each[some] for view, each in vectors.items()}
         rows = self.signals.rows([texts[n] for n in some], list(chosen.values()), [masks[n] for n in some])
         table = columns(self.signals.names, rows, chosen, self.decision.wishes)
-        judged = zip(some, *(each.tolist() for each in (*self.decision.judged(table), wishes(table))), strict=True)
+        judged = zip(some, *(each.tolist() for each in (*self.decision.estimate(table), wishes(table))), strict=True)
         found: list[Verdict | None] = [None] * len(searches)
         for number, need, fit, wish in judged:
             found[number] = self._verdict(searches[number], need, fit, wish, sizes[number])
@@ -210,18 +211,18 @@ class Judge:
         return Verdict(need, fit, "no_tool_fits", reason)
 
 
-def _named(search: Search) -> bool:
+def _names_a_tool(search: Search) -> bool:
     """Whether the query names a tool, or asks for tools by name: then nothing is left to judge."""
     return selected(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
-def judge(
+def build_abstainer(
     workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
-) -> Judge | None:
+) -> Abstainer | None:
     """Return the bundled decision over a snapshot, within the budget of the settings; None: nobody may be turned away.
 
     A fitted model has learned what requests mean, which the bundled decision has not: then the floors count that keep
-    the budget among the requests it was fitted on (`floors_of`). A champion of `toolscout learn` also knows from
+    the budget among the requests it was fitted on (`fit_floors`). A champion of `toolscout learn` also knows from
     requests that it was not fitted on how high the first hit of a request it understands stands.
 
     Args:
@@ -236,13 +237,13 @@ def judge(
     budget = workspace.settings.false_rejects
     if not budget:
         return None
-    decision, encoder = bundled()
+    decision, encoder = load_bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
     floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
     if manifest is not None:
         floors, sure = _of_model(manifest, len(catalogue)), manifest.values.get("sure")
-    signals = Signals(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
-    return Judge(decision, signals, {VIEW: encoder}, catalogue.mask, budget, floors, own, sure)
+    signals = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    return Abstainer(decision, signals, {VIEW: encoder}, catalogue.mask, budget, floors, own, sure)
 
 
 def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
@@ -252,7 +253,7 @@ def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
     return msgspec.convert(NEVER if found is None else found, Floors)
 
 
-def bundled() -> tuple[Decision, Encoder]:
+def load_bundled() -> tuple[Decision, Encoder]:
     """The decision that comes with toolscout, and the encoder that it asks.
 
     Raises:
@@ -267,7 +268,7 @@ def bundled() -> tuple[Decision, Encoder]:
     return decision, encoder
 
 
-def floors_of(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
+def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
     """The floors of the bundled decision that keep each budget among requests that the catalogue's tools serve.
 
     Args:
@@ -275,11 +276,11 @@ def floors_of(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) 
         catalogue: the tools.
         texts: the requests.
     """
-    decision, encoder = bundled()
-    signals = Signals(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    decision, encoder = load_bundled()
+    signals = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     said = np.flatnonzero(vectors.any(axis=1)).tolist()
     if not said:
         return msgspec.convert(NEVER, Floors)
     rows = signals.rows([texts[number] for number in said], [vectors[said]])
-    return calibration.floors(*decision.judged(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))
+    return calibration.floors(*decision.estimate(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))

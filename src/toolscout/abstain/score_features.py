@@ -19,7 +19,7 @@ from toolscout.indexes import masks
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 
-__all__ = ["Signals", "names"]
+__all__ = ["ScoreFeatures", "names"]
 
 DEPTH: Final = 20
 OF_VIEW: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
@@ -63,7 +63,7 @@ def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
     ).reshape(len(best), -1)
 
 
-class Signals:
+class ScoreFeatures:
     """The rows of queries against one catalogue.
 
     Attributes:

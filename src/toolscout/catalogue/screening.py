@@ -1,7 +1,8 @@
 """What a tool's own text tries to do to whoever reads it: hidden instructions, invisible characters, look-alike names.
 
 `scan` looks at one tool, `vet` decides whether it may come in unseen, `sanitise` makes a text fit to be shown to a
-model. What is in `toolscout.catalogue.stuffing` looks at stuffed descriptions, which harm the ranking and not the reader.
+model. What is in
+`toolscout.catalogue.stuffing` looks at stuffed descriptions, which harm the ranking and not the reader.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Findability: which tools are not found by requests made for them, what stands in their place, and what would help.
 
-Each tool is asked for in a few ways (`toolscout.checks.synthetic_queries`). One that is hardly ever among the answers is hidden; two that
+Each tool is asked for in a few ways (`toolscout.checks.synthetic_queries`). One that is hardly ever among the
+answers is hidden; two that
 are taken for one another are confused. What is advised rests on what can be seen: a missing or short description, a
 twin that says the same, words that only its parameters or its path say.
 """

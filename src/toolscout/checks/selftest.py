@@ -1,6 +1,7 @@
 """How well are your own tools found, and by which recipe? A test from the catalogue and the journal, without an LLM.
 
-Requests made by rule (`toolscout.checks.synthetic_queries`) say which recipe serves a catalogue better; how people really ask only the
+Requests made by rule (`toolscout.checks.synthetic_queries`) say which recipe serves a catalogue better; how people
+really ask only the
 journal knows. Where it holds enough requests that successful calls followed, those count at least as much as the rules
 do, and only those are asked that came after what the promoted model was fitted on.
 """

@@ -5,7 +5,8 @@ tool without is a service: people describe what they are about, in words of thei
 requests need two tools or three, of one path or from anywhere; some need none. Every choice is drawn from a hash of the
 seed and the tool, so that a tool is asked for alike whatever else the catalogue holds.
 
-Rules cannot say how well people are served; they can say which way to search serves better (`toolscout.checks.selftest`).
+Rules cannot say how well people are served; they can say which way to search serves better
+(`toolscout.checks.selftest`).
 """
 
 from __future__ import annotations

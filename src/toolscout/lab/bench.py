@@ -35,7 +35,7 @@ from toolscout.dataset import (
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
 from toolscout.lab.machine import commit, machine, peak_mb, reset_peak, versions
-from toolscout.methods.feedback.loop import degraded
+from toolscout.methods.feedback.loop import find_degradation
 from toolscout.models.model_store import Model, keys, places
 from toolscout.recipes import registry
 from toolscout.recipes.fit import fit, make_lesson, on_shelf, plan_fit, resolve_with_base
@@ -530,7 +530,7 @@ def _rank(
             ranking[query] = [(_bare(hit.id), hit.score) for hit in found.hits]
             if found.need is not None:
                 needs[query] = found.need
-            if stage.asks and (note := degraded(found)):
+            if stage.asks and (note := find_degradation(found)):
                 left.append(note)
             refined = refined or bool(found.rewrites)
         if left and len(left) == len(ranking) and not refined:

@@ -1,7 +1,8 @@
 """A journal as a dataset folder: what was asked and used, cut by time into train, dev and test.
 
 The newest requests are held out, since it is the coming ones that a model must serve. A tool whose use was seen less
-than twice in train teaches nothing there; such a call may be a slip. Grades are the weights of `toolscout.journal.evidence`.
+than twice in train teaches nothing there; such a call may be a slip. Grades are the weights of
+`toolscout.journal.evidence`.
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ class FittedEncoder(TransformerEncoder):
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Texts → `(n, dim)` float32 unit rows."""
-        return super().encode(self._cut(texts) if kind == "tool" else texts, kind)
+        return super().encode(self._shorten(texts) if kind == "tool" else texts, kind)
 
-    def _cut(self, texts: Sequence[str]) -> list[str]:
+    def _shorten(self, texts: Sequence[str]) -> list[str]:
         whole = [split_identifiers(text) for text in texts]
         if not whole:
             return whole

@@ -44,7 +44,7 @@ class Base:
     def save(self, folder: Path) -> None:
         """Put its model into the folder of the model that goes on from it; see `Workspace.build_base`."""
         if self.model is not None:
-            model_store.put(self.model.folder, folder / BASE_FOLDER)
+            model_store.nest(self.model.folder, folder / BASE_FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,4 +113,4 @@ class Lesson:
         """Thresholds of the bundled abstention decision, set by queries that these tools are known to serve."""
         queries = [*self.dev, *self.train]
         sample = queries[:: -(-len(queries) // MAX_ABSTENTION_QUERIES)]
-        return decision.floors_of(Workspace(), Catalogue.of(self.tools), self.texts_of(sample))
+        return decision.fit_floors(Workspace(), Catalogue.of(self.tools), self.texts_of(sample))

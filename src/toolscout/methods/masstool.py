@@ -4,7 +4,7 @@ Over the frozen encoder of another recipe (`base`). Queries, tools and scenes ar
 (`training.collaboration`). A query's vector is the sum of three unit rows (eq. 6): its own; the mean of its nearest
 training queries' graph vectors, by attention; and that mean again, joined with what the detection tower knows of
 the query (AdaKT). A later query has no edges: its own part is the encoder's vector. The pool of neighbours can grow
-without any training (`Pool.added`). A tool that no training query used keeps the encoder's vector of its text.
+without any training (`Pool.extend`). A tool that no training query used keeps the encoder's vector of its text.
 
 Where this differs from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours
 pass; a query without neighbours is its own part alone; the contrast compares cosines, as the released code does and
@@ -85,7 +85,7 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     patience: Count = 10
 
 
-def _chat(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
+def _encode_no_tool(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
     """Rows of queries that need no tool: those to train on, and those to calibrate with."""
     parts = (lesson.no_tool.train, lesson.no_tool.calibrate) if lesson.no_tool else ((), ())
     learned, held = (workspace.encode_queries(encoder, [each.text for each in part]) for part in parts)
@@ -135,7 +135,7 @@ class Pool:
         places, likeness = nearest(self.keys, rows, k)
         return np.where(likeness > floor, places, -1)
 
-    def added(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
+    def extend(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """A pool with more queries, without training.
 
         A query joins with its own vector and, of the same weight, the mean of its tools', in both views: what one layer
@@ -165,13 +165,13 @@ class Reader:
 
     def logits(self, rows: Vectors) -> Floats:
         """(n,) how much each query needs a tool, before calibration."""
-        return self._asked(self._hidden(rows))
+        return self._need_logits(self._hidden(rows))
 
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, Floats]:
         """Queries → their vectors (eq. 6), the sum of `parts`, `(n, d)`, and the logits of their need, `(n,)`."""
         hidden = self._hidden(rows)
         total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
-        return total.astype(np.float32), self._asked(hidden)
+        return total.astype(np.float32), self._need_logits(hidden)
 
     def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
         """`graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero where there is no neighbour.
@@ -199,10 +199,10 @@ class Reader:
             found = np.einsum("nk,nkd->nd", weights, held)
             parts["search"] = unit_rows(found) * some[:, None]
         if self.transfer != "none":
-            parts["joint"] = unit_rows(self._joined(hidden, found)) * some[:, None]
+            parts["joint"] = unit_rows(self._join(hidden, found)) * some[:, None]
         return parts
 
-    def _joined(self, hidden: Vectors, found: Vectors) -> Vectors:
+    def _join(self, hidden: Vectors, found: Vectors) -> Vectors:
         if self.transfer == "gate":
             gated: Vectors = found / (1 + np.exp(-self._linear("join.0", hidden)))
             return gated
@@ -221,7 +221,7 @@ class Reader:
     def _hidden(self, rows: Vectors) -> Vectors:
         return np.maximum(self._linear("project", rows), 0)
 
-    def _asked(self, hidden: Vectors) -> Floats:
+    def _need_logits(self, hidden: Vectors) -> Floats:
         return np.asarray(self._linear("need", hidden * np.float32(hidden.shape[1] ** 0.5))[:, 0], dtype=np.float64)
 
     def _linear(self, name: str, rows: Vectors) -> Vectors:
@@ -239,7 +239,7 @@ def needs(logits: Floats, by: Mapping[str, float]) -> Floats:
     return probabilities
 
 
-def _of_need(tool: Floats, chat: Floats) -> dict[str, float]:
+def _score_detection(tool: Floats, chat: Floats) -> dict[str, float]:
     labels = np.repeat([1, 0], [len(tool), len(chat)])
     shares = 1 / (1 + np.exp(-np.clip(np.concatenate([tool, chat]), -40, 40)))
     return {"detect_auroc": metrics.detection(labels, shares)["detect_auroc"]}
@@ -293,7 +293,7 @@ class _Growing:
         self._rows |= dict(zip(some, self._encoder.encode(some, "query"), strict=True)) if some else {}
         ready = [(query, vectors) for query, vectors in used if query in self._rows]
         if ready:
-            pool = self._fitted.added(np.stack([self._rows[query] for query, _ in ready]), [each for _, each in ready])
+            pool = self._fitted.extend(np.stack([self._rows[query] for query, _ in ready]), [each for _, each in ready])
         else:
             pool = self._fitted
         self._held = version, len(new) - len(some), pool
@@ -339,7 +339,7 @@ class MassTool:
         used = np.zeros(len(tools), dtype=np.bool_)
         used[np.concatenate(gold)] = True
         _, scene_of = Sets.among(gold)
-        learned, held = _chat(workspace, lesson, encoder)
+        learned, held = _encode_no_tool(workspace, lesson, encoder)
         near, likeness = nearest(rows[:n], rows, options.k + 1)
         near, likeness = _without_itself(near, likeness, n, options.k)
         passed = np.where(likeness > options.floor, near, -1)
@@ -355,7 +355,7 @@ class MassTool:
             found = zip(lesson.dev, scores, strict=True)
             rankings = {query: [lesson.tools[number].id for number in top_k(row, 10)] for query, row in found}
             figures = lesson.evaluate(rankings).means()
-            return {**figures, **_of_need(logits, towers.logits(held))} if judges else figures
+            return {**figures, **_score_detection(logits, towers.logits(held))} if judges else figures
 
         task = Intents(
             queries=rows[:n],

@@ -126,7 +126,7 @@ class Mlc:
         done = train_task(workspace, options, task, tower)
         weights = (options.sets,) if options.sets is not None else WEIGHTS if learned else WEIGHTS[:1]
         weight = best(weights, lambda each: study.quality(usage(each)))
-        chosen, figures = study.joined(usage(weight))
+        chosen, figures = study.choose_mix(usage(weight))
         return Artifacts(
             {
                 **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},

@@ -153,7 +153,7 @@ class MlcLight:
             quality, logits, epochs, weight = scored[likest], found, epoch, likest
             if not options.refit:
                 head = copy.deepcopy(training.head)
-        chosen, figures = study.joined(training.head.usage(logits, weight))
+        chosen, figures = study.choose_mix(training.head.usage(logits, weight))
         if options.refit:
             workspace.say(f"training on train and dev, {epochs} epochs")
             training = Training(study, study.n_kept)

@@ -59,7 +59,7 @@ class Log:
     def of(cls, study: Study, n: int) -> Log:
         """The first `n` queries of a fit."""
         ngrams = Ngrams.of(study.features[:n])
-        bags, gold = ngrams.bags(study.features[:n]), _shared(study.gold[:n])
+        bags, gold = ngrams.bags(study.features[:n]), _share_evenly(study.gold[:n])
         return cls(study.rows[:n], bags, ngrams, gold, len(study.lesson.tools))
 
     def nearest(self, text: str, row: Vectors) -> tuple[Places, Scores]:
@@ -84,17 +84,19 @@ class Log:
 
     def beside(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
         """A log of other queries that knows the same words."""
-        return Log(rows, self.ngrams.bags([checksums(text) for text in texts]), self.ngrams, _shared(gold), n_tools)
+        return Log(
+            rows, self.ngrams.bags([checksums(text) for text in texts]), self.ngrams, _share_evenly(gold), n_tools
+        )
 
 
-def _shared(gold: Sequence[Places]) -> Bags:
+def _share_evenly(gold: Sequence[Places]) -> Bags:
     """The tools of each query as a sparse row of equal shares."""
     lengths = [len(each) for each in gold]
     shares = np.repeat([1 / length for length in lengths], lengths).astype(np.float32)
     return Bags(np.cumsum([0, *lengths]), np.concatenate(gold), shares)
 
 
-def _both(one: Log, other: Log, text: str, row: Vectors, k: int, focus: float) -> Scores:
+def _vote_together(one: Log, other: Log, text: str, row: Vectors, k: int, focus: float) -> Scores:
     """The votes of the nearest queries of two logs; the tools of `other` begin with those of `one`."""
     (near, likeness), (near_too, likeness_too) = one.nearest(text, row), other.nearest(text, row)
     everything = np.concatenate([likeness, likeness_too])
@@ -137,7 +139,7 @@ class Neighbours:
         ks = NEAREST if options.k is None else (options.k,)
         focuses = FOCUS if options.focus is None else (options.focus,)
         k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
-        chosen, figures = study.joined(usage((k, focus)))
+        chosen, figures = study.choose_mix(usage((k, focus)))
         whole = Log.of(study, study.n_kept)
         return Artifacts(
             {
@@ -170,6 +172,6 @@ class Neighbours:
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
             fresh = log.beside(encoder.encode(texts, "query"), texts, new, n_tools)
-            return lambda text, row: _both(log, fresh, text, row, k, focus)
+            return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
         return build_usage_stage(workspace, catalogue, model, encoder, usage, label="neighbours", grow=grow)

@@ -17,7 +17,7 @@ from toolscout.dataset import drop_leaks
 from toolscout.errors import BadReply
 from toolscout.llm import LLM, prompt
 from toolscout.methods import Artifacts, BaseRule, dpr
-from toolscout.methods.feedback.loop import Refined, Rounds, refined_by
+from toolscout.methods.feedback.loop import Refined, Rounds, refine_each
 from toolscout.methods.lesson import Lesson
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
@@ -53,9 +53,9 @@ class Describe:
 
     def __call__(self, searches: Any, states: Any, seconds: Any) -> list[Refined]:
         """The text of an imagined tool; a model that fails leaves the query as it was."""
-        return refined_by(self.model, self._described, searches, states, seconds, self.tokens)
+        return refine_each(self.model, self._describe, searches, states, seconds, self.tokens)
 
-    def _described(self, model: LLM, search: Search, seconds: Any) -> Refined:
+    def _describe(self, model: LLM, search: Search, seconds: Any) -> Refined:
         found = model.ask(
             prompt("mmrr_describe", query=search.query),
             Described,

@@ -208,7 +208,7 @@ def _fit_means(study: Study, rows: Vectors, **more: Any) -> Artifacts:
     beta = options.beta
     if beta is None:
         beta = best(SHARPEST, lambda each: study.likelihood(shares(each)))
-    chosen, figures = study.joined(shares(beta))
+    chosen, figures = study.choose_mix(shares(beta))
     sums = _sums(study, rows, study.n_kept)
     means, lengths = unit_rows(sums), np.sqrt(np.einsum("nd,nd->n", sums, sums))
     return Artifacts(

@@ -7,7 +7,7 @@ the queries that used it, or that of its description; without usage it is always
 
 The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
 the greatest that is within a standard error of the best. And a tool that no training query needs keeps the place that
-the first stage gave it (see `placed`): all that the logits could have learned of it is that it is never needed. With
+the first stage gave it (see `keep_places`): all that the logits could have learned is that it is never needed. With
 `give_way` all such tools but the first let one more of the others pass: over a first stage that orders badly, where the
 refiner brings what is needed to the top, they would crowd it out.
 """
@@ -29,7 +29,7 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.reranking import Ranked, placed, trust
+from toolscout.methods.shared.reranking import Ranked, keep_places, trust
 from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
@@ -66,8 +66,8 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
         start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
         blend: weight of the first stage's score; None: chosen on dev (see `trust`).
-        give_way: whether tools that no training query needs give way, all but the first (see `placed`). Dev shows only
-            what this gains: none of its queries needs such a tool.
+        give_way: whether tools that no training query needs give way, all but the first (see `keep_places`). Dev shows
+            only what this gains: none of its queries needs such a tool.
         part: share of the training queries that are used; for sweeps.
         fast: the new layers learn so many times as fast.
         patience: epochs without a better dev before it stops.
@@ -169,14 +169,16 @@ class ToolRefiner:
         tower = make_tower(started, options)
         refiner = Refiner(tower, vectors, workspace.seed)
 
-        def blended(logs: Any, blend: float, give_way: bool = options.give_way) -> PerQuery:
+        def score_blend(logs: Any, blend: float, give_way: bool = options.give_way) -> PerQuery:
             totals = logs + blend * dev.scores
             for row, tools in zip(totals, dev.candidates, strict=True):
-                row[:] = placed(row, used[tools] & (tools >= 0), give_way)
+                row[:] = keep_places(row, used[tools] & (tools >= 0), give_way)
             return lesson.evaluate(dev.rankings(totals, 0.0, [tool.id for tool in lesson.tools]))
 
         def choose(logs: Any) -> tuple[float, dict[str, float]]:
-            found = {blend: blended(logs, blend) for blend in (BLENDS if options.blend is None else (options.blend,))}
+            found = {
+                blend: score_blend(logs, blend) for blend in (BLENDS if options.blend is None else (options.blend,))
+            }
             blend = trust(found)
             return blend, found[blend].means()
 
@@ -215,10 +217,10 @@ class ToolRefiner:
             encoder=raw if own is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
-                "first_stage": blended(np.zeros(dev.scores.shape), 1.0, False).means(),
-                "logits_alone": blended(logs, 0.0).means(),
-                "keeping_places": blended(logs, blend, False).means(),
-                "giving_way": blended(logs, blend, True).means(),
+                "first_stage": score_blend(np.zeros(dev.scores.shape), 1.0, False).means(),
+                "logits_alone": score_blend(logs, 0.0).means(),
+                "keeping_places": score_blend(logs, blend, False).means(),
+                "giving_way": score_blend(logs, blend, True).means(),
                 **describe_training(done),
             },
             seconds_before=done.earlier,
@@ -259,7 +261,7 @@ class ToolRefiner:
             for log, row, search in zip(logs, candidates, searches, strict=True):
                 n = len(search.hits)
                 totals = log[:n] + blend * np.array([hit.score for hit in search.hits])
-                found.append(placed(totals, used[row[:n]], give_way).tolist())
+                found.append(keep_places(totals, used[row[:n]], give_way).tolist())
             return found
 
         return first >> Rerank(scorer, label="toolrefiner", depth=settings["candidates"].value)

@@ -40,8 +40,8 @@ __all__ = [
     "keys",
     "list_models",
     "load",
+    "nest",
     "places",
-    "put",
     "read_manifest",
     "refuse_other",
     "save",
@@ -133,7 +133,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: str = FORMAT
     digest: str = ""
 
-    def sealed(self) -> Manifest:
+    def seal(self) -> Manifest:
         """The same with the digest that belongs to it."""
         return msgspec.structs.replace(self, digest=digest(FORMAT, {**msgspec.structs.asdict(self), "digest": ""}))
 
@@ -298,7 +298,7 @@ def note(folder: Path, **values: Any) -> None:
     aside.replace(folder / MANIFEST)
 
 
-def put(folder: Path, into: Path) -> None:
+def nest(folder: Path, into: Path) -> None:
     """Put a model into another's folder, as `into`, which must be free.
 
     Its files are hard links where that is possible: no file of a model is ever written again, only replaced, so what
@@ -315,7 +315,7 @@ def _link(file: str, to: str) -> None:
 
 
 def _write(file: Path, manifest: Manifest) -> None:
-    sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).sealed()
+    sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).seal()
     file.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
 
 
@@ -378,9 +378,9 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     if manifest.format != FORMAT:
         raise StoreError(f"{folder}: expected a model of format {FORMAT}, found {manifest.format!r}: fit it again")
-    if manifest.sealed().digest != manifest.digest:
+    if manifest.seal().digest != manifest.digest:
         raise StoreError(
-            f"{folder / MANIFEST}: expected digest {manifest.sealed().digest}, found {manifest.digest}: "
+            f"{folder / MANIFEST}: expected digest {manifest.seal().digest}, found {manifest.digest}: "
             "fit the model again"
         )
     return manifest

@@ -32,7 +32,17 @@ from toolscout.search.pipeline import Stage, order, reciprocal_rank
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
 from toolscout.workspace import Workspace
 
-__all__ = ["Critic", "Feedback", "Options", "Refined", "Refiner", "Rounds", "degraded", "joined", "refined_by"]
+__all__ = [
+    "Critic",
+    "Feedback",
+    "Options",
+    "Refined",
+    "Refiner",
+    "Rounds",
+    "find_degradation",
+    "join_answers",
+    "refine_each",
+]
 
 STOP: Final = "N/A"
 LEFT: Final = "left as it was"
@@ -117,7 +127,7 @@ class Rounds(Stage):
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Search, then refine and search again what is not finished, until nothing is left or time is up."""
         found, answers = self.answers(searches)
-        return joined(found, answers) if self.join == "fuse" else found
+        return join_answers(found, answers) if self.join == "fuse" else found
 
     def answers(self, searches: Sequence[Search]) -> tuple[list[Search], list[list[tuple[Hit, ...]]]]:
         """The searches as they end, and for each the hits of every wording: of the query, then of each rewrite."""
@@ -138,7 +148,7 @@ class Rounds(Stage):
             seconds = {place: min(left[place], _until(found[place])) for place in going}
             for place in going:
                 if seconds[place] <= 0:
-                    found[place] = _noted(found[place], self.label, 0.0, LATE)
+                    found[place] = _add_note(found[place], self.label, 0.0, LATE)
             going = [place for place in going if seconds[place] > 0]
             if not going:
                 break
@@ -152,7 +162,7 @@ class Rounds(Stage):
             again = []
             for place, refined in zip(going, said, strict=True):
                 note = f"round {number}: {refined.note}"
-                search = _noted(found[place], f"{self.label}/refine", share, note)
+                search = _add_note(found[place], f"{self.label}/refine", share, note)
                 if refined.wording is not None:
                     search = msgspec.structs.replace(search, rewrites=(*search.rewrites, refined.wording))
                     again.append(place)
@@ -180,21 +190,21 @@ def _until(search: Search) -> float:
     return math.inf if search.deadline is None else search.deadline - time.monotonic()
 
 
-def degraded(search: Search) -> str:
+def find_degradation(search: Search) -> str:
     """How a refiner that failed, or time that was up, ended the rounds of a search; empty: neither did."""
     return next((step.note for step in search.trace if f": {LEFT}" in step.note or step.note == LATE), "")
 
 
-def _noted(search: Search, stage: str, seconds: float, note: str) -> Search:
+def _add_note(search: Search, stage: str, seconds: float, note: str) -> Search:
     return msgspec.structs.replace(search, trace=(*search.trace, Trace(stage, seconds, note)))
 
 
-def joined(searches: Sequence[Search], answers: Sequence[Sequence[tuple[Hit, ...]]]) -> list[Search]:
+def join_answers(searches: Sequence[Search], answers: Sequence[Sequence[tuple[Hit, ...]]]) -> list[Search]:
     """The searches with the hits of all their wordings, by reciprocal rank; see `Rounds.answers`."""
-    return [_joined(search, hits) if len(hits) > 1 else search for search, hits in zip(searches, answers, strict=True)]
+    return [_join(search, hits) if len(hits) > 1 else search for search, hits in zip(searches, answers, strict=True)]
 
 
-def _joined(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
+def _join(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
     scores = reciprocal_rank([[(hit.id, hit.score) for hit in hits] for hits in answers], search)
     why = {hit.id: hit.why for hits in answers for hit in hits}
     return msgspec.structs.replace(search, hits=order(Hit(id, score, why[id]) for id, score in scores.items()))
@@ -269,9 +279,9 @@ class Critic:
         self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: Sequence[float]
     ) -> list[Refined]:
         """Each search by itself, several at once; what is not done in time is left as it is."""
-        return refined_by(self.model, self._refined, searches, states, seconds, self.tokens, strict=self.strict)
+        return refine_each(self.model, self._refine, searches, states, seconds, self.tokens, strict=self.strict)
 
-    def _refined(self, model: LLM, search: Search, left: Left) -> Refined:
+    def _refine(self, model: LLM, search: Search, left: Left) -> Refined:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards = [card(tool) for tool in shown]
@@ -307,10 +317,10 @@ class Critic:
             typical=Refinement(wording),
             seconds=left(),
         )
-        return _believed(refinement.instruction.strip(), search, wording)
+        return _check_wording(refinement.instruction.strip(), search, wording)
 
 
-def refined_by(
+def refine_each(
     model: LLM,
     ask: Ask,
     searches: Sequence[Search],
@@ -378,7 +388,7 @@ def _unknown(reply: Assessment, known: set[str]) -> str | None:
     return f"unknown_tool: {', '.join(sorted(named - known))} was not retrieved" if named - known else None
 
 
-def _believed(instruction: str, search: Search, wording: str) -> Refined:
+def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
     """A new wording, unless the model is done or what it says cannot be the same request."""
     if instruction.strip("\"'. ").upper() == STOP:
         return Refined(None, "every goal is solved")

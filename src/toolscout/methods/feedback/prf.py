@@ -24,7 +24,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
 from toolscout.methods import Artifacts, BaseRule
-from toolscout.methods.feedback.loop import Refined, Rounds, joined
+from toolscout.methods.feedback.loop import Refined, Rounds, join_answers
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
@@ -139,11 +139,11 @@ class FeedbackPrf:
         judges = dict(itertools.islice(judges.items(), MOST_JUDGES))
         asked = [Search(query=lesson.texts[query], k=DEPTH) for query in judges]
 
-        def scored(searches: Sequence[Search]) -> metrics.PerQuery:
+        def score(searches: Sequence[Search]) -> metrics.PerQuery:
             rankings = {query: found.ids for query, found in zip(judges, searches, strict=True)}
             return metrics.score(rankings, judges, DEV_METRICS)
 
-        plain = scored(lesson.base.stage(asked))
+        plain = score(lesson.base.stage(asked))
         results: dict[_Trial, metrics.PerQuery] = {}
         for tools, words in itertools.product(
             TOOLS if chosen.tools is None else (chosen.tools,),
@@ -152,7 +152,7 @@ class FeedbackPrf:
             workspace.say(f"trying the {words} words of {tools} tools on {len(judges):,} queries")
             found, answers = _rounds(lesson.base.stage, catalogue, tools, words, "last").answers(asked)
             for join in JOINS if chosen.join is None else (chosen.join,):
-                results[_Trial(tools, words, join)] = scored(found if join == "last" else joined(found, answers))
+                results[_Trial(tools, words, join)] = score(found if join == "last" else join_answers(found, answers))
         test = metrics.best_of([both(found) for found in results.values()], both(plain), seed=workspace.seed)
         best = list(results)[test.place]
         on = test.p < SURE if chosen.on is None else chosen.on

@@ -125,7 +125,9 @@ class Wordings(msgspec.Struct):
     dev: list[Said]
 
 
-def _kept(workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds) -> tuple[list[Said], list[Said]]:
+def _load_or_make_wordings(
+    workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds
+) -> tuple[list[Said], list[Said]]:
     """The wordings of train and dev; a fit that goes on takes those that it had."""
     file = workspace.work / "wordings.json"
     if workspace.resume and file.exists():
@@ -135,8 +137,8 @@ def _kept(workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds) -> tup
             return held.train, held.dev
     made = Wordings(
         workspace.identity,
-        _said(workspace, lesson, lesson.train, depth, loop),
-        _said(workspace, lesson, lesson.dev, depth, loop),
+        _make_wordings(workspace, lesson, lesson.train, depth, loop),
+        _make_wordings(workspace, lesson, lesson.dev, depth, loop),
     )
     workspace.work.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -145,21 +147,21 @@ def _kept(workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds) -> tup
     return made.train, made.dev
 
 
-def _said(workspace: Workspace, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds) -> list[Said]:
+def _make_wordings(workspace: Workspace, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds) -> list[Said]:
     """The wordings of each query, and what each found with the encoder as it is."""
     said: list[Said] = []
     ids = list(queries)
     for start in range(0, len(ids), AT_ONCE):
         asked = [Search(query=lesson.texts[query], k=depth) for query in ids[start : start + AT_ONCE]]
         for search, answers in zip(*loop.answers(asked), strict=True):
-            texts = [_numbered(number, text) for number, text in enumerate((search.query, *search.rewrites))]
+            texts = [_add_round_number(number, text) for number, text in enumerate((search.query, *search.rewrites))]
             said.append(Said(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
         workspace.say(f"saying queries anew: {len(said):,} of {len(ids):,}")
     workspace.say(f"{sum(len(each.texts) - 1 for each in said):,} new wordings of {len(said):,} queries")
     return said
 
 
-def _numbered(number: int, text: str) -> str:
+def _add_round_number(number: int, text: str) -> str:
     return f"Iteration {number} {text}"
 
 
@@ -172,7 +174,7 @@ def _by_query(said: Sequence[Said]) -> list[Places]:
 # --- on dev -----------------------------------------------------------------------------------------------------------
 
 
-def _judged(lesson: Lesson, n_rounds: int, dev: Sequence[Said], cosines: Vectors) -> list[dict[str, float]]:
+def _score_rounds(lesson: Lesson, n_rounds: int, dev: Sequence[Said], cosines: Vectors) -> list[dict[str, float]]:
     """Figures after each round, of wordings that were made before training; a query that stopped keeps its last."""
     rows = _by_query(dev)
     return [
@@ -183,11 +185,11 @@ def _judged(lesson: Lesson, n_rounds: int, dev: Sequence[Said], cosines: Vectors
     ]
 
 
-def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _average(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(each[name] for each in figures) / len(figures) for name in figures[0]}
 
 
-def _loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], list[float]]:
+def _run_loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], list[float]]:
     """What the loop finds on dev with 0, 1, … rounds, and the seconds that each query takes until then."""
     rounds = range(loop.rounds + 1)
     answers: list[list[tuple[Hit, ...]]] = []
@@ -220,7 +222,7 @@ def _until(search: Search, count: int) -> list[float]:
     return [ends[number] if number < len(ends) else total for number in range(count)]
 
 
-def _worth(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
+def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
     """The best number of rounds, if it is surely better than none."""
     plain, *others = map(both, by_round)
     test = metrics.best_of(others, plain, seed=seed)
@@ -234,7 +236,7 @@ def _search(index: Exact, encode: Texts, rounds: int, mask: Any = None) -> Stage
     """The nearest tools of a wording that says of which round it is."""
 
     def wording(search: Search) -> str:
-        return _numbered(min(len(search.rewrites), rounds), newest(search))
+        return _add_round_number(min(len(search.rewrites), rounds), newest(search))
 
     return Retrieve(index, label="dense", encode=encode, mask=mask, depth=DEPTH, wording=wording)
 
@@ -296,7 +298,7 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     chosen = options
     encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.encoder_of_base(lesson.base)
     before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.STYLE)
-    train, dev = _kept(
+    train, dev = _load_or_make_wordings(
         workspace,
         lesson,
         chosen.depth,
@@ -316,7 +318,7 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
             tools=tools,
             gold=[np.array([place[tool] for tool in gold], dtype=np.intp) for gold in lesson.train.values()],
             dev=tower.tokens([text for said in dev for text in said.texts], "query"),
-            judge=lambda cosines: _mean(_judged(lesson, chosen.rounds, dev, cosines)),
+            judge=lambda cosines: _average(_score_rounds(lesson, chosen.rounds, dev, cosines)),
             identity=digest(
                 "feedback-dpr/1", [encoder.fingerprint, lesson.fingerprint, chosen, [said.texts for said in train]]
             ),
@@ -339,11 +341,13 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     index = Exact(tower.vectors(tools[:1]).shape[1])
     index.upsert(catalogue.ids, tower.vectors(tools))
     tuned = _search(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
-    by_round, seconds = _loop(lesson, Rounds(tuned, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf")))
+    by_round, seconds = _run_loop(
+        lesson, Rounds(tuned, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf"))
+    )
     for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True)):
         told = ", ".join(f"{name} {value:.4f}" for name, value in found.means().items())
         workspace.say(f"dev with {number} rounds: {told}, {1000 * spent:.1f} ms a query in batches")
-    served = _worth(by_round, workspace.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
+    served = _choose_rounds(by_round, workspace.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
     return Artifacts(
         {},
         metrics=by_round[served].means(),

@@ -80,13 +80,13 @@ class Ngrams:
 
     def bags(self, features: Sequence[Checksums]) -> Bags:
         """A unit row for each text, by its `checksums`; an empty one for a text without a known feature."""
-        rows = [self._known(sums) for sums in features]
+        rows = [self._find_known(sums) for sums in features]
         weights = [self.rarity[row] for row in rows]
         units = [weight / np.sqrt(weight @ weight) for weight in weights if weight.size]
         indptr = np.cumsum([0, *(row.size for row in rows)])
-        return Bags(indptr, np.concatenate([np.empty(0, np.int64), *rows]), _joined(units))
+        return Bags(indptr, np.concatenate([np.empty(0, np.int64), *rows]), _concatenate(units))
 
-    def _known(self, sums: Checksums) -> Ints:
+    def _find_known(self, sums: Checksums) -> Ints:
         places = np.searchsorted(self.keys, sums)
         inside = places < self.keys.size
         places, sums = places[inside], sums[inside]
@@ -94,5 +94,5 @@ class Ngrams:
         return known
 
 
-def _joined(parts: Sequence[Array]) -> Vectors:
+def _concatenate(parts: Sequence[Array]) -> Vectors:
     return np.concatenate([np.empty(0, np.float32), *parts]).astype(np.float32)

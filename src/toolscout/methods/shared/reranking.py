@@ -14,7 +14,7 @@ from toolscout.metrics import PerQuery
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Ranked", "clear", "placed", "trust"]
+__all__ = ["Ranked", "clear", "keep_places", "trust"]
 
 BATCH: Final = 512
 
@@ -57,7 +57,7 @@ class Ranked:
         }
 
 
-def placed(totals: Floats, learned: Mask, give_way: bool = False) -> Floats:
+def keep_places(totals: Floats, learned: Mask, give_way: bool = False) -> Floats:
     """Scores under which tools that nothing was learned of keep their places, and the others change theirs around them.
 
     Each stays behind as many of the others as before. Their scores lie between those around them; before the first or

@@ -49,7 +49,7 @@ __all__ = [
     "best",
     "build_usage_stage",
     "keep_unset",
-    "mixed",
+    "mix_usage",
     "softmax",
     "weights",
 ]
@@ -73,7 +73,7 @@ Choice = TypeVar("Choice")
 
 
 class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mixed`, in every method of this kind; None: the best on dev.
+    """Settings of `mix_usage`, in every method of this kind; None: the best on dev.
 
     Attributes:
         sharpness: what description scores are multiplied with before their softmax; None: the likeliest on dev.
@@ -94,7 +94,7 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mixed` beside those of the encoder that is tuned for it; see `Blend`."""
+    """Settings of `mix_usage` beside those of the encoder that is tuned for it; see `Blend`."""
 
     sharpness: Positive | None = None
     kappa: Amount | None = None
@@ -114,7 +114,7 @@ def weights(uses: Scores, kappa: float) -> Scores:
     return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(len(uses)), where=uses > 0))
 
 
-def mixed(usage: Scores, described: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
+def mix_usage(usage: Scores, described: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
     """The score above, `(…, tools)`; where usage knows nothing of a query, the description alone.
 
     Args:
@@ -179,7 +179,7 @@ class Known(NamedTuple):
 
 
 class UsageIndex:
-    """An index over texts whose scores are those of `mixed`.
+    """An index over texts whose scores are those of `mix_usage`.
 
     Attributes:
         ids: of the catalogue's tools, ascending.
@@ -206,8 +206,8 @@ class UsageIndex:
             known: the side of usage as it is now.
             described: over the catalogue.
             sharpness: what description scores are multiplied with before the softmax.
-            agreement: see `mixed`.
-            novelty: see `mixed`.
+            agreement: see `mix_usage`.
+            novelty: see `mix_usage`.
         """
         self.ids = tuple(ids)
         self._encode, self._own, self._known, self._described = encode, own, known, described
@@ -218,7 +218,7 @@ class UsageIndex:
         usage, described = known.shares(text, own), self._described.scores(text, row)
         if not usage.any() and not described.any():
             return np.full(len(self.ids), -np.inf)
-        return mixed(usage, softmax(self._sharpness * described), known.weight, self._agreement, self._novelty)
+        return mix_usage(usage, softmax(self._sharpness * described), known.weight, self._agreement, self._novelty)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
@@ -309,7 +309,7 @@ def _growing(
     place_of = {tool.id: row for row, tool in enumerate(tools)}
     held: list[tuple[int, Known]] = [(0, fitted)]
 
-    def known() -> Known:
+    def read_known() -> Known:
         version, examples = live()
         if held[0][0] != version:
             held[0] = version, _grown(examples)
@@ -332,7 +332,7 @@ def _growing(
             uses[places] += 1
         return Known.of(grow(texts, gold, count), columns, uses, kappa) if texts else fitted
 
-    return known
+    return read_known
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ class Study:
             np.mean([np.log(row[self.gold[i]] + LEAST).mean() for i, row in zip(self.dev, shares, strict=True)])
         )
 
-    def joined(self, usage: Scores) -> tuple[dict[str, Any], dict[str, float]]:
-        """The settings of `mixed` that are set or best on dev, and the figures there.
+    def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], dict[str, float]]:
+        """The settings of `mix_usage` that are set or best on dev, and the figures there.
 
         Args:
             usage: how likely each dev query needs each tool, `(dev, tools)`, learned from train alone.
@@ -436,7 +436,7 @@ class Study:
 
         def scores(choice: tuple[float, ...]) -> Scores:
             kappa, agreement = choice
-            return mixed(usage, described, weights(uses, kappa), agreement, options.novelty)
+            return mix_usage(usage, described, weights(uses, kappa), agreement, options.novelty)
 
         choice = best(itertools.product(*grids), lambda each: self.quality(scores(each)))
         return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, self.judge(scores(choice))

@@ -211,12 +211,12 @@ class ToolRerank:
             if place >= 0 and model.arrays["seen"][place]
         }
 
-        def seen(tool: str) -> bool:
+        def is_seen(tool: str) -> bool:
             return families.of[tool] in trained
 
         chosen = Chosen(**{name: settings[name] for name in Chosen.__struct_fields__ if settings[name] is not None})
         judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
-        stages = first >> Truncate(seen, chosen.seen, chosen.unseen) >> judging
+        stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> judging
         if settings["hierarchy"] == "none":
             return stages
-        return stages >> _build_hierarchy(workspace, catalogue, model, families, seen, judging, chosen)
+        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, judging, chosen)

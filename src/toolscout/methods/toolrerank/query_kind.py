@@ -48,7 +48,7 @@ class OneParent:
 
     def __call__(self, texts: Sequence[str], rows: Vectors) -> list[bool]:
         """Queries and their vectors, `(n, d)` → whether one parent serves each."""
-        return _says(np.concatenate([rows, _present(texts, self.words)], axis=1), self.weights)
+        return _decide(np.concatenate([rows, _mark_words(texts, self.words)], axis=1), self.weights)
 
 
 def learn(
@@ -62,15 +62,15 @@ def learn(
     """
     workspace.say(f"fitting the classifier of queries on {len(lesson.train):,} of them")
     labels, wanted = (_labels(part, families) for part in (lesson.train, lesson.dev))
-    words = _common([lesson.texts[query] for query in lesson.train])
+    words = _find_common([lesson.texts[query] for query in lesson.train])
     rows, dev = (_rows(workspace, lesson, encoder, list(part), words) for part in (lesson.train, lesson.dev))
     part = np.random.default_rng(workspace.seed).permutation(len(rows)) % PARTS
-    crossed = [_crossed(rows, labels, part, ridge, len(words)) for ridge in RIDGES]
+    crossed = [_cross_validate(rows, labels, part, ridge, len(words)) for ridge in RIDGES]
     best = int(np.argmax(crossed))
-    weights = _fitted(rows, labels, RIDGES[best], len(words))
+    weights = _fit_weights(rows, labels, RIDGES[best], len(words))
     often = float(np.mean(wanted))
     told: dict[str, float | int] = {
-        "accuracy": float(np.mean(np.array(_says(dev, weights)) == wanted)),
+        "accuracy": float(np.mean(np.array(_decide(dev, weights)) == wanted)),
         "crossed": crossed[best],
         "majority": max(often, 1 - often),
         "single": often,
@@ -92,24 +92,24 @@ def _sums(text: str) -> list[int]:
     return [zlib.crc32(word.encode()) for word in set(tokenize(text, stem=False, stopwords=False))]
 
 
-def _common(texts: Sequence[str]) -> Checksums:
+def _find_common(texts: Sequence[str]) -> Checksums:
     """The checksums of words that enough of the texts have, and not nearly all, ascending."""
     found, counts = np.unique([each for text in texts for each in _sums(text)], return_counts=True)
     shares = counts / len(texts)
     return found[(shares >= COMMON) & (shares <= 1 - COMMON)].astype(np.uint32)
 
 
-def _present(texts: Sequence[str], words: Checksums) -> Floats:
+def _mark_words(texts: Sequence[str], words: Checksums) -> Floats:
     """Which of the words each text has, `(n, w)`."""
     return np.array([np.isin(words, _sums(text)) for text in texts], dtype=np.float64).reshape(len(texts), len(words))
 
 
 def _rows(workspace: Workspace, lesson: Lesson, encoder: Encoder, queries: Sequence[str], words: Checksums) -> Floats:
-    present = _present([lesson.texts[query] for query in queries], words)
+    present = _mark_words([lesson.texts[query] for query in queries], words)
     return np.concatenate([workspace.encode_queries(encoder, lesson.texts_of(queries)), present], axis=1)
 
 
-def _fitted(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats:
+def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats:
     """The weights for rows as they are, of a regression over rows whose last columns, of the words, are to scale."""
     mean, scale = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
     if words:
@@ -121,16 +121,16 @@ def _fitted(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats:
     return weights
 
 
-def _crossed(rows: Floats, labels: Mask, part: Array, ridge: float, words: int) -> float:
+def _cross_validate(rows: Floats, labels: Mask, part: Array, ridge: float, words: int) -> float:
     """How often it is right on each part when it is fitted on the others."""
     if len(rows) < PARTS:
         return 0.0
     right = np.zeros(len(rows), dtype=np.bool_)
     for left in range(PARTS):
         out = part == left
-        right[out] = np.array(_says(rows[out], _fitted(rows[~out], labels[~out], ridge, words))) == labels[out]
+        right[out] = np.array(_decide(rows[out], _fit_weights(rows[~out], labels[~out], ridge, words))) == labels[out]
     return float(right.mean())
 
 
-def _says(rows: Array, weights: Floats) -> list[bool]:
+def _decide(rows: Array, weights: Floats) -> list[bool]:
     return [bool(share > 0.5) for share in sigmoid(rows @ weights[:-1] + weights[-1])]

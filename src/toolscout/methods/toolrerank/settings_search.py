@@ -25,7 +25,7 @@ from toolscout.arrays import Floats, Vectors
 from toolscout.methods.crossencoder import Judge
 from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import Ranked, clear
-from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
+from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.methods.toolrerank.stages import Chosen, Families, extends
 from toolscout.types import Search
 
@@ -103,7 +103,7 @@ class Grid:
             self.by_limits["/".join(map(str, pair))] = means = found[-1].means()
             told = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
             self.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {told}")
-        best = _earned(found)
+        best = _choose_setting(found)
         return tried[best], found[best].means()
 
     def _halves(self, chosen: Chosen, lists: Sequence[Sequence[int]]) -> Chosen:
@@ -111,7 +111,9 @@ class Grid:
             half = [row for row in range(len(lists)) if self.single[row] == single]
             tried = [msgspec.structs.replace(chosen, **each) for each in offered]
             chosen = tried[
-                _earned([self._over(half, [self._final(row, lists[row], each) for row in half]) for each in tried])
+                _choose_setting(
+                    [self._over(half, [self._final(row, lists[row], each) for row in half]) for each in tried]
+                )
                 if half
                 else 0
             ]
@@ -133,7 +135,7 @@ class Grid:
     def _read(self, row: int, limits: tuple[int, int]) -> list[int]:
         """R: the columns of a query's candidates that are kept, in the order of the cross-encoder."""
         ids = self.ids(row)
-        kept = truncated(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
+        kept = truncate(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
         return sorted(kept, key=lambda column: (-self.shares[row, column], ids[column]))
 
     def _final(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
@@ -143,10 +145,10 @@ class Grid:
         if self.single[row] and chosen.sure:
             scores = dict(zip(ranked, self.shares[row, columns].tolist(), strict=True))
             tool_of = self.families.of.__getitem__
-            return extended(ranked, scores, tool_of, chosen.sure, lambda tools: self._more(row, ranked, tools))[0]
+            return extend_list(ranked, scores, tool_of, chosen.sure, lambda tools: self._more(row, ranked, tools))[0]
         if not self.single[row] and chosen.each:
             rows = self.rows[self.ranked.candidates[row, columns]]
-            return diverse(ranked, self.families.of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
+            return diversify(ranked, self.families.of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
         return ranked
 
     def _more(self, row: int, ranked: Sequence[str], tools: set[Any]) -> dict[str, float]:
@@ -171,7 +173,7 @@ class Grid:
         return metrics.score(dict(zip(queries, rankings, strict=True)), golds, DEV_METRICS)
 
 
-def _earned(found: Sequence[metrics.PerQuery]) -> int:
+def _choose_setting(found: Sequence[metrics.PerQuery]) -> int:
     """Which of the settings on offer: the best, if it is clearly better than the first; else the first."""
     totals = [np.sum(list(each.values.values()), axis=0) for each in found]
     best = int(np.argmax([each.mean() for each in totals]))

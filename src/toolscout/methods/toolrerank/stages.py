@@ -9,7 +9,7 @@ import msgspec
 
 from toolscout.arrays import Array
 from toolscout.methods.crossencoder import Judging
-from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
+from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
 
@@ -70,10 +70,10 @@ class Truncate(Stage):
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Keep of each search what the limits allow."""
-        return [msgspec.structs.replace(search, hits=tuple(self._kept(search))) for search in searches]
+        return [msgspec.structs.replace(search, hits=tuple(self._truncate(search))) for search in searches]
 
-    def _kept(self, search: Search) -> list[Hit]:
-        return truncated(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
+    def _truncate(self, search: Search) -> list[Hit]:
+        return truncate(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
 
     def note(self, search: Search) -> str:
         """How many were kept."""
@@ -150,7 +150,7 @@ class Hierarchy(Stage):
             return search.hits
         held = {hit.id: hit for hit in head}
         scores = {hit.id: hit.score for hit in head}
-        listed, more = extended(
+        listed, more = extend_list(
             list(scores),
             scores,
             self.families.of.__getitem__,
@@ -167,7 +167,7 @@ class Hierarchy(Stage):
         ids = [
             tool
             for family in sorted(tools)
-            if self._extended(family)
+            if self._brings_in(family)
             for tool in self.families.members[family]
             if tool not in there and allowed(tool)
         ]
@@ -175,7 +175,7 @@ class Hierarchy(Stage):
             return {}
         return dict(zip(ids, self.judging.judge.others(search, ids).tolist(), strict=False))
 
-    def _extended(self, family: Any) -> bool:
+    def _brings_in(self, family: Any) -> bool:
         members = self.families.members[family]
         return extends(self.chosen.extend, self.seen(members[0]), len(members))
 
@@ -185,7 +185,7 @@ class Hierarchy(Stage):
         if not head or not self.chosen.each:
             return search.hits
         similar = self.similar([hit.id for hit in head])
-        listed = diverse(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
+        listed = diversify(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
         return _falling([*listed, *search.hits[read:]], "several parents")
 
 
