@@ -22,7 +22,7 @@ import click
 import msgspec
 import numpy as np
 
-from toolscout.abstain.decision import BUNDLED
+from toolscout.abstain.decision import BUNDLED_DECISION
 from toolscout.abstain.fit import QueryGroup, fit_decision
 from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.dataset import NoTool
@@ -135,7 +135,7 @@ def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLSCOUT_DATA"))
-    parser.add_argument("--out", type=Path, default=BUNDLED)
+    parser.add_argument("--out", type=Path, default=BUNDLED_DECISION)
     options = parser.parse_args()
     if options.data is None:
         sys.exit("expected --data DIR or TOOLSCOUT_DATA, found neither: say where the datasets lie")

@@ -19,7 +19,7 @@ from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods.crossencoder import BLENDS, GRAPHS, Blend, Judging, export  # noqa: E402
+from toolscout.methods.crossencoder import CROSSENCODER_BLEND_GRID, GRAPHS, Blend, Judging, export  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -79,7 +79,7 @@ def test_one_that_learned_nothing_leaves_the_order_of_a_good_first_stage(slang: 
     dull = fitted(slang, bert, home, "dull", base="neighbours", rate=1e-9, epochs=1, precise="float32")
     first, alone = dull.manifest.values["first_stage"], dull.manifest.values["logits_alone"]
     assert first["ndcg@5"] > 0.95 > 0.7 > alone["ndcg@5"]
-    assert dull.manifest.settings["blend"].value == BLENDS[-1] and dull.manifest.metrics == first
+    assert dull.manifest.settings["blend"].value == CROSSENCODER_BLEND_GRID[-1] and dull.manifest.metrics == first
 
 
 def test_a_search_needs_no_torch_beyond_its_first_stage(model: Model) -> None:

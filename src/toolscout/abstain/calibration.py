@@ -12,8 +12,8 @@ from toolscout.search.pipeline import Floors
 __all__ = ["BUDGETS", "floors", "platt"]
 
 BUDGETS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
-CLOSE: Final = 1e-9
-STEPS: Final = 100
+FLOOR_TOLERANCE: Final = 1e-9
+MAX_PLATT_STEPS: Final = 100
 
 
 def platt(yes: Floats, no: Floats) -> dict[str, float]:
@@ -36,15 +36,15 @@ def platt(yes: Floats, no: Floats) -> dict[str, float]:
         return float(mass @ (np.logaddexp(0, sums) - targets * sums))
 
     found: Floats = np.zeros(2)
-    for _ in range(STEPS):
+    for _ in range(MAX_PLATT_STEPS):
         shares = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
         slope = columns.T @ (mass * (shares - targets))
         bend = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-12 * np.eye(2)
         step = np.linalg.solve(bend, slope)
-        while cost(found - step) > cost(found) + CLOSE and np.abs(step).max() > CLOSE:
+        while cost(found - step) > cost(found) + FLOOR_TOLERANCE and np.abs(step).max() > FLOOR_TOLERANCE:
             step = step / 2  # confident logits bend so little that a whole step would overshoot
         found = found - step
-        if np.abs(step).max() < CLOSE:
+        if np.abs(step).max() < FLOOR_TOLERANCE:
             break
     return {"slope": float(found[0]) / scale, "shift": float(found[1])}
 
@@ -71,9 +71,9 @@ def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None) 
     lost = (np.cumsum(held[order]) + (len(values) - 1) * held[order]) * count / (count + 1)
     found: list[list[float]] = [[] for _ in values]
     for budget in BUDGETS:
-        inside = order[lost <= budget + CLOSE]
+        inside = order[lost <= budget + FLOOR_TOLERANCE]
         for column, each, share in zip(found, values, below, strict=True):
-            floor = each[share >= least[inside].max() - CLOSE].min() if len(inside) else 0.0
+            floor = each[share >= least[inside].max() - FLOOR_TOLERANCE].min() if len(inside) else 0.0
             column.append(float(np.floor(floor * 1e6) / 1e6))
     return Floors(BUDGETS, *map(tuple, found))
 

@@ -37,8 +37,8 @@ from toolscout.types import Search
 from toolscout.workspace import Workspace, index_words
 
 __all__ = [
-    "BUNDLED",
-    "FORMAT",
+    "BUNDLED_DECISION",
+    "DECISION_FORMAT",
     "Abstainer",
     "Decision",
     "Linear",
@@ -50,12 +50,14 @@ __all__ = [
     "wishes",
 ]
 
-BUNDLED: Final = Path(__file__).with_name("data") / "decision.json"
-FORMAT: Final = "decision/1"
+BUNDLED_DECISION: Final = Path(__file__).with_name("data") / "decision.json"
+DECISION_FORMAT: Final = "decision/1"
 VIEW: Final = "static"
-CLIP: Final = 4.0  # deviations: beyond, a number says no more
-GROWN: Final = 2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
-NEVER: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
+MAX_DEVIATIONS: Final = 4.0  # deviations: beyond, a number says no more
+MAX_CATALOGUE_GROWTH: Final = (
+    2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
+)
+NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +81,7 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def logits(self, table: Mapping[str, Floats]) -> Floats:
         """(n,) of numbers by name, (n,) each."""
         rows = np.stack([table[name] for name in self.columns], axis=1)
-        scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -CLIP, CLIP)
+        scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return np.asarray((scaled * np.array(self.weights)).sum(axis=1) + self.shift)
 
 
@@ -87,7 +89,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is fitted: plain numbers.
 
     Attributes:
-        format: `FORMAT`.
+        format: `DECISION_FORMAT`.
         about: what it was fitted on and by which command; JSON values.
         encoders: view → fingerprint of the encoder that its numbers belong to.
         wishes: view → the weights of a query's vector and their constant; the sum is the number `wish.<view>`.
@@ -132,7 +134,7 @@ def wishes(table: Mapping[str, Floats]) -> Floats:
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
 
-def read(file: Path = BUNDLED) -> Decision:
+def read(file: Path = BUNDLED_DECISION) -> Decision:
     """A decision that was written as JSON.
 
     Raises:
@@ -141,11 +143,11 @@ def read(file: Path = BUNDLED) -> Decision:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Decision)
         sizes = [{len(getattr(each, name)) for name in each.__struct_fields__[:4]} for each in (found.need, found.fit)]
-        whole = found.format == FORMAT and all(len(size) == 1 for size in sizes)
+        whole = found.format == DECISION_FORMAT and all(len(size) == 1 for size in sizes)
     except (OSError, msgspec.MsgspecError):
         whole = False
     if not whole:
-        raise StoreError(f"{file}: expected a decision of format {FORMAT}, found a damaged or another one")
+        raise StoreError(f"{file}: expected a decision of format {DECISION_FORMAT}, found a damaged or another one")
     return found
 
 
@@ -249,8 +251,8 @@ def build_abstainer(
 def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
     """The floors of a fitted model; none, where its catalogue is another one by now: they say nothing there."""
     small, large = sorted((size, manifest.n_tools))
-    found = manifest.values.get("floors") if large <= GROWN * small else None
-    return msgspec.convert(NEVER if found is None else found, Floors)
+    found = manifest.values.get("floors") if large <= MAX_CATALOGUE_GROWTH * small else None
+    return msgspec.convert(NO_FLOORS if found is None else found, Floors)
 
 
 def load_bundled() -> tuple[Decision, Encoder]:
@@ -262,7 +264,7 @@ def load_bundled() -> tuple[Decision, Encoder]:
     decision, encoder = read(), StaticEncoder()
     if decision.encoders != {VIEW: encoder.fingerprint}:
         raise StoreError(
-            f"{BUNDLED}: expected a decision for the bundled encoder {encoder.fingerprint}, found one for "
+            f"{BUNDLED_DECISION}: expected a decision for the bundled encoder {encoder.fingerprint}, found one for "
             f"{decision.encoders}: install toolscout again"
         )
     return decision, encoder
@@ -281,6 +283,6 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
     vectors = encoder.encode(texts, "query")
     said = np.flatnonzero(vectors.any(axis=1)).tolist()
     if not said:
-        return msgspec.convert(NEVER, Floors)
+        return msgspec.convert(NO_FLOORS, Floors)
     rows = signals.rows([texts[number] for number in said], [vectors[said]])
     return calibration.floors(*decision.estimate(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from toolscout.abstain.calibration import floors, platt
-from toolscout.abstain.decision import CLIP, FORMAT, Decision, Linear, columns
+from toolscout.abstain.decision import DECISION_FORMAT, MAX_DEVIATIONS, Decision, Linear, columns
 from toolscout.abstain.logistic import logistic, sigmoid
 from toolscout.arrays import Floats, Vectors
 from toolscout.errors import UserError
@@ -23,10 +23,10 @@ from toolscout.search.pipeline import Floors
 
 __all__ = ["QueryGroup", "fit_decision"]
 
-RIDGE: Final = 1e-2
-WISH: Final = 1e-3  # ridge of the regression on vectors
-ENOUGH: Final = 100  # requests: of fewer, a budget of 2 % says nothing
-MISSED: Final = 0.5  # of the requests that need a tool, how much those count for which the catalogue has none
+SCORE_RIDGE: Final = 1e-2
+VECTOR_RIDGE: Final = 1e-3  # ridge of the regression on vectors
+MIN_REQUESTS_FOR_FLOORS: Final = 100  # requests: of fewer, a budget of 2 % says nothing
+UNFIT_SHARE: Final = 0.5  # of the requests that need a tool, how much those count for which the catalogue has none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def fit_decision(
     of_need: list[_Labelled] = []
     for each in train:
         if each.needs:
-            share = 1 - MISSED if each.fits else MISSED
+            share = 1 - UNFIT_SHARE if each.fits else UNFIT_SHARE
             of_need.append(_Labelled(_table(names, each, inner[each.group][0]), True, each.group, share))
         else:
             for odd in (False, True):
@@ -101,7 +101,7 @@ def fit_decision(
     need = _calibrate(need, tables, [each.needs for each in held])
     fit = _calibrate(fit, tables, [each.fits if each.needs else None for each in held])
     return Decision(
-        format=FORMAT,
+        format=DECISION_FORMAT,
         about=dict(about),
         encoders=dict(encoders),
         wishes={view: tuple(weights.tolist()) for view, weights in known.items()},
@@ -118,7 +118,9 @@ def _floors(need: Linear, fit: Linear, tables: Sequence[dict[str, Floats]]) -> F
     whoever uses them may be like any one of the parts.
     """
     sure = [(sigmoid(need.logits(table)), sigmoid(fit.logits(table))) for table in tables]
-    large = [floors(*each) for each in sure if len(each[0]) >= ENOUGH] or [floors(*each) for each in sure]
+    large = [floors(*each) for each in sure if len(each[0]) >= MIN_REQUESTS_FOR_FLOORS] or [
+        floors(*each) for each in sure
+    ]
     of_need, of_fit = np.array([each.need for each in large]), np.array([each.fit for each in large])
     return Floors(large[0].budgets, tuple(of_need.min(axis=0).tolist()), tuple(of_fit.min(axis=0).tolist()))
 
@@ -166,7 +168,7 @@ def _wishes(views: Sequence[str], asked: Sequence[QueryGroup]) -> dict[str, Floa
     mass = _mass([(each.needs, each.group if each.needs else "", 1.0) for each in asked], sizes)
     needs = np.repeat([each.needs for each in asked], sizes)
     return {
-        view: np.round(logistic(np.concatenate([each.vectors[view] for each in asked]), needs, WISH, mass), 6)
+        view: np.round(logistic(np.concatenate([each.vectors[view] for each in asked]), needs, VECTOR_RIDGE, mass), 6)
         for view in views
     }
 
@@ -178,7 +180,7 @@ def _linear(parts: Sequence[_Labelled]) -> Linear:
     mass = _mass([(each.label, each.group, each.share) for each in parts], sizes)
     means = np.average(rows, axis=0, weights=mass)
     deviations = np.sqrt(np.average((rows - means) ** 2, axis=0, weights=mass)) + 1e-6
-    found = logistic(np.clip((rows - means) / deviations, -CLIP, CLIP), labels, RIDGE, mass)
+    found = logistic(np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS), labels, SCORE_RIDGE, mass)
     return Linear(names, _round(means), _round(deviations), _round(found[:-1]), round(float(found[-1]), 6))
 
 

@@ -10,8 +10,8 @@ from toolscout.arrays import Array, Floats, Mask
 
 __all__ = ["logistic", "sigmoid"]
 
-STEPS: Final = 30
-ENOUGH: Final = 1e-8
+MAX_NEWTON_STEPS: Final = 30
+NEWTON_TOLERANCE: Final = 1e-8
 
 
 def sigmoid(values: Array) -> Floats:
@@ -33,12 +33,12 @@ def logistic(rows: Array, labels: Mask, ridge: float, mass: Array | None = None)
     held = np.full(given.shape[1], ridge)
     held[-1] *= 1e-3
     weights = np.zeros(given.shape[1])
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         shares = sigmoid(given @ weights)
         slope = given.T @ (share * (shares - labels)) + held * weights
         curve = (given * (share * shares * (1 - shares))[:, None]).T @ given + np.diag(held)
         step = np.linalg.solve(curve, slope)
         weights -= step
-        if np.abs(step).max() < ENOUGH:
+        if np.abs(step).max() < NEWTON_TOLERANCE:
             break
     return weights

@@ -21,9 +21,9 @@ from toolscout.indexes.sparse import BM25
 
 __all__ = ["ScoreFeatures", "names"]
 
-DEPTH: Final = 20
-OF_VIEW: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
-LEAST: Final = 1e-3  # deviation below which scores count as equal
+SCORES_READ: Final = 20
+VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
+MIN_DEVIATION: Final = 1e-3  # deviation below which scores count as equal
 
 
 def names(views: Sequence[str]) -> tuple[str, ...]:
@@ -36,14 +36,14 @@ def names(views: Sequence[str]) -> tuple[str, ...]:
     has; `size`: log of one more than the number of tools.
     """
     pairs = (f"{a}>{b}" for a, b in itertools.permutations(views, 2))
-    return (*(f"{view}.{each}" for view in views for each in OF_VIEW), *pairs, "points", "known", "size")
+    return (*(f"{view}.{each}" for view in views for each in VIEW_FEATURES), *pairs, "points", "known", "size")
 
 
 def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
     """The part of the rows that comes from each view alone, see `names`.
 
     Args:
-        best: (queries, views, DEPTH), descending.
+        best: (queries, views, SCORES_READ), descending.
         mean: (queries, views).
         deviation: (queries, views).
     """
@@ -56,8 +56,8 @@ def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
             top - best[..., 5:].mean(axis=2),
             best[..., :10].mean(axis=2),
             top - mean,
-            (top - mean) / (deviation + LEAST),
-            (top - best[..., 1:11].mean(axis=2)) / (best[..., 1:].std(axis=2) + LEAST),
+            (top - mean) / (deviation + MIN_DEVIATION),
+            (top - best[..., 1:11].mean(axis=2)) / (best[..., 1:].std(axis=2) + MIN_DEVIATION),
         ],
         axis=2,
     ).reshape(len(best), -1)
@@ -100,10 +100,10 @@ class ScoreFeatures:
         views: list[tuple[Any, Any]] = [(self.words, asked)]
         for index, each in zip(self.meanings.values(), vectors, strict=True):
             views.append((index, each[some]))
-        spreads = [index.spreads(queries, DEPTH, seen) for index, queries in views]
+        spreads = [index.spreads(queries, SCORES_READ, seen) for index, queries in views]
         mass, known = np.array([self.words.mass(text) for text in asked]).T
         scale = np.ones((len(some), len(views)))
-        scale[:, 0] = np.maximum(mass, LEAST)
+        scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
         best = np.stack([[each.best for each in view] for view in spreads], axis=1) / scale[..., None]
         mean = np.array([[each.mean for each in view] for view in spreads]).T / scale
         deviation = np.array([[each.deviation for each in view] for view in spreads]).T / scale

@@ -67,13 +67,23 @@ __all__ = [
 ]
 
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
-LABEL: Final = "crossencoder"
+CROSSENCODER_LABEL: Final = "crossencoder"
 STYLE: Final = "short"
 READS_PAIRS: Final = BaseRule("precise", "the recipe crossencoder")
-BLENDS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # the last is the first stage, but for near ties
-RIDGE: Final = 1e-3
-PROBES: Final = 64  # pairs in which the peaks of the activations are looked for
-TELL: Final = 50
+CROSSENCODER_BLEND_GRID: Final = (
+    0.0,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    32.0,
+)  # the last is the first stage, but for near ties
+CALIBRATION_RIDGE: Final = 1e-3
+CALIBRATION_PAIRS: Final = 64  # pairs in which the peaks of the activations are looked for
+QUERIES_PER_PROGRESS_LINE: Final = 50
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -199,7 +209,9 @@ class Judging(Rerank):
         """Take the judge, how many hits it reads, and the first stage: one over another one has a label of its own."""
         stages = below.stages if isinstance(below, Pipeline) else ()
         others = sum(isinstance(stage, Judging) for stage in stages)
-        super().__init__(judge, label=f"{LABEL} {others + 1}" if others else LABEL, depth=depth)
+        super().__init__(
+            judge, label=f"{CROSSENCODER_LABEL} {others + 1}" if others else CROSSENCODER_LABEL, depth=depth
+        )
         self.judge = judge
 
 
@@ -280,13 +292,13 @@ class _Study:
         if logits.ndim == 1:
             logits, flat = np.zeros(self.there.shape), logits
             logits[self.there] = flat
-        weights = BLENDS if self.options.blend is None else (self.options.blend,)
+        weights = CROSSENCODER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
         found = {weight: self.judge(logits + weight * self.distances) for weight in weights}
         best = trust(found)
         blend = dataclasses.replace(self.scale, weight=best, slope=1 / (1 + best))
         totals = (logits + best * self.distances)[self.there]
         if totals.size:
-            slope, offset = logistic(totals[:, None], self.dev.gold[self.there], RIDGE).tolist()
+            slope, offset = logistic(totals[:, None], self.dev.gold[self.there], CALIBRATION_RIDGE).tolist()
             if slope > 0:
                 blend = dataclasses.replace(blend, slope=slope, offset=offset)
         return blend, found[best].means()
@@ -301,7 +313,7 @@ def read_all(workspace: Workspace, lesson: Lesson, ranked: Ranked, judge: Judge)
     """The logits of every query with each of its candidates, (queries, N), by the graph that will serve."""
     found = np.zeros(ranked.candidates.shape)
     for row, query in enumerate(ranked.queries):
-        if row % TELL == 0:
+        if row % QUERIES_PER_PROGRESS_LINE == 0:
             workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {found.shape[1]} tools each")
         ids = [lesson.tools[place].id for place in ranked.candidates[row] if place >= 0]
         found[row, : len(ids)] = judge.logits(lesson.texts[query], ids)
@@ -315,7 +327,9 @@ def _probes(workspace: Workspace, lesson: Lesson, texts: Sequence[str]) -> list[
     return [
         (queries[int(one)], texts[int(other)])
         for one, other in zip(
-            random.integers(len(queries), size=PROBES), random.integers(len(texts), size=PROBES), strict=True
+            random.integers(len(queries), size=CALIBRATION_PAIRS),
+            random.integers(len(texts), size=CALIBRATION_PAIRS),
+            strict=True,
         )
     ]
 

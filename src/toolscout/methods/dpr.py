@@ -57,8 +57,8 @@ __all__ = [
 
 STYLE: Final = "short"
 TUNES_ENCODER: Final = BaseRule("tool_length", "a recipe that tunes an encoder (dpr)")
-DEPTH: Final = 10
-NEAR: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
+DEV_DEPTH: Final = 10
+HARD_NEGATIVE_DEPTH: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -121,12 +121,13 @@ class FittedEncoder(TransformerEncoder):
 def nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
     """Query id → the ids of its nearest tools; rows in the order of the queries."""
     return {
-        query: [tools[number].id for number in top_k(row, DEPTH)] for query, row in zip(queries, cosines, strict=True)
+        query: [tools[number].id for number in top_k(row, DEV_DEPTH)]
+        for query, row in zip(queries, cosines, strict=True)
     }
 
 
 def _by_words(lesson: Lesson, place: Mapping[str, int]) -> list[Places]:
-    depth = NEAR + max(map(len, lesson.train.values()))
+    depth = HARD_NEGATIVE_DEPTH + max(map(len, lesson.train.values()))
     ids, _ = BM25.build(lesson.tools).search([lesson.texts[query] for query in lesson.train], depth)
     return [np.array([place[tool] for tool in found], dtype=np.intp) for found in ids]
 

@@ -23,7 +23,7 @@ from toolscout.workspace import Workspace
 
 __all__ = ["HybridDpr", "Options"]
 
-WEIGHTS: Final = (2.5, 5.0, 10.0, 20.0, 40.0)
+FUSION_WEIGHT_GRID: Final = (2.5, 5.0, 10.0, 20.0, 40.0)
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +66,9 @@ class HybridDpr:
                 rankings[query] = sorted(scores, key=lambda tool, scores=scores: (-scores[tool], tool))  # type: ignore[misc]
             return lesson.evaluate(rankings).means()
 
-        found = {weight: figures(weight) for weight in (WEIGHTS if options.weight is None else (options.weight,))}
+        found = {
+            weight: figures(weight) for weight in (FUSION_WEIGHT_GRID if options.weight is None else (options.weight,))
+        }
         weight = max(found, key=lambda each: found[each]["ndcg@5"] + found[each]["comp@5"])
         return Artifacts(
             {},

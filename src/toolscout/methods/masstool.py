@@ -53,8 +53,8 @@ from toolscout.workspace import LiveEvidence, Workspace
 
 __all__ = ["MassTool", "Options", "Pool", "Reader", "meanings"]
 
-BLOCK: Final = 1024
-AT_ONCE: Final = 32  # new queries that a search encodes besides its own
+NEIGHBOUR_BLOCK: Final = 1024
+MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # new queries that a search encodes besides its own
 
 
 class Options(Graphs, frozen=True, forbid_unknown_fields=True):
@@ -100,13 +100,13 @@ def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
     near = np.full((len(rows), k), -1, dtype=np.intp)
     likeness = np.full((len(rows), k), -1.0, dtype=np.float32)
     size = min(k, len(pool))
-    for start in range(0, len(rows), BLOCK):
-        cosines = rows[start : start + BLOCK] @ pool.T
+    for start in range(0, len(rows), NEIGHBOUR_BLOCK):
+        cosines = rows[start : start + NEIGHBOUR_BLOCK] @ pool.T
         some = np.argpartition(-cosines, size - 1, axis=1)[:, :size]
         values = np.take_along_axis(cosines, some, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
-        near[start : start + BLOCK, :size] = np.take_along_axis(some, order, axis=1)
-        likeness[start : start + BLOCK, :size] = np.take_along_axis(values, order, axis=1)
+        near[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(some, order, axis=1)
+        likeness[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
     return near, likeness
 
 
@@ -289,7 +289,7 @@ class _Growing:
         wanted = {query for query, _ in used}
         self._rows = {query: row for query, row in self._rows.items() if query in wanted}
         new = [query for query, _ in reversed(used) if query not in self._rows]
-        some = new[:AT_ONCE]
+        some = new[:MAX_QUERIES_ENCODED_BY_SEARCH]
         self._rows |= dict(zip(some, self._encoder.encode(some, "query"), strict=True)) if some else {}
         ready = [(query, vectors) for query, vectors in used if query in self._rows]
         if ready:

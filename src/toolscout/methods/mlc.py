@@ -17,7 +17,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tool_sets import WEIGHTS, Sets
+from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, Sets
 from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
@@ -124,7 +124,7 @@ class Mlc:
             hold=options.hold,
         )
         done = train_task(workspace, options, task, tower)
-        weights = (options.sets,) if options.sets is not None else WEIGHTS if learned else WEIGHTS[:1]
+        weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]
         weight = best(weights, lambda each: study.quality(usage(each)))
         chosen, figures = study.choose_mix(usage(weight))
         return Artifacts(

@@ -18,7 +18,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.shared.tool_sets import WEIGHTS, Sets
+from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, Sets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
 from toolscout.methods.shared.usage import Blend, Study, best, build_usage_stage, keep_unset, softmax
 from toolscout.models.model_store import Model
@@ -27,7 +27,7 @@ from toolscout.workspace import Workspace
 
 __all__ = ["MlcLight", "Options"]
 
-GAIN: Final = 1e-3
+MIN_EPOCH_GAIN: Final = 1e-3
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
@@ -141,14 +141,18 @@ class MlcLight:
         training = Training(study, study.n_train)
         bags, rows = training.ngrams.bags(study.features[study.n_train :]), study.rows[study.n_train :]
         quality, logits, epochs, weight, head = -1.0, np.empty(0, np.float32), 0, 0.0, training.head
-        weights = (WEIGHTS if len(training.head.sets) else WEIGHTS[:1]) if options.sets is None else (options.sets,)
+        weights = (
+            (SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1])
+            if options.sets is None
+            else (options.sets,)
+        )
         for epoch in range(1, (options.epochs or options.most_epochs) + 1):
             loss = training.epoch()
             found = training.head.logits(bags, rows)
             scored = {each: study.quality(training.head.usage(found, each)) for each in weights}
             likest = best(weights, scored.__getitem__)
             workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[likest]:.4f}")
-            if not options.epochs and scored[likest] < quality + GAIN:
+            if not options.epochs and scored[likest] < quality + MIN_EPOCH_GAIN:
                 break
             quality, logits, epochs, weight = scored[likest], found, epoch, likest
             if not options.refit:

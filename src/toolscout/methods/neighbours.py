@@ -26,9 +26,9 @@ from toolscout.workspace import Workspace
 
 __all__ = ["Log", "Neighbours", "Options"]
 
-NEAREST: Final = (10, 20, 50, 100)
-FOCUS: Final = (5.0, 10.0, 20.0, 40.0)
-MOST: Final = max(NEAREST)
+NEIGHBOUR_GRID: Final = (10, 20, 50, 100)
+FOCUS_GRID: Final = (5.0, 10.0, 20.0, 40.0)
+MAX_NEIGHBOURS: Final = max(NEIGHBOUR_GRID)
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ class Log:
             held = slice(self._bounds[feature], self._bounds[feature + 1])
             likeness[self._holders[held]] += weight * self._weights[held]
         likeness /= 2
-        found = top_k(likeness, MOST, floor=0.0)
+        found = top_k(likeness, MAX_NEIGHBOURS, floor=0.0)
         return found, likeness[found]
 
     def votes(self, nearest: Places, likeness: Scores, k: int, focus: float) -> Scores:
@@ -136,8 +136,8 @@ class Neighbours:
         def usage(pair: tuple[int, float]) -> Scores:
             return np.array([log.votes(*each, *pair) for each in found])
 
-        ks = NEAREST if options.k is None else (options.k,)
-        focuses = FOCUS if options.focus is None else (options.focus,)
+        ks = NEIGHBOUR_GRID if options.k is None else (options.k,)
+        focuses = FOCUS_GRID if options.focus is None else (options.focus,)
         k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
         chosen, figures = study.choose_mix(usage((k, focus)))
         whole = Log.of(study, study.n_kept)

@@ -53,8 +53,8 @@ from toolscout.workspace import BASE_FOLDER, Workspace
 
 __all__ = ["Options", "ToolRefiner"]
 
-BLENDS: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-STYLE: Final = "short"
+REFINER_BLEND_GRID: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+REFINER_STYLE: Final = "short"
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +101,7 @@ def _vectors(
     workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, place: Mapping[str, int]
 ) -> Vectors:
     """(tools, dim) unit rows: what each tool is to the refiner."""
-    described = workspace.encode_tools(encoder, lesson.tools, STYLE)
+    described = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
     if not by_usage:
         return described
     sums, used = np.zeros_like(described), np.zeros(len(described), dtype=np.bool_)
@@ -125,7 +125,7 @@ def _known_or_described(workspace: Workspace, model: Model, tools: Sequence[Tool
         )
         if model.manifest.encoder is not None:
             model.check_encoder(encoder)
-        rows[new] = encoder.encode([render(tools[int(number)], STYLE) for number in new], "tool")
+        rows[new] = encoder.encode([render(tools[int(number)], REFINER_STYLE) for number in new], "tool")
     return rows
 
 
@@ -177,7 +177,8 @@ class ToolRefiner:
 
         def choose(logs: Any) -> tuple[float, dict[str, float]]:
             found = {
-                blend: score_blend(logs, blend) for blend in (BLENDS if options.blend is None else (options.blend,))
+                blend: score_blend(logs, blend)
+                for blend in (REFINER_BLEND_GRID if options.blend is None else (options.blend,))
             }
             blend = trust(found)
             return blend, found[blend].means()

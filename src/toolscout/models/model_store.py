@@ -49,7 +49,7 @@ __all__ = [
     "verify",
 ]
 
-FORMAT: Final = "toolscout-model/1"
+MODEL_FORMAT: Final = "toolscout-model/1"
 MANIFEST, ARRAYS, TOOLS, CARD = "manifest.json", "model.safetensors", "tools.json", "README.md"
 Key = tuple[str, str]
 
@@ -130,12 +130,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fit_seconds: float
     version: str
     files: dict[str, str]
-    format: str = FORMAT
+    format: str = MODEL_FORMAT
     digest: str = ""
 
     def seal(self) -> Manifest:
         """The same with the digest that belongs to it."""
-        return msgspec.structs.replace(self, digest=digest(FORMAT, {**msgspec.structs.asdict(self), "digest": ""}))
+        return msgspec.structs.replace(
+            self, digest=digest(MODEL_FORMAT, {**msgspec.structs.asdict(self), "digest": ""})
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,10 +376,12 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(
-            f"{folder / MANIFEST}: expected a manifest of format {FORMAT}, found something else: {error}"
+            f"{folder / MANIFEST}: expected a manifest of format {MODEL_FORMAT}, found something else: {error}"
         ) from None
-    if manifest.format != FORMAT:
-        raise StoreError(f"{folder}: expected a model of format {FORMAT}, found {manifest.format!r}: fit it again")
+    if manifest.format != MODEL_FORMAT:
+        raise StoreError(
+            f"{folder}: expected a model of format {MODEL_FORMAT}, found {manifest.format!r}: fit it again"
+        )
     if manifest.seal().digest != manifest.digest:
         raise StoreError(
             f"{folder / MANIFEST}: expected digest {manifest.seal().digest}, found {manifest.digest}: "

@@ -44,10 +44,10 @@ __all__ = [
     "refine_each",
 ]
 
-STOP: Final = "N/A"
-LEFT: Final = "left as it was"
-LATE: Final = "time is up: the last answer counts"
-LONGEST: Final = 2_000  # characters of a new wording
+STOP_WORD: Final = "N/A"
+LEFT_NOTE: Final = "left as it was"
+LATE_NOTE: Final = "time is up: the last answer counts"
+MAX_WORDING_CHARS: Final = 2_000  # characters of a new wording
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -91,7 +91,7 @@ class Refined(NamedTuple):
 
 Refiner = Callable[[Sequence[Search], Sequence[Any], Sequence[float]], Sequence[Refined]]
 """(searches with hits, the states of the round before or None, seconds that each has left) → one `Refined` each."""
-NO_TIME: Final = Refined(None, f"{LEFT}: the model did not answer in time")
+NO_TIME: Final = Refined(None, f"{LEFT_NOTE}: the model did not answer in time")
 Left = Callable[[], float | None]
 Ask = Callable[[LLM, Search, Left], Refined]
 
@@ -148,7 +148,7 @@ class Rounds(Stage):
             seconds = {place: min(left[place], _until(found[place])) for place in going}
             for place in going:
                 if seconds[place] <= 0:
-                    found[place] = _add_note(found[place], self.label, 0.0, LATE)
+                    found[place] = _add_note(found[place], self.label, 0.0, LATE_NOTE)
             going = [place for place in going if seconds[place] > 0]
             if not going:
                 break
@@ -192,7 +192,7 @@ def _until(search: Search) -> float:
 
 def find_degradation(search: Search) -> str:
     """How a refiner that failed, or time that was up, ended the rounds of a search; empty: neither did."""
-    return next((step.note for step in search.trace if f": {LEFT}" in step.note or step.note == LATE), "")
+    return next((step.note for step in search.trace if f": {LEFT_NOTE}" in step.note or step.note == LATE_NOTE), "")
 
 
 def _add_note(search: Search, stage: str, seconds: float, note: str) -> Search:
@@ -355,12 +355,12 @@ def refine_each(
         try:
             said = ask(model, search, left)._replace(state=model) if ends > started else NO_TIME
         except BadReply as error:
-            said = Refined(None, f"{LEFT}: the model's reply was {error.reason}")
+            said = Refined(None, f"{LEFT_NOTE}: the model's reply was {error.reason}")
         except (OverBudget, Unavailable, NotFound) as error:
             if strict:
                 raise
             spent, late = isinstance(error, OverBudget), isinstance(error, TimedOut)
-            why = f"{LEFT}: the {'budget is spent' if spent else 'model does not answer'}"
+            why = f"{LEFT_NOTE}: the {'budget is spent' if spent else 'model does not answer'}"
             said = NO_TIME if late else Refined(None, why)
         return said._replace(seconds=time.monotonic() - started)
 
@@ -390,12 +390,12 @@ def _unknown(reply: Assessment, known: set[str]) -> str | None:
 
 def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
     """A new wording, unless the model is done or what it says cannot be the same request."""
-    if instruction.strip("\"'. ").upper() == STOP:
+    if instruction.strip("\"'. ").upper() == STOP_WORD:
         return Refined(None, "every goal is solved")
-    if not instruction or len(instruction) > LONGEST:
-        return Refined(None, f"{LEFT}: the new wording is empty or too long")
+    if not instruction or len(instruction) > MAX_WORDING_CHARS:
+        return Refined(None, f"{LEFT_NOTE}: the new wording is empty or too long")
     if not set(tokenize(instruction)) & set(tokenize(search.query)):
-        return Refined(None, f"{LEFT}: the new wording has nothing of the request")
+        return Refined(None, f"{LEFT_NOTE}: the new wording has nothing of the request")
     if instruction in (wording, search.query, *search.rewrites):
         return Refined(None, "the wording does not change any more")
     return Refined(instruction, "refined")

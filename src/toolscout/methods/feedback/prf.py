@@ -35,13 +35,13 @@ from toolscout.workspace import Workspace
 __all__ = ["SURE", "Expand", "FeedbackPrf", "Options", "both"]
 
 Join = Literal["last", "fuse"]
-TOOLS: Final = (2, 5, 10)
-WORDS: Final = (5, 15)
-JOINS: Final[tuple[Join, ...]] = ("last", "fuse")
-MOST_JUDGES: Final = 600
+TOOLS_GRID: Final = (2, 5, 10)
+WORDS_GRID: Final = (5, 15)
+JOIN_GRID: Final[tuple[Join, ...]] = ("last", "fuse")
+MAX_JUDGING_QUERIES: Final = 600
 SURE: Final = 0.05
-LABEL: Final = "feedback-prf"
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+FEEDBACK_PRF_LABEL: Final = "feedback-prf"
+_PRF_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -98,7 +98,7 @@ class Expand:
 def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
     """Stem → how often it stands in what the tool says of itself, and a word that it comes from."""
     found: dict[str, tuple[int, str]] = {}
-    for word in _WORD.findall(split_identifiers(render(tool, "short"))):
+    for word in _PRF_WORD.findall(split_identifiers(render(tool, "short"))):
         for term in tokenize(word):
             count, spelled = found.get(term, (0, word.lower()))
             found[term] = (count + 1, spelled)
@@ -118,7 +118,7 @@ def both(found: metrics.PerQuery) -> Any:
 
 def _rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Join) -> Rounds:
     refiner = Expand(catalogue, tools=tools, words=words)
-    return Rounds(inner, refiner, label=LABEL, rounds=1, join=join, seconds=math.inf)
+    return Rounds(inner, refiner, label=FEEDBACK_PRF_LABEL, rounds=1, join=join, seconds=math.inf)
 
 
 class FeedbackPrf:
@@ -136,7 +136,7 @@ class FeedbackPrf:
         chosen = options
         catalogue = Catalogue.of(lesson.tools)
         judges = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
-        judges = dict(itertools.islice(judges.items(), MOST_JUDGES))
+        judges = dict(itertools.islice(judges.items(), MAX_JUDGING_QUERIES))
         asked = [Search(query=lesson.texts[query], k=DEPTH) for query in judges]
 
         def score(searches: Sequence[Search]) -> metrics.PerQuery:
@@ -146,12 +146,12 @@ class FeedbackPrf:
         plain = score(lesson.base.stage(asked))
         results: dict[_Trial, metrics.PerQuery] = {}
         for tools, words in itertools.product(
-            TOOLS if chosen.tools is None else (chosen.tools,),
-            WORDS if chosen.words is None else (chosen.words,),
+            TOOLS_GRID if chosen.tools is None else (chosen.tools,),
+            WORDS_GRID if chosen.words is None else (chosen.words,),
         ):
             workspace.say(f"trying the {words} words of {tools} tools on {len(judges):,} queries")
             found, answers = _rounds(lesson.base.stage, catalogue, tools, words, "last").answers(asked)
-            for join in JOINS if chosen.join is None else (chosen.join,):
+            for join in JOIN_GRID if chosen.join is None else (chosen.join,):
                 results[_Trial(tools, words, join)] = score(found if join == "last" else join_answers(found, answers))
         test = metrics.best_of([both(found) for found in results.values()], both(plain), seed=workspace.seed)
         best = list(results)[test.place]

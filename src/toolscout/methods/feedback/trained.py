@@ -48,8 +48,8 @@ from toolscout.workspace import Workspace
 
 __all__ = ["FeedbackDpr", "Options"]
 
-LABEL: Final = "feedback-dpr"
-AT_ONCE: Final = 256
+FEEDBACK_DPR_LABEL: Final = "feedback-dpr"
+QUERIES_PER_ROUND_BATCH: Final = 256
 Texts = Callable[[list[str]], Vectors]
 
 
@@ -151,8 +151,8 @@ def _make_wordings(workspace: Workspace, lesson: Lesson, queries: Qrels, depth: 
     """The wordings of each query, and what each found with the encoder as it is."""
     said: list[Said] = []
     ids = list(queries)
-    for start in range(0, len(ids), AT_ONCE):
-        asked = [Search(query=lesson.texts[query], k=depth) for query in ids[start : start + AT_ONCE]]
+    for start in range(0, len(ids), QUERIES_PER_ROUND_BATCH):
+        asked = [Search(query=lesson.texts[query], k=depth) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]]
         for search, answers in zip(*loop.answers(asked), strict=True):
             texts = [_add_round_number(number, text) for number, text in enumerate((search.query, *search.rewrites))]
             said.append(Said(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
@@ -195,8 +195,10 @@ def _run_loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], lis
     answers: list[list[tuple[Hit, ...]]] = []
     spent = np.zeros(len(rounds))
     ids = list(lesson.dev)
-    for start in range(0, len(ids), AT_ONCE):
-        asked = [Search(query=lesson.texts[query], k=dpr.DEPTH) for query in ids[start : start + AT_ONCE]]
+    for start in range(0, len(ids), QUERIES_PER_ROUND_BATCH):
+        asked = [
+            Search(query=lesson.texts[query], k=dpr.DEV_DEPTH) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]
+        ]
         found, some = loop.answers(asked)
         answers += some
         spent += np.sum([_until(search, len(rounds)) for search in found], axis=0)
@@ -217,7 +219,7 @@ def _until(search: Search, count: int) -> list[float]:
     ends, total = [], 0.0
     for step in search.trace:
         total += step.seconds
-        if not step.stage.startswith(LABEL):
+        if not step.stage.startswith(FEEDBACK_DPR_LABEL):
             ends.append(total)
     return [ends[number] if number < len(ends) else total for number in range(count)]
 
@@ -289,7 +291,7 @@ class FeedbackDpr:
         if chosen.refiner == "model":
             model_of = llm.connect(workspace.settings)
             refiner = Critic(model_of, catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
-        return Rounds(inner, refiner, label=LABEL, rounds=chosen.served, seconds=chosen.seconds)
+        return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.served, seconds=chosen.seconds)
 
 
 def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Catalogue, refiner: Refiner) -> Artifacts:
@@ -302,7 +304,7 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
         workspace,
         lesson,
         chosen.depth,
-        Rounds(before, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf")),
+        Rounds(before, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf")),
     )
 
     tower = make_tower(encoder, chosen)
@@ -342,7 +344,7 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     index.upsert(catalogue.ids, tower.vectors(tools))
     tuned = _search(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
     by_round, seconds = _run_loop(
-        lesson, Rounds(tuned, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf"))
+        lesson, Rounds(tuned, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf"))
     )
     for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True)):
         told = ", ".join(f"{name} {value:.4f}" for name, value in found.means().items())

@@ -25,7 +25,7 @@ from toolscout.types import Search, Tool
 __all__ = ["MARGINS", "choose_margin", "set_new_tools_back"]
 
 MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05)  # more of them would hide new tools: benchmarks/LAB.md
-FIRST: Final = 10
+MARGIN_CUTOFF: Final = 10
 
 
 def choose_margin(lesson: Lesson, cosines: Vectors, used: Mask, fixed: float | None) -> tuple[float, dict[str, float]]:
@@ -42,7 +42,7 @@ def choose_margin(lesson: Lesson, cosines: Vectors, used: Mask, fixed: float | N
         rows = cosines - np.float32(each) * ~used
         found = zip(lesson.dev, rows, strict=True)
         return lesson.evaluate(
-            {query: [lesson.tools[number].id for number in top_k(row, FIRST)] for query, row in found}
+            {query: [lesson.tools[number].id for number in top_k(row, MARGIN_CUTOFF)] for query, row in found}
         ).means()
 
     tried = {each: figures(each) for each in (MARGINS if fixed is None else (fixed,))}

@@ -16,7 +16,7 @@ from toolscout.types import Search
 
 __all__ = ["Ranked", "clear", "keep_places", "trust"]
 
-BATCH: Final = 512
+RANKING_BATCH: Final = 512
 
 
 class Ranked:
@@ -38,8 +38,8 @@ class Ranked:
         self.candidates = np.full((len(queries), n), -1, dtype=np.intp)
         self.scores = np.zeros((len(queries), n))
         self.gold = np.zeros((len(queries), n), dtype=np.bool_)
-        for start in range(0, len(queries), BATCH):
-            some = queries[start : start + BATCH]
+        for start in range(0, len(queries), RANKING_BATCH):
+            some = queries[start : start + RANKING_BATCH]
             found = stage([Search(query=lesson.texts[query], k=n) for query in some])
             for row, (query, search) in enumerate(zip(some, found, strict=True), start):
                 for column, hit in enumerate(search.hits[:n]):

@@ -16,11 +16,11 @@ import numpy as np
 from toolscout.arrays import Array, Arrays, Places, Scores
 from toolscout.methods.shared.ngrams import Bags
 
-__all__ = ["WEIGHTS", "Sets"]
+__all__ = ["SET_WEIGHT_GRID", "Sets"]
 
-WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0)
-MOST: Final = 4_000
-EPSILON: Final = 1e-3
+SET_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0)
+MAX_TOOL_SETS: Final = 4_000
+SET_SMOOTHING: Final = 1e-3
 
 
 class Sets:
@@ -50,7 +50,7 @@ class Sets:
         numbers: dict[bytes, int] = {}
         of = np.array([numbers.setdefault(each.tobytes(), len(numbers)) for each in gold], dtype=np.intp)
         sets = [np.frombuffer(each, dtype=gold[0].dtype) for each in numbers]
-        if len(sets) > MOST or max(map(len, sets)) == 1:
+        if len(sets) > MAX_TOOL_SETS or max(map(len, sets)) == 1:
             sets = []
         indptr = np.cumsum([0, *map(len, sets)])
         return cls(Bags(indptr, np.concatenate([np.empty(0, np.int64), *sets]), np.ones(indptr[-1], np.float32))), of
@@ -76,6 +76,6 @@ class Sets:
             return tools
         held = np.zeros_like(tools)
         held[:, self._held] = np.add.reduceat(sets[:, self._holders], self._starts, axis=1)
-        joined = (tools * (held + EPSILON) ** weight) ** (1 / (1 + weight))
+        joined = (tools * (held + SET_SMOOTHING) ** weight) ** (1 / (1 + weight))
         shares: Scores = joined / joined.sum(axis=1, keepdims=True)
         return shares

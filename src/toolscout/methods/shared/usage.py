@@ -64,11 +64,11 @@ The tools are those of the model, then those that only new queries used.
 """
 
 DESCRIBED: Final = "static"  # the encoder of the description side of methods whose own knows queries only
-SHARPNESS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-EVIDENCE: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
-AGREEMENT: Final = (0.0, 0.25, 0.5, 1.0)
-LEAST: Final = 1e-12
-FIRST: Final = 5
+SHARPNESS_GRID: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+KAPPA_GRID: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+AGREEMENT_GRID: Final = (0.0, 0.25, 0.5, 1.0)
+MIN_SHARE: Final = 1e-12
+QUALITY_CUTOFF: Final = 5
 Choice = TypeVar("Choice")
 
 
@@ -126,7 +126,7 @@ def mix_usage(usage: Scores, described: Scores, weight: Scores, agreement: float
     """
     by_text = np.where(weight > 0, 1 - weight, novelty) * described
     shares = np.where(usage.any(axis=-1, keepdims=True), weight * usage + by_text, described)
-    scores: Scores = np.log(shares + LEAST) + agreement * np.log(described + LEAST)
+    scores: Scores = np.log(shares + MIN_SHARE) + agreement * np.log(described + MIN_SHARE)
     return scores
 
 
@@ -401,7 +401,7 @@ class Study:
 
     def quality(self, scores: Scores) -> float:
         """What choices maximise on dev: the mean of ndcg@5 (every gold tool alike) and comp@5."""
-        cut = min(FIRST, scores.shape[1])
+        cut = min(QUALITY_CUTOFF, scores.shape[1])
         first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
         order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
         hits = np.take_along_axis(self._wanted, np.take_along_axis(first, order, axis=1), axis=1)
@@ -413,7 +413,7 @@ class Study:
     def likelihood(self, shares: Scores) -> float:
         """The mean logarithm of the share that falls on a gold tool of a dev query, of shares `(dev, tools)`."""
         return float(
-            np.mean([np.log(row[self.gold[i]] + LEAST).mean() for i, row in zip(self.dev, shares, strict=True)])
+            np.mean([np.log(row[self.gold[i]] + MIN_SHARE).mean() for i, row in zip(self.dev, shares, strict=True)])
         )
 
     def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], dict[str, float]]:
@@ -425,13 +425,13 @@ class Study:
         options = self.options
         sharpness = options.sharpness
         if sharpness is None:
-            sharpness = best(SHARPNESS, lambda each: self.likelihood(softmax(each * self._described)))
+            sharpness = best(SHARPNESS_GRID, lambda each: self.likelihood(softmax(each * self._described)))
         described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
 
         names = ("kappa", "agreement")
         grids = [
             grid if getattr(options, name) is None else (getattr(options, name),)
-            for name, grid in zip(names, (EVIDENCE, AGREEMENT), strict=True)
+            for name, grid in zip(names, (KAPPA_GRID, AGREEMENT_GRID), strict=True)
         ]
 
         def scores(choice: tuple[float, ...]) -> Scores:

@@ -25,12 +25,12 @@ from toolscout.workspace import Workspace
 
 __all__ = ["OneParent", "learn"]
 
-RIDGES: Final = (1e-3, 3e-3, 1e-2)
-PARTS: Final = 5
-COMMON: Final = 0.05
-WEIGHT: Final = 0.15  # of a word of mean 0 and variance 1, beside a vector of length 1
-WEIGHTS: Final = "classifier"
-WORDS: Final = "classifier_words"
+RIDGE_GRID: Final = (1e-3, 3e-3, 1e-2)
+CROSS_VALIDATION_FOLDS: Final = 5
+MIN_WORD_SHARE: Final = 0.05
+WORD_WEIGHT: Final = 0.15  # of a word of mean 0 and variance 1, beside a vector of length 1
+CLASSIFIER_ARRAY: Final = "classifier"
+CLASSIFIER_WORDS_ARRAY: Final = "classifier_words"
 
 
 class OneParent:
@@ -43,8 +43,8 @@ class OneParent:
 
     def __init__(self, arrays: Arrays) -> None:
         """Take the arrays of a model."""
-        self.weights: Floats = np.asarray(arrays[WEIGHTS], dtype=np.float64)
-        self.words: Checksums = np.asarray(arrays.get(WORDS, ()), dtype=np.uint32)
+        self.weights: Floats = np.asarray(arrays[CLASSIFIER_ARRAY], dtype=np.float64)
+        self.words: Checksums = np.asarray(arrays.get(CLASSIFIER_WORDS_ARRAY, ()), dtype=np.uint32)
 
     def __call__(self, texts: Sequence[str], rows: Vectors) -> list[bool]:
         """Queries and their vectors, `(n, d)` → whether one parent serves each."""
@@ -64,24 +64,24 @@ def learn(
     labels, wanted = (_labels(part, families) for part in (lesson.train, lesson.dev))
     words = _find_common([lesson.texts[query] for query in lesson.train])
     rows, dev = (_rows(workspace, lesson, encoder, list(part), words) for part in (lesson.train, lesson.dev))
-    part = np.random.default_rng(workspace.seed).permutation(len(rows)) % PARTS
-    crossed = [_cross_validate(rows, labels, part, ridge, len(words)) for ridge in RIDGES]
+    part = np.random.default_rng(workspace.seed).permutation(len(rows)) % CROSS_VALIDATION_FOLDS
+    crossed = [_cross_validate(rows, labels, part, ridge, len(words)) for ridge in RIDGE_GRID]
     best = int(np.argmax(crossed))
-    weights = _fit_weights(rows, labels, RIDGES[best], len(words))
+    weights = _fit_weights(rows, labels, RIDGE_GRID[best], len(words))
     often = float(np.mean(wanted))
     told: dict[str, float | int] = {
         "accuracy": float(np.mean(np.array(_decide(dev, weights)) == wanted)),
         "crossed": crossed[best],
         "majority": max(often, 1 - often),
         "single": often,
-        "ridge": RIDGES[best],
+        "ridge": RIDGE_GRID[best],
         "words": len(words),
     }
     workspace.say(
         f"the classifier is right on {told['accuracy']:.1%} of dev ({crossed[best]:.1%} of the training queries, each "
         f"left out once); the commoner kind is {told['majority']:.1%}"
     )
-    return {WEIGHTS: weights, WORDS: words}, told
+    return {CLASSIFIER_ARRAY: weights, CLASSIFIER_WORDS_ARRAY: words}, told
 
 
 def _labels(qrels: Qrels, families: Families) -> Mask:
@@ -96,7 +96,7 @@ def _find_common(texts: Sequence[str]) -> Checksums:
     """The checksums of words that enough of the texts have, and not nearly all, ascending."""
     found, counts = np.unique([each for text in texts for each in _sums(text)], return_counts=True)
     shares = counts / len(texts)
-    return found[(shares >= COMMON) & (shares <= 1 - COMMON)].astype(np.uint32)
+    return found[(shares >= MIN_WORD_SHARE) & (shares <= 1 - MIN_WORD_SHARE)].astype(np.uint32)
 
 
 def _mark_words(texts: Sequence[str], words: Checksums) -> Floats:
@@ -114,7 +114,7 @@ def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats
     mean, scale = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
     if words:
         mean[-words:] = rows[:, -words:].mean(axis=0)
-        scale[-words:] = WEIGHT / np.maximum(rows[:, -words:].std(axis=0), COMMON)
+        scale[-words:] = WORD_WEIGHT / np.maximum(rows[:, -words:].std(axis=0), MIN_WORD_SHARE)
     weights = logistic((rows - mean) * scale, labels, ridge)
     weights[:-1] *= scale
     weights[-1] -= weights[:-1] @ mean
@@ -123,10 +123,10 @@ def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats
 
 def _cross_validate(rows: Floats, labels: Mask, part: Array, ridge: float, words: int) -> float:
     """How often it is right on each part when it is fitted on the others."""
-    if len(rows) < PARTS:
+    if len(rows) < CROSS_VALIDATION_FOLDS:
         return 0.0
     right = np.zeros(len(rows), dtype=np.bool_)
-    for left in range(PARTS):
+    for left in range(CROSS_VALIDATION_FOLDS):
         out = part == left
         right[out] = np.array(_decide(rows[out], _fit_weights(rows[~out], labels[~out], ridge, words))) == labels[out]
     return float(right.mean())

@@ -31,15 +31,15 @@ from toolscout.types import Search
 
 __all__ = ["Grid", "ReadQueries", "limits"]
 
-LIMITS: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
-THRESHOLDS: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
-MOST: Final = (4, 3, 2)
-ERRORS: Final = 2.0
+LIMIT_GRID: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
+THRESHOLD_GRID: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
+GROUP_SIZE_GRID: Final = (4, 3, 2)
+MIN_STANDARD_ERRORS: Final = 2.0
 
 
 def limits(options: Any) -> list[tuple[int, int]]:
     """m_s and m_u on offer."""
-    return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMITS))
+    return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMIT_GRID))
 
 
 class ReadQueries(NamedTuple):
@@ -122,14 +122,14 @@ class Grid:
     def _sure(self) -> list[dict[str, Any]]:
         """What algorithm 1 may be told."""
         given = self.options.sure
-        return [{"sure": each} for each in ((*THRESHOLDS, 0.0) if given is None else (given,))]
+        return [{"sure": each} for each in ((*THRESHOLD_GRID, 0.0) if given is None else (given,))]
 
     def _groups(self) -> list[dict[str, Any]]:
         """What algorithm 2 may be told."""
         options = self.options
-        cosines = THRESHOLDS if options.alike is None else (options.alike,)
+        cosines = THRESHOLD_GRID if options.alike is None else (options.alike,)
         off = [{"alike": cosines[0], "each": 0}] if options.each is None else []
-        pairs = itertools.product(MOST if options.each is None else (options.each,), cosines)
+        pairs = itertools.product(GROUP_SIZE_GRID if options.each is None else (options.each,), cosines)
         return [*off, *({"alike": one, "each": other} for other, one in pairs)]
 
     def _read(self, row: int, limits: tuple[int, int]) -> list[int]:
@@ -177,4 +177,4 @@ def _choose_setting(found: Sequence[metrics.PerQuery]) -> int:
     """Which of the settings on offer: the best, if it is clearly better than the first; else the first."""
     totals = [np.sum(list(each.values.values()), axis=0) for each in found]
     best = int(np.argmax([each.mean() for each in totals]))
-    return best if clear(totals[best] - totals[0], ERRORS) else 0
+    return best if clear(totals[best] - totals[0], MIN_STANDARD_ERRORS) else 0

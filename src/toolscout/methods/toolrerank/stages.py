@@ -15,8 +15,8 @@ from toolscout.types import Explanation, Hit, Search, Tool
 
 __all__ = ["FLAT", "UNUSED", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
 
-STEP: Final = 1e-9
-WHOLE: Final = 50
+SCORE_STEP: Final = 1e-9
+MAX_FAMILY_SIZE: Final = 50
 FLAT: Final = "hierarchy off: the paths of the catalogue are flat"
 UNUSED: Final = "hierarchy off: neither half of it is in use"
 
@@ -191,7 +191,7 @@ class Hierarchy(Stage):
 
 def extends(extend: str, seen: bool, size: int) -> bool:
     """Whether a likely parent brings in all its tools: not where they are so many that a search would wait for them."""
-    return size <= WHOLE and (extend == "both" or extend == ("seen" if seen else "unseen"))
+    return size <= MAX_FAMILY_SIZE and (extend == "both" or extend == ("seen" if seen else "unseen"))
 
 
 def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
@@ -199,6 +199,6 @@ def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
     scores = sorted((hit.score for hit in hits), reverse=True)
     found: list[Hit] = []
     for hit, score in zip(hits, scores, strict=True):
-        least = min(score, found[-1].score - STEP) if found else score
+        least = min(score, found[-1].score - SCORE_STEP) if found else score
         found.append(Hit(hit.id, least, f"{hit.why}, {why}"))
     return tuple(found)
