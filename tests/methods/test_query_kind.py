@@ -57,8 +57,8 @@ def test_a_word_that_a_vector_hardly_shows_decides(tmp_path: Path) -> None:
 
 def test_of_words_those_count_that_neither_few_nor_nearly_all_have() -> None:
     texts = [f"the {'often' if number % 2 else 'else'} {'seldom' if number == 3 else ''}" for number in range(40)]
-    words = query_kind._common(texts)
-    found = query_kind._present(["often", "else", "seldom", "the", "OFTEN else"], words)
+    words = query_kind._find_common(texts)
+    found = query_kind._mark_words(["often", "else", "seldom", "the", "OFTEN else"], words)
     assert found.sum(axis=1).tolist() == [1, 1, 0, 0, 2]
 
 
@@ -70,19 +70,19 @@ def test_its_weights_say_what_those_of_the_scaled_problem_say() -> None:
     scaled = np.column_stack([vectors, 0.15 * (present - present.mean(axis=0)) / present.std(axis=0)])
     theirs = logistic(scaled, labels, 3e-3)
     rows = np.column_stack([vectors, present])
-    ours = query_kind._fitted(rows, labels, 3e-3, 3)
+    ours = query_kind._fit_weights(rows, labels, 3e-3, 3)
     assert sigmoid(rows @ ours[:-1] + ours[-1]) == pytest.approx(sigmoid(scaled @ theirs[:-1] + theirs[-1]))
-    assert query_kind._fitted(vectors, labels, 3e-3, 0) == pytest.approx(logistic(vectors, labels, 3e-3))
+    assert query_kind._fit_weights(vectors, labels, 3e-3, 0) == pytest.approx(logistic(vectors, labels, 3e-3))
 
 
 def test_each_training_query_is_judged_by_a_fit_that_left_it_out() -> None:
     """A vector of its own for each query: nothing can be learned of those left out."""
     labels = np.arange(40) % 2 == 0
-    part = np.arange(40) // 2 % query_kind.PARTS
-    assert np.array(query_kind._says(np.eye(40), query_kind._fitted(np.eye(40), labels, 1e-3, 0))).tolist() == (
+    part = np.arange(40) // 2 % query_kind.CROSS_VALIDATION_FOLDS
+    assert np.array(query_kind._decide(np.eye(40), query_kind._fit_weights(np.eye(40), labels, 1e-3, 0))).tolist() == (
         labels.tolist()
     )
-    assert query_kind._crossed(np.eye(40), labels, part, 1e-3, 0) == pytest.approx(0.5)
+    assert query_kind._cross_validate(np.eye(40), labels, part, 1e-3, 0) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("few", [2, 6])

@@ -53,7 +53,7 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
         base: the recipe whose encoder stage 1 is; None: the encoder as it was before any training on the data.
         collaborative: whether there is a stage 2.
         margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
-            `methods.novelty`).
+            `methods.shared.novelty`).
     """
 
     base: str | None = "dpr-inbatch"

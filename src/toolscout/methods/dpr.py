@@ -73,7 +73,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         temperature: cosines are divided by it.
         tool_length: tokens after which the text of a tool is cut, in training and later.
         margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
-            `methods.novelty`).
+            `methods.shared.novelty`).
         hold: tokens of a step that are held with their graph, 150 KB each in MiniLM; gradients of larger steps are
             cached, which costs a third more time.
     """

@@ -1,7 +1,7 @@
-"""MLC (arXiv:2409.02141): a fine-tuned encoder under a linear layer, which says of every tool whether a query needs it.
+"""MLC (arXiv:2409.02141): a linear layer over a fine-tuned encoder says of every tool whether a query needs it.
 
-Beside the tools, the sets of tools that training queries needed are classes too (`methods.sets`). Both are the usage
-side of `methods.usage`, with the bundled encoder and words for the descriptions, so that a tool without usage is found.
+The sets of tools that training queries needed are classes too (`methods.shared.tool_sets`). Both are the usage side of
+`methods.shared.usage`; the bundled encoder and words are the description side, so that a tool without usage is found.
 The paper has the layer over the tools alone, and ranks by it.
 """
 

@@ -1,9 +1,9 @@
 """Multi-label classification without a transformer: which tools, and which *set* of tools, does a query need?
 
-The query is the encoder's vector and its words and pairs of words. One linear layer over them has two softmaxes: over
-the tools (its target is spread evenly over the gold tools; the list-wise form of MLC in arXiv:2409.02141), and over the
-sets of tools that training queries needed, joined as in `methods.sets`. Training is AdaGrad: only features that occur
-in a batch are touched, and rare ones keep a high rate.
+A query is represented by the encoder's vector and by its words and pairs of words. One linear layer over them has two
+softmaxes. The first is over the tools; its target is spread evenly over the gold tools (the list-wise form of MLC in
+arXiv:2409.02141). The second is over the sets of tools that training queries needed; `methods.shared.tool_sets` joins
+both. Training is AdaGrad: it touches only features that occur in a batch, and rare ones keep a high rate.
 """
 
 from __future__ import annotations

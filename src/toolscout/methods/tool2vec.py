@@ -1,8 +1,9 @@
 """Tool2Vec (arXiv:2409.02141): the vector of a tool is the mean of the vectors of the queries that used it.
 
-The encoder stays as it is, or is tuned first with a triplet loss (`tool2vec-tuned`), as in the paper: a query is to be
-nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with the mean; here
-a softmax over it is the usage side of `methods.usage`, so that tools without usage are found by their description.
+The encoder stays as it is, or is tuned first with a triplet loss (`tool2vec-tuned`), as in the paper: a query shall lie
+nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with the mean. Here
+a softmax over it is the usage side of `methods.shared.usage`, so that tools without usage are found by their
+description.
 """
 
 from __future__ import annotations

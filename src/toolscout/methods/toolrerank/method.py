@@ -1,16 +1,18 @@
-"""ToolRerank (arXiv:2403.06551): it reads more of what training never saw, and heeds what belongs together.
+"""ToolRerank (arXiv:2403.06551): reads more of what training never saw, and heeds which tools belong together.
 
-What the paper calls the tool of an API is `Tool.parent`. Over a recipe that reads pairs (`base`), and its first stage:
+The paper's tool of an API is `Tool.parent`. The method goes on from a recipe that reads pairs (`base`), and its first
+stage:
 
-1. adaptive truncation: of tools whose parent training saw, only the first m_s candidates are read, of others m_u;
-2. the cross-encoder's probabilities;
+1. adaptive truncation: the first m_s candidates are read of tools whose parent training saw, the first m_u of others;
+2. the cross-encoder estimates probabilities;
 3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed
-   (`methods.query_kind`);
-4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
+   (`toolrerank.query_kind`);
+4. algorithm 1 or 2 of the paper follows (`toolrerank.hierarchy`); for one parent, its tools that training never saw are
+   read too.
 
-The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates,
-algorithm 1 with a τ_s of 0.8, and no algorithm 2 (see `methods.grid`). With flat paths the hierarchy is off, and says
-so.
+The settings are those of the paper's grid that are best on dev, if they clearly beat the defaults: all candidates are
+read, algorithm 1 has a τ_s of 0.8, algorithm 2 is off (`toolrerank.settings_search`). With flat paths the hierarchy is
+off, and the trace says so.
 """
 
 from __future__ import annotations
