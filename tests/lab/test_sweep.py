@@ -157,7 +157,7 @@ def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
 def test_a_sweep_from_under_other_defaults_is_another(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep(job(root, trials=1))
     now = module.resolve_with_base("tool2vec", {})
-    monkeypatch.setattr(module, "asked", lambda name, changes: {**now, "novelty": 0.1})
+    monkeypatch.setattr(module, "resolve_with_base", lambda name, changes: {**now, "novelty": 0.1})
     with pytest.raises(UserError, match=r"found those of another: asked .*'novelty': 0\.6.*'novelty': 0\.1"):
         sweep(job(root), resume=True)
 

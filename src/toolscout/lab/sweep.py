@@ -386,7 +386,8 @@ def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Calla
     )
     if not registry.recipe(job.recipe).is_fitted:
         return _judge_unfitted(job, learned, workspace, changes)
-    task = on_shelf(plan_fit(job.recipe, learned, workspace, job.settings.home, changes))
+    lesson = dataclasses.replace(learned, no_tool=job.no_tool) if job.no_tool else learned
+    task = on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, changes))
     there = task.out.exists()
     manifest = fit(task).manifest
     return _Judged(manifest.metrics, manifest.fit_seconds, None if there else task.out.name)
