@@ -1,8 +1,7 @@
 """The contract of a method: options, `fit`, `build`, and four facts about it. mypy checks every method against it.
 
-A method that learns (`FittedMethod`) turns a `Lesson` into `Artifacts`. `recipes.fit` writes these as a model folder,
-and a search builds a `Stage` from the loaded model. A method that learns nothing (`PlainMethod`) builds its stage from
-options alone.
+A method that learns (`FittedMethod`) turns a `Lesson` into `Artifacts`; `recipes.fit` writes these as a model folder;
+its `Stage` is built from the loaded model. A method that learns nothing (`PlainMethod`) builds it from options alone.
 
 Every pipeline starts from the tools of the catalogue, never from those of the model: tools that training never saw are
 found, and tools that are gone are never returned. `testing.check_method` proves this, and that a fit is seeded, can be
@@ -33,12 +32,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class BaseRule(NamedTuple):
-    """Which recipes a method can go on from: those with this option.
-
-    Attributes:
-        option: the option that the recipe must have.
-        description: what such recipes are called in messages.
-    """
+    """Which recipes a method can go on from: those with this option; messages call them by the description."""
 
     option: str
     description: str
