@@ -162,7 +162,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit(job(slang, bert, tmp_path / "whole")).manifest
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_INTERVAL_S", -1.0)
     steps: list[int] = []
     plain = Wordings.backward
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from toolscout import metrics
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
+from toolscout.encoders.onnx_pairs import INPUTS, MAX_CHARS_PER_PIECE, OUTPUT, OnnxPairs, write
 from toolscout.encoders.pair_cache import Reader, Readings, kept
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
@@ -103,7 +103,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
 def text_of(tool: Tool, length: int) -> str:
     """What is read of a tool, in so many pieces."""
-    return render(tool, STYLE)[: LETTERS * length]
+    return render(tool, STYLE)[: MAX_CHARS_PER_PIECE * length]
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def fit(job: Fitting) -> None:
         MissingExtra: without torch, sentence-transformers or onnx.
         ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
     """
-    from toolscout.training.crossencoders import CrossEncoder, Reading
+    from toolscout.training.crossencoders import CrossEncoder, PairData, PairTask
 
     options: Options = job.options
     assert job.base is not None
@@ -230,12 +230,10 @@ def fit(job: Fitting) -> None:
     gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()]
     study = _Study(job, dev, _scale(learned), options)
     pairs = net.pairs(*study.pairs(texts))
-    task = Reading(
+    wrong = _wrong(learned, gold, len(texts), options.unused)
+    task = PairTask(
         net,
-        queries=[job.texts[query] for query in job.train],
-        tools=texts,
-        gold=gold,
-        wrong=_wrong(learned, gold, len(texts), options.unused),
+        PairData([job.texts[query] for query in job.train], texts, gold, wrong),
         negatives=options.negatives,
         loss=options.loss,
         fast=options.fast,
@@ -386,11 +384,11 @@ def export(
         precise: how the graph computes.
         probes: some queries with a tool, in which the peaks of the activations are looked for.
     """
-    from toolscout.encoders.onnx_export import traced
+    from toolscout.encoders.onnx_export import trace_to_onnx
     from toolscout.encoders.onnx_int8 import to_int8
 
     model = net.tower.model.float().to("cpu")
-    graph = traced(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
+    graph = trace_to_onnx(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
     tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
     write(folder, graph, tokenizer)
     if precise == "int8":

@@ -83,7 +83,7 @@ def fit(job: Fitting) -> None:
         MissingExtra: without torch.
         ConfigError: if there is nothing to train on.
     """
-    from toolscout.training.intents import Intents, IntentShape
+    from toolscout.training.intents import IntentQueries, Intents, IntentShape
 
     options: Options = job.options
     assert job.base is not None
@@ -114,12 +114,8 @@ def fit(job: Fitting) -> None:
         return {**figures, **_of_need(logits, towers.logits(held))} if judges else figures
 
     task = Intents(
-        queries=rows[:n],
+        queries=IntentQueries(rows[:n], gold, scene_of, near=passed[:n], chat=learned),
         tools=tools,
-        gold=gold,
-        scene_of=scene_of,
-        near=passed[:n],
-        chat=learned,
         judge=judge,
         shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
         identity=digest("masstool/2", [encoder.fingerprint, *data, options]),

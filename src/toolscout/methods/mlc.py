@@ -72,7 +72,7 @@ def fit(job: Fitting) -> None:
         MissingExtra: without torch or sentence-transformers.
         ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
     """
-    from toolscout.training.classifiers import Classifier, Heads
+    from toolscout.training.classifiers import Classifier, Heads, Tuning
 
     options: Options = job.options
     encoder = tunable(job.loaded())
@@ -106,10 +106,7 @@ def fit(job: Fitting) -> None:
         set_of=set_of if learned else None,
         judge=lambda: study.judge(usage(1.0 if options.sets is None else options.sets)),
         identity=digest("mlc/1", [encoder.fingerprint, job.data.fingerprint, options]),
-        loss=options.loss,
-        fast=options.fast,
-        thinned=options.thinned,
-        hold=options.hold,
+        tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
     )
     done = trained(job, task, tower)
     weights = (options.sets,) if options.sets is not None else WEIGHTS if learned else WEIGHTS[:1]
