@@ -12,7 +12,7 @@ from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.indexes import pack, unpack
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE, PLAIN, BM25Settings
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.methods import Parts, options
 from toolscout.search.fusion import DEPTH, words_and_meaning
 from toolscout.search.pipeline import Fuse, Retrieve, Stage
@@ -33,11 +33,11 @@ class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def bm25(parts: Parts, settings: Mapping[str, Any]) -> Stage:
     """Words of the query against words of each tool."""
-    exact = (PLAIN if settings.get("tokenizer") == "plain" else CODE).changed(**settings)
+    exact = (PLAIN_SETTINGS if settings.get("tokenizer") == "plain" else CODE_SETTINGS).replace(**settings)
     return Retrieve(word_index(parts, exact), label="bm25", mask=parts.catalogue.mask, depth=DEPTH)
 
 
-def word_index(parts: Parts, settings: BM25Settings = CODE) -> BM25:
+def word_index(parts: Parts, settings: BM25Settings = CODE_SETTINGS) -> BM25:
     """The words of the catalogue's tools, kept with the snapshot."""
 
     def built() -> bytes:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from toolscout.encoders import Encoder
 from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.journal.evidence import Example
 from toolscout.methods import Fitting, Parts, zero_shot
 from toolscout.methods.shared.ngrams import checksums
@@ -371,7 +371,7 @@ class Study:
         """Description scores of the dev queries, `(dev, tools)`."""
         meaning = Exact(encoder.dim)
         meaning.upsert([tool.id for tool in self.job.tools], self.job.tool_rows(encoder))
-        described = Described(BM25.build(self.job.tools, CODE), meaning)
+        described = Described(BM25.build(self.job.tools, CODE_SETTINGS), meaning)
         return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
 
     @functools.cached_property
