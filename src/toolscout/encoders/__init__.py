@@ -1,4 +1,4 @@
-"""Encoders turn texts into vectors. This file holds the contract, shared helpers, and `load`, which finds one by name."""
+"""Encoders turn texts into vectors. This file holds their contract, shared helpers, and `load`."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], st
     Args:
         rows: maps texts to unit rows: an encoder's `encode` for tools, or a vector cache in front of it.
         tools: in any order; each gives one row.
-        style: a style of `render`, or `named`: 0.7 of the vector of the `short` text plus 0.3 of the name's vector. In a
-            long description the name would weigh too little. The weights were chosen on validation queries of eight
-            datasets.
+        style: a style of `render`, or `named`: 0.7 of the vector of the `short` text plus 0.3 of the name's vector,
+            because in a long description the name would weigh too little. The weights were chosen on validation
+            queries of eight datasets.
     """
     if style != "named":
         return rows([render(tool, style) for tool in tools])

@@ -131,9 +131,10 @@ class StaticEncoder:
         self._last: tuple[tuple[str, ...], Vectors] = ((), np.zeros((0, self.dim), dtype=np.float32))
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Encode texts as `(n, dim)` float32 unit rows; tools without known pieces and queries without known words: zeros.
+        """Encode texts as `(n, dim)` float32 unit rows.
 
-        The last queries are cached, because ranking and abstention encode the same query one after the other.
+        A tool without known pieces, and a query without known words, gives a row of zeros. The last queries are cached,
+        because ranking and abstention encode the same query one after the other.
         """
         if kind == "tool" or len(texts) > MAX_CACHED_QUERIES:
             return self._encode_rows(texts, kind)
