@@ -16,7 +16,7 @@ import numpy.typing as npt
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
-from toolscout.types import MAX_TEXT, STYLES, Explanation, Tool, digest, parameter_names, render
+from toolscout.types import MAX_RENDERED_CHARS, STYLES, Explanation, Tool, digest, parameter_names, render
 
 __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"]
 
@@ -329,7 +329,7 @@ def _plain_text(tool: Tool, field: str) -> str:
     if field == "name":
         return _WORD_BOUNDARY.sub(" ", render(tool, "name"))
     if field == "parameters":
-        return _WORD_BOUNDARY.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_TEXT]
+        return _WORD_BOUNDARY.sub(" ", " ".join(parameter_names(tool.parameters, depth=1)))[:MAX_RENDERED_CHARS]
     return render(tool, field)
 
 
