@@ -1,4 +1,4 @@
-"""Dataset folders are read exactly or refused by file and line; splits, folds and run files keep their promises."""
+"""Dataset folders are read exactly or refused by file and line; splits and folds keep their promises."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_grades_are_kept_and_tools_without_a_score_above_zero_are_not_gold(folde
         ("qrels/test.tsv", HEADER + "q7\ta\t1\n", r"expected each query in one split, found 'q7' in test.tsv and in"),
         ("queries.jsonl", '{"_id": "q0"}\n', r"queries.jsonl, line 1: .*missing required field `text`"),
         ("queries.jsonl", '{"_id": 7, "text": ""}\n', r"queries.jsonl, line 1: .*got `int`"),
-        ("queries.jsonl", '\n{"_id": "", "text": ""}\n', r"queries.jsonl, line 2: expected an _id of its own"),
+        ("queries.jsonl", '\n{"_id": "", "text": ""}\n', r"queries.jsonl, line 2: expected a unique _id"),
         ("corpus.jsonl", '{"_id": "a"}\n{"_id": "a"}\n', r"corpus.jsonl, line 2: .*found 'a' again"),
         ("corpus.jsonl", '{"_id": "a"}\nnot json\n', r"corpus.jsonl, line 2: expected a JSON object"),
         ("corpus.jsonl", '{"_id": "\\ud800"}\n', r"corpus.jsonl, line 1: expected a JSON object"),

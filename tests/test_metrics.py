@@ -171,7 +171,7 @@ def test_measures_share_their_resamples_and_equal_values_have_no_width() -> None
 def test_resamples_of_many_queries_do_not_depend_on_how_they_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(2).random(40)
     whole = bootstrap_ci(values, seed=7, n=500)
-    monkeypatch.setattr("toolscout.metrics._CHUNK", 40 * 7)
+    monkeypatch.setattr("toolscout.metrics.MAX_CHUNK_VALUES", 40 * 7)
     assert bootstrap_ci(values, seed=7, n=500) == pytest.approx(whole)
 
 

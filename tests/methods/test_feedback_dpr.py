@@ -202,7 +202,7 @@ def test_a_language_model_says_the_queries_anew_and_is_paid_once(slang: Lesson, 
         parts = Parts(Catalogue.of(slang.tools), settings=Settings(home=tmp_path, llm=server.place), model=model.folder)
         [found] = registry.build("feedback-dpr", parts)([Search(query="umbrella and a bed for two", k=3)])
         assert any(step.stage == "feedback-dpr/refine" for step in found.trace) and found.hits
-    with pytest.raises(ConfigError, match="expected a language model"):
+    with pytest.raises(ConfigError, match="No language model is set"):
         registry.build("feedback-dpr", Parts(Catalogue.of(slang.tools), model=model.folder))
 
 
@@ -217,7 +217,7 @@ def test_a_language_model_that_does_not_answer_is_an_error_before_training(
     found = job(slang, bert, tmp_path / "m", refiner="model")
     with pytest.raises(Unavailable, match="nobody is there"):
         fit(dataclasses.replace(found, settings=Settings(home=tmp_path, llm="http://127.0.0.1:9/v1#m")))
-    with pytest.raises(ConfigError, match="expected a language model"):
+    with pytest.raises(ConfigError, match="No language model is set"):
         fit(found)
 
 
