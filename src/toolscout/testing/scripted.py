@@ -23,7 +23,7 @@ __all__ = ["Faults", "ScriptedLLM", "words_of"]
 _DATA: Final = re.compile(r'<data name="(\w+)">\n(.*?)\n</data>', re.S)
 _REPLY_SCHEMA: Final = re.compile(r"and nothing else:\n(\{.*\})", re.S)
 _CONTENT_WORD: Final = re.compile(r"[a-z][a-z]{3,}")
-_STOPWORDS: Final = frozenset(
+_SCRIPT_STOPWORDS: Final = frozenset(
     word
     for line in (
         "that this with from have your will into each when then than must been which their there these those such",
@@ -200,7 +200,7 @@ def _count_tokens(reply: Completion, tokens_in: int) -> Completion:
 def words_of(text: str) -> list[str]:
     """List the content words of a text, once each, in order."""
     split = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
-    return [word for word in dict.fromkeys(_CONTENT_WORD.findall(split.lower())) if word not in _STOPWORDS]
+    return [word for word in dict.fromkeys(_CONTENT_WORD.findall(split.lower())) if word not in _SCRIPT_STOPWORDS]
 
 
 # --- the reply to each task -------------------------------------------------------------------------------------------
