@@ -17,7 +17,7 @@ from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import StoreError
 from toolscout.indexes import pack, unpack
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE, BM25Settings
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
 from toolscout.journal.evidence import Example
 from toolscout.models import model_store
 from toolscout.models.model_store import Model
@@ -153,7 +153,7 @@ class BuildRecipe(Protocol):
         ...
 
 
-def index_words(catalogue: Catalogue, settings: BM25Settings = CODE) -> BM25:
+def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
     """Return the BM25 index over the catalogue's tools, kept with the snapshot."""
 
     def make() -> bytes:

@@ -13,13 +13,14 @@ import lessons
 from tests_cli import run as cli
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.lab.anatomy import slug
-from toolscout.dataset import Dataset, read_run
+from toolscout.dataset import Dataset
 from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import box, cost, failures, fitted, geometry, stage_costs
 from toolscout.lab.bench import Job, run
 from toolscout.lab.report import report
+from toolscout.lab.run_files import read_run
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import HashEncoder

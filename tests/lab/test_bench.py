@@ -11,11 +11,12 @@ import pytest
 from tests_cli import run as cli
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
-from toolscout.dataset import Dataset, in_dev, read_run
+from toolscout.dataset import Dataset, in_dev
 from toolscout.encoders.pair_cache import cache_pairs
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
+from toolscout.lab.run_files import read_run
 from toolscout.methods import zero_shot
 from toolscout.methods.crossencoder import Blend, Judge, Judging
 from toolscout.recipes import registry

@@ -26,7 +26,7 @@ from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Pipeline, Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training import Plan, train  # noqa: E402
-from toolscout.training.crossencoders import CrossEncoder, Reading  # noqa: E402
+from toolscout.training.crossencoders import CrossEncoder, PairData, PairTask  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 from toolscout.workspace import Workspace  # noqa: E402
@@ -114,7 +114,7 @@ def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
     [free] = stage([Search(query=query)])
     assert calm.hits == free.hits and calm.trace[-1].note == free.trace[-1].note == ""
 
-    monkeypatch.setattr("toolscout.encoders.onnx_pairs._BATCH", 2)
+    monkeypatch.setattr("toolscout.encoders.onnx_pairs.PAIR_BATCH", 2)
     clock = iter([0.0, 0.0, 1.0, 9.5, 20.0])  # the start, then before each batch: two end, a third would be too late
     monkeypatch.setattr("toolscout.encoders.onnx_pairs.time.monotonic", lambda: next(clock))
     [half] = stage.stages[-1].run([msgspec.structs.replace(first, deadline=10.0)])  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(
 
 
 def test_a_graph_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a cross-encoder"):
+    with pytest.raises(ConfigError, match=r"cross-encoder in .* cannot be loaded"):
         OnnxPairs(tmp_path, 32)
 
 
@@ -217,16 +217,13 @@ def test_a_pair_is_one_text_of_two_kinds(net: CrossEncoder) -> None:
 
 @pytest.mark.parametrize("loss", ["binary", "joint"])
 def test_the_loss_of_a_step_is_the_mean_over_its_queries(net: CrossEncoder, loss: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("toolscout.training.crossencoders.HELD", 24 * 4)  # several groups a step
+    monkeypatch.setattr("toolscout.training.crossencoders.MAX_GRAPH_TOKENS", 24 * 4)  # several groups a step
     queries, tools = ["rain", "mail a file", "hotel"], ["weather", "send", "copy", "book a room", "flight"]
     gold, wrong = [[0], [1, 2], [3]], [[1, 4], [0], [0, 1, 2]]
     places = [[np.array(each) for each in side] for side in (gold, wrong)]
-    task = Reading(
+    task = PairTask(
         net,
-        queries=queries,
-        tools=tools,
-        gold=places[0],
-        wrong=places[1],
+        PairData(queries, tools, gold=places[0], wrong=places[1]),
         negatives=3,
         loss=loss,
         fast=1.0,
@@ -257,12 +254,14 @@ def test_it_learns_which_tool_a_phrase_means(net: CrossEncoder) -> None:
         best = net.logits(net.pairs(asked, tools * len(phrases))).reshape(len(phrases), -1).argmax(axis=1)
         return {"right": float(np.mean(best == [tool for _, tool in phrases]))}
 
-    task = Reading(
+    task = PairTask(
         net,
-        queries=[phrase for phrase, _ in phrases],
-        tools=tools,
-        gold=[np.array([tool]) for _, tool in phrases],
-        wrong=[np.setdiff1d(np.arange(len(tools)), [tool]) for _, tool in phrases],
+        PairData(
+            queries=[phrase for phrase, _ in phrases],
+            tools=tools,
+            gold=[np.array([tool]) for _, tool in phrases],
+            wrong=[np.setdiff1d(np.arange(len(tools)), [tool]) for _, tool in phrases],
+        ),
         negatives=4,
         loss="joint",
         fast=1.0,

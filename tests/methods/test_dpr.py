@@ -138,7 +138,7 @@ def test_an_interrupted_fit_goes_on(
 ) -> None:
     whole = fitted(folder, tmp_path / "whole", **changes)
     steps: list[int] = []
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_INTERVAL_S", -1.0)
     plain = Lists.backward
 
     def dying(self: Lists, rows: Any, random: Any) -> float:
@@ -170,7 +170,7 @@ def test_a_checkpoint_serves_no_other_catalogue(folder: Path, tmp_path: Path, mo
     task = lessons.resumed(job(folder, tmp_path / "model"))
     less = [tool for tool in task.lesson.tools if tool.id != "zh/tianqi"]
     assert len(less) == len(task.lesson.tools) - 1
-    with pytest.raises(ConfigError, match="expected a checkpoint of this training .* train without --resume"):
+    with pytest.raises(ConfigError, match=r"belongs to a training with other data or settings .* without --resume"):
         fit(dataclasses.replace(task, lesson=dataclasses.replace(task.lesson, tools=less)))
     fit(task)
 
@@ -239,7 +239,7 @@ def test_hard_negatives_are_near_and_never_gold(folder: Path) -> None:
     task = Lists(held, sampled=0, hard=2, by_words=lambda: by_words)
     task.begin(0, np.random.default_rng(0))
     assert [found.tolist() for found in task.mined] == [[1, 2], [0], [], [2]]
-    assert task.listed(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
+    assert task.choose_columns(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
     task.begin(1, np.random.default_rng(0))
     cosines = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T
     order = [tool for tool in np.argsort(-cosines[1], kind="stable") if tool not in (1, 3, 5)]
@@ -249,7 +249,7 @@ def test_hard_negatives_are_near_and_never_gold(folder: Path) -> None:
 def test_drawn_tools_join_the_list(folder: Path) -> None:
     task = Lists(texts(folder), sampled=200, by_words=lambda: [np.array([], dtype=np.intp)] * 4)
     task.begin(0, np.random.default_rng(0))
-    assert task.listed(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
+    assert task.choose_columns(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_dev_is_judged_by_cosines_and_without_dev_there_are_no_figures(folder: Path) -> None:

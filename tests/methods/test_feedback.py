@@ -220,7 +220,7 @@ def test_the_recipe_asks_the_endpoint_that_is_set(tmp_path: Path) -> None:
             found = answer(registry.build(name, Catalogue.of(TOOLS), workspace, settings=settings), MISSING)
             assert found.query == MISSING and found.hits
         assert len(server.bodies) >= 4
-    with pytest.raises(ConfigError, match="expected a language model, found none set"):
+    with pytest.raises(ConfigError, match="No language model is set"):
         registry.build("feedback", Catalogue.of(TOOLS), Workspace(settings=Settings(home=tmp_path)))
 
 

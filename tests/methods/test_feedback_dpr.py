@@ -162,7 +162,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit(job(slang, bert, tmp_path / "whole")).manifest
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_INTERVAL_S", -1.0)
     steps: list[int] = []
     plain = Wordings.backward
 
@@ -204,7 +204,7 @@ def test_a_language_model_says_the_queries_anew_and_is_paid_once(slang: Lesson, 
         stage = registry.build("feedback-dpr", Catalogue.of(slang.tools), workspace, model=model.folder)
         [found] = stage([Search(query="umbrella and a bed for two", k=3)])
         assert any(step.stage == "feedback-dpr/refine" for step in found.trace) and found.hits
-    with pytest.raises(ConfigError, match="expected a language model"):
+    with pytest.raises(ConfigError, match="No language model is set"):
         registry.build("feedback-dpr", Catalogue.of(slang.tools), model=model.folder)
 
 
@@ -226,7 +226,7 @@ def test_a_language_model_that_does_not_answer_is_an_error_before_training(
                 ),
             )
         )
-    with pytest.raises(ConfigError, match="expected a language model"):
+    with pytest.raises(ConfigError, match="No language model is set"):
         fit(found)
 
 

@@ -19,7 +19,7 @@ from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
-from toolscout.training.classifiers import Heads, thin  # noqa: E402
+from toolscout.training.classifiers import Heads, drop_tokens  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "fast": 2.0, "patience": 30, "precision": "float32", "threads": 1}
@@ -111,7 +111,7 @@ def test_a_layer_starts_at_the_mean_of_the_queries_of_each_class_and_its_frequen
 
 def test_thinned_texts_keep_their_ends_and_their_order() -> None:
     tokens = list(range(100, 160))
-    kept = thin(tokens, 0.5, np.random.default_rng(0))
+    kept = drop_tokens(tokens, 0.5, np.random.default_rng(0))
     assert kept[0] == 100 and kept[-1] == 159 and kept == sorted(kept) and 15 < len(kept) < 45
-    assert thin(tokens, 0.0, np.random.default_rng(0)) == tokens
-    assert thin([1, 2], 0.9, np.random.default_rng(0)) == [1, 2]
+    assert drop_tokens(tokens, 0.0, np.random.default_rng(0)) == tokens
+    assert drop_tokens([1, 2], 0.9, np.random.default_rng(0)) == [1, 2]

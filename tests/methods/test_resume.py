@@ -57,7 +57,7 @@ def test_a_killed_fit_goes_on_to_the_same_model(
     assert not (tmp_path / "killed").exists()
     said: list[str] = []
     again = fit(lessons.resumed(job, say=said.append))
-    assert any("going on after" in line for line in said)
+    assert any("resuming after" in line for line in said)
     assert again.manifest.metrics == whole.manifest.metrics
     weights = [name for name in whole.manifest.files if name.endswith((".safetensors", ".onnx"))]
     assert weights and all(again.manifest.files[name] == whole.manifest.files[name] for name in weights)

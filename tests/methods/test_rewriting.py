@@ -45,7 +45,7 @@ def test_qta_learns_from_rewritings_and_from_the_queries_where_there_are_none(
 
 
 def test_qta_says_that_it_needs_a_language_model(slang: Lesson, bert: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a language model"):
+    with pytest.raises(ConfigError, match="No language model is set"):
         fit(
             lessons.plan(
                 "qta", slang, tmp_path / "m", encoder=TransformerEncoder(bert), settings=Settings(home=tmp_path)

@@ -22,7 +22,7 @@ from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
-from toolscout.training.refiners import SPOT, Refine, Refiner  # noqa: E402
+from toolscout.training.refiners import TOOL_POSITION, Refine, Refiner  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 from toolscout.workspace import Workspace  # noqa: E402
@@ -151,7 +151,7 @@ def test_the_input_is_the_query_s_tokens_and_then_the_tools_all_in_one_place(ref
         rows.append(
             refiner.project.weight @ vector
             + refiner.project.bias
-            + tables.position_embeddings.weight[SPOT]
+            + tables.position_embeddings.weight[TOOL_POSITION]
             + tables.token_type_embeddings.weight[1]
         )
     hidden = tables.LayerNorm(torch.stack(rows)[None])
@@ -196,14 +196,14 @@ def test_triplets_share_a_tool_with_their_positive_and_none_with_their_negative(
     task = Triplets(texts, 0.3)
     rows = np.array([4, 2, 0, 1, 3])
     for seed in range(5):
-        anchors, positives, negatives = task.drawn(rows, np.random.default_rng(seed))
+        anchors, positives, negatives = task.draw_triplets(rows, np.random.default_rng(seed))
         assert rows[anchors].tolist() == [2, 0, 1, 3]  # the query that uses the fifth tool has no like
         for anchor, positive, negative in zip(anchors, positives, negatives, strict=True):
             assert anchor != positive
             assert set(gold[rows[anchor]]) & set(gold[rows[positive]])
             assert not set(gold[rows[anchor]]) & set(gold[rows[negative]])
     vectors = tower.vectors([queries[row] for row in rows])
-    drawn = task.drawn(rows, np.random.default_rng(3))
+    drawn = task.draw_triplets(rows, np.random.default_rng(3))
     one, near, far = (vectors[each] for each in drawn)
     wanted = np.maximum((one * far).sum(axis=1) - (one * near).sum(axis=1) + 0.3, 0.0).mean()
     assert task.backward(rows, np.random.default_rng(3)) == pytest.approx(wanted, abs=1e-5)

@@ -29,12 +29,11 @@ from toolscout.dataset import (
     drop_leaks,
     in_dev,
     seen_labels,
-    write_detect,
-    write_run,
 )
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
 from toolscout.lab.machine import commit, machine, peak_mb, reset_peak, versions
+from toolscout.lab.run_files import write_detect, write_run
 from toolscout.methods.feedback.loop import find_degradation
 from toolscout.models.model_store import Model, keys, places
 from toolscout.recipes import registry

@@ -25,7 +25,7 @@ from toolscout import metrics
 from toolscout.abstain.logistic import logistic, sigmoid
 from toolscout.arrays import Array, Floats, Places
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
+from toolscout.encoders.onnx_pairs import INPUTS, MAX_CHARS_PER_PIECE, OUTPUT, OnnxPairs, write
 from toolscout.encoders.pair_cache import PairCache, PairScorer, cache_pairs
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
@@ -125,7 +125,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
 def text_of(tool: Tool, length: int) -> str:
     """What is read of a tool, in so many pieces."""
-    return render(tool, STYLE)[: LETTERS * length]
+    return render(tool, STYLE)[: MAX_CHARS_PER_PIECE * length]
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------
@@ -345,11 +345,11 @@ def export(
         precise: how the graph computes.
         probes: some queries with a tool, in which the peaks of the activations are looked for.
     """
-    from toolscout.encoders.onnx_export import traced
+    from toolscout.encoders.onnx_export import trace_to_onnx
     from toolscout.encoders.onnx_int8 import to_int8
 
     model = net.tower.model.float().to("cpu")
-    graph = traced(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
+    graph = trace_to_onnx(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
     tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
     write(folder, graph, tokenizer)
     if precise == "int8":
@@ -374,7 +374,7 @@ class CrossEncoderRerank:
             MissingExtra: without torch, sentence-transformers or onnx.
             ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
         """
-        from toolscout.training.crossencoders import CrossEncoder, Reading
+        from toolscout.training.crossencoders import CrossEncoder, PairData, PairTask
 
         assert lesson.base is not None
         raw = require_tunable(workspace.load_encoder())
@@ -390,12 +390,10 @@ class CrossEncoderRerank:
         gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()]
         study = _Study(lesson, dev, _scale(learned), options)
         pairs = net.pairs(*study.pairs(texts))
-        task = Reading(
+        wrong = _wrong(learned, gold, len(texts), options.unused)
+        task = PairTask(
             net,
-            queries=[lesson.texts[query] for query in lesson.train],
-            tools=texts,
-            gold=gold,
-            wrong=_wrong(learned, gold, len(texts), options.unused),
+            PairData([lesson.texts[query] for query in lesson.train], texts, gold, wrong),
             negatives=options.negatives,
             loss=options.loss,
             fast=options.fast,

@@ -326,7 +326,7 @@ class MassTool:
             MissingExtra: without torch.
             ConfigError: if there is nothing to train on.
         """
-        from toolscout.training.intents import Intents, IntentShape
+        from toolscout.training.intents import IntentQueries, Intents, IntentShape
 
         assert lesson.base is not None
         encoder = dpr.encoder_of_base(lesson.base)
@@ -358,12 +358,8 @@ class MassTool:
             return {**figures, **_score_detection(logits, towers.logits(held))} if judges else figures
 
         task = Intents(
-            queries=rows[:n],
+            queries=IntentQueries(rows[:n], gold, scene_of, near=passed[:n], chat=learned),
             tools=tools,
-            gold=gold,
-            scene_of=scene_of,
-            near=passed[:n],
-            chat=learned,
             judge=judge,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
             identity=digest("masstool/2", [encoder.fingerprint, *data, options]),

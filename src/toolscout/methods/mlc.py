@@ -85,7 +85,7 @@ class Mlc:
             MissingExtra: without torch or sentence-transformers.
             ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
         """
-        from toolscout.training.classifiers import Classifier, Heads
+        from toolscout.training.classifiers import Classifier, Heads, Tuning
 
         encoder = require_tunable(workspace.load_encoder())
         tower = make_tower(encoder, options)
@@ -118,10 +118,7 @@ class Mlc:
             set_of=set_of if learned else None,
             judge=lambda: study.judge(usage(1.0 if options.sets is None else options.sets)),
             identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
-            loss=options.loss,
-            fast=options.fast,
-            thinned=options.thinned,
-            hold=options.hold,
+            tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
         )
         done = train_task(workspace, options, task, tower)
         weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]

@@ -10,7 +10,7 @@ import msgspec
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
-from toolscout.indexes.sparse import CODE, PLAIN, BM25Settings
+from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
 from toolscout.search.fusion import DEPTH, words_and_meaning
@@ -45,7 +45,7 @@ class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ConfigError: for a field that no tool has.
         """
         changes = {name: value for name in BM25Settings.__struct_fields__ if (value := getattr(self, name)) is not None}
-        return (PLAIN if self.tokenizer == "plain" else CODE).changed(**changes)
+        return (PLAIN_SETTINGS if self.tokenizer == "plain" else CODE_SETTINGS).replace(**changes)
 
 
 class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +120,7 @@ class Hybrid(_Plain):
         )
 
 
-def search_words(catalogue: Catalogue, settings: BM25Settings = CODE) -> Stage:
+def search_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> Stage:
     """Return the BM25 stage over a catalogue."""
     return Retrieve(index_words(catalogue, settings), label="bm25", mask=catalogue.mask, depth=DEPTH)
 

@@ -367,7 +367,7 @@ def refine_each(
     turns = math.ceil(len(searches) / model.concurrency)
     ends = time.monotonic() + turns * max(seconds, default=0.0)
     waiting = [
-        model.submit(one, model.limited(tokens) if state is None else state, search, own)
+        model.submit(one, model.limit_tokens(tokens) if state is None else state, search, own)
         for search, state, own in zip(searches, states, seconds, strict=True)
     ]
     return [_in_time(future, ends, search) for future, search in zip(waiting, searches, strict=True)]

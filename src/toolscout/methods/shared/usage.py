@@ -26,7 +26,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.journal.evidence import Example
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import checksums
@@ -374,7 +374,7 @@ class Study:
         """Description scores of the dev queries, `(dev, tools)`."""
         meaning = Exact(encoder.dim)
         meaning.upsert([tool.id for tool in self.lesson.tools], self.workspace.encode_tools(encoder, self.lesson.tools))
-        described = Described(BM25.build(self.lesson.tools, CODE), meaning)
+        described = Described(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning)
         return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
 
     @functools.cached_property
