@@ -17,7 +17,7 @@ import pytest
 import traffic
 from tests_cli import run
 from toolscout import metrics
-from toolscout.checks.synthetic_queries import NO_TOOL
+from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
 from toolscout.journal.evidence import Live, collect
@@ -260,7 +260,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     assert len(known) >= least * len(firsts)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
     model_store.note(folder, floors=always)
-    assert kept(texts) == known and not kept(NO_TOOL)
+    assert kept(texts) == known and not kept(CHAT_QUERIES)
     model_store.note(folder, sure=None)
     assert not kept(texts)
 

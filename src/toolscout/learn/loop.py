@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.checks.synthetic_queries import NO_TOOL
+from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
 from toolscout.database import alone, now
 from toolscout.errors import Changed, ConfigError, UserError
@@ -342,7 +342,7 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         trusted=_trusted(run),
     )
     found = _found(stage, texts)
-    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in NO_TOOL}).values()))
+    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in CHAT_QUERIES}).values()))
     run.verdict = judge(
         _ids(found),
         _ids(_found(_stage(run, run.before), texts)),
