@@ -18,7 +18,7 @@ import numpy as np
 from toolscout import metrics
 from toolscout.checks.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.errors import ConfigError, SourceError, UserError
-from toolscout.journal.evidence import collect
+from toolscout.journal.evidence import collect_evidence
 from toolscout.recipes import registry
 from toolscout.recipes.select import Way
 from toolscout.scout import Scout
@@ -168,7 +168,7 @@ def _collect_logged_queries(scout: Scout, tool_ids: set[str], way: Way) -> list[
     """Return the newest logged queries that the champion was not fitted on, if there are enough."""
     fitted_through = way.manifest.values.get("journal") if way.manifest else None
     after = int(fitted_through["through"]) if isinstance(fitted_through, Mapping) else 0
-    evidence = collect(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
+    evidence = collect_evidence(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
     queries = [
         SyntheticQuery(id=f"q{example.row}", text=example.query, tools=tools, kind="logged")
         for example in evidence.examples

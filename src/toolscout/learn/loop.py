@@ -30,7 +30,7 @@ from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
 from toolscout.database import alone, now
 from toolscout.errors import Changed, ConfigError, UserError
-from toolscout.journal.evidence import Evidence, Example, collect
+from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.lab.machine import percentiles
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.split import Traffic, cut
@@ -203,7 +203,7 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before, catalogue = champion.stamp(scout.settings.home), _champion(scout, say), scout.store.catalogue()
     say("reading the journal")
     since = _noted(before.manifest, "until")
-    evidence = collect(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
+    evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = cut(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
