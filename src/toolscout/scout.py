@@ -22,7 +22,7 @@ from toolscout.catalogue.sync import Inventory
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, OverBudget, Unavailable, UserError
-from toolscout.journal.evidence import Live
+from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import MOST_EVENTS, Journal, new_id
 from toolscout.models import champion
 from toolscout.models.model_store import Manifest
@@ -74,7 +74,7 @@ class Scout(Inventory):
         self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
         self._encoders: dict[str, Encoder] = {}
         self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
-        self._live: dict[Path, tuple[str, Live]] = {}
+        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         self._champion: SelectionKey | None = None
         self._logged = ""
 
@@ -280,7 +280,7 @@ class Scout(Inventory):
             return None
         return held
 
-    def _evidence(self, way: Selection) -> Live | None:
+    def _evidence(self, way: Selection) -> LiveEvidence | None:
         """What was used since the way's model was fitted, if it was fitted on this home's journal."""
         if way.model is None or way.manifest is None or way.model.parent != champion.shelf(self.settings.home):
             return None
@@ -290,7 +290,7 @@ class Scout(Inventory):
         if self._live.get(way.model, ("", None))[0] != job:
             trusted = {self.settings.caller, *self.settings.learn_trust}
             size = way.manifest.data.n_train + way.manifest.data.n_dev
-            self._live = {way.model: (job, Live(self.journal, known["through"], size, trusted=trusted))}
+            self._live = {way.model: (job, LiveEvidence(self.journal, known["through"], size, trusted=trusted))}
         return self._live[way.model][1]
 
     def workspace(self, selection: Selection, **options: Any) -> Workspace:

@@ -26,11 +26,11 @@ import msgspec
 import numpy as np
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.checks.synthetic_queries import NO_TOOL
+from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
 from toolscout.database import alone, now
 from toolscout.errors import Changed, ConfigError, UserError
-from toolscout.journal.evidence import Evidence, Example, collect
+from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.split import Traffic, cut
 from toolscout.methods.shared.ngrams import Ngrams, checksums
@@ -204,7 +204,7 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before, catalogue = champion.stamp(scout.settings.home), _champion(scout, say), scout.store.catalogue()
     say("reading the journal")
     since = _noted(before.manifest, "until")
-    evidence = collect(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
+    evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = cut(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
@@ -341,7 +341,7 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         trusted=_trusted(run),
     )
     found = _found(stage, texts)
-    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in NO_TOOL}).values()))
+    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in CHAT_QUERIES}).values()))
     run.verdict = judge(
         _ids(found),
         _ids(_found(_stage(run, run.before), texts)),
