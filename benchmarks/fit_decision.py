@@ -6,7 +6,7 @@ set and to parts of it, down to a single tool, because small catalogues score ot
 as words, stand for people who type keywords. Requests whose gold tools are taken away, and requests of other sets, are
 those that no tool fits. Only the bundled encoder is asked, so it takes a minute or so.
 
-    python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/data/decision.json]
+    python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import click
 import msgspec
 import numpy as np
 
-from toolscout.abstain.decision import BUNDLED
-from toolscout.abstain.fit import Asked, fitted
-from toolscout.abstain.score_features import Signals, names
+from toolscout.abstain.decision import BUNDLED_DECISION
+from toolscout.abstain.fit import QueryGroup, fit_decision
+from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.dataset import NoTool
 from toolscout.encoders import encode_tools, split_identifiers
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
-from toolscout.recipes.fit import Lesson, lesson
+from toolscout.recipes.fit import Lesson, make_lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
 
@@ -56,7 +56,7 @@ class Drawn:
     """The requests of one set and part, put to catalogues, and what their rows are."""
 
     def __init__(self, held: Lesson, part: str, foreign: Sequence[str], chats: Sequence[str]) -> None:
-        self.name, self.queries, self.golds = held.dataset.name, held.dataset.queries, getattr(held, part)
+        self.name, self.queries, self.golds = held.name, held.texts, getattr(held, part)
         self.tools = {tool.id: tool for tool in held.tools}
         self.random = random.Random(f"{SEED} {self.name} {part}")
         self.foreign, self.chats = foreign, chats
@@ -91,7 +91,12 @@ class Drawn:
         self._add(signals, self._some(self.chats, n_chat), False, None)
 
     def _add(
-        self, signals: Signals, texts: Sequence[str], needs: bool, fits: bool | None, gone: Sequence[Sequence[int]] = ()
+        self,
+        signals: ScoreFeatures,
+        texts: Sequence[str],
+        needs: bool,
+        fits: bool | None,
+        gone: Sequence[Sequence[int]] = (),
     ) -> None:
         masks = []
         for places in gone:
@@ -104,10 +109,10 @@ class Drawn:
         key = len(signals.words.ids) == len(self.tools), needs, fits
         self.found.setdefault(key, []).append((rows[kept], vectors[kept]))
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[QueryGroup]:
         """The rows, by what is known of the requests; whole catalogues apart from parts."""
         return [
-            Asked(
+            QueryGroup(
                 self.name,
                 np.concatenate([rows for rows, _ in held]),
                 {"static": np.concatenate([vectors for _, vectors in held])},
@@ -118,36 +123,34 @@ class Drawn:
         ]
 
 
-def put(tools: Sequence[Tool]) -> Signals:
+def put(tools: Sequence[Tool]) -> ScoreFeatures:
     """The signals of a catalogue."""
     ordered = sorted(tools, key=lambda tool: tool.id)
     index = Exact(ENCODER.dim)
     index.upsert([tool.id for tool in ordered], encode_tools(lambda texts: ENCODER.encode(texts, "tool"), ordered))
-    return Signals(BM25.build(ordered), {"static": index})
+    return ScoreFeatures(BM25.build(ordered), {"static": index})
 
 
 def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("TOOLSCOUT_DATA"))
-    parser.add_argument("--out", type=Path, default=BUNDLED)
+    parser.add_argument("--out", type=Path, default=BUNDLED_DECISION)
     options = parser.parse_args()
     if options.data is None:
         sys.exit("expected --data DIR or TOOLSCOUT_DATA, found neither: say where the datasets lie")
     sets = {}
     for name in SETS:
         dataset = load_dataset(name, Path(options.data))
-        sets[name] = lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+        sets[name] = make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
     no_tool = NoTool.load(Path(options.data) / "no_tool")
     chats = {
         part: [each.text for each in found if each.kind in CHAT]
         for part, found in (("train", no_tool.train), ("dev", no_tool.calibrate))
     }
-    asked: dict[str, list[Asked]] = {"train": [], "dev": []}
+    asked: dict[str, list[QueryGroup]] = {"train": [], "dev": []}
     for part, into in asked.items():
-        texts = {
-            name: [held.dataset.queries[query] for query in getattr(held, part)] for name, held in sorted(sets.items())
-        }
+        texts = {name: [held.texts[query] for query in getattr(held, part)] for name, held in sorted(sets.items())}
         for name, held in sets.items():
             draw = random.Random(f"{SEED} {name} {part} foreign")
             foreign = [text for other, some in texts.items() if other != name for text in draw.sample(some, 60)]
@@ -165,7 +168,9 @@ def main() -> None:
         "requests": {part: sum(len(each) for each in some) for part, some in asked.items()},
         "command": "python benchmarks/fit_decision.py",
     }
-    decision = fitted(names(("words", "static")), asked["train"], asked["dev"], {"static": ENCODER.fingerprint}, about)
+    decision = fit_decision(
+        names(("words", "static")), asked["train"], asked["dev"], {"static": ENCODER.fingerprint}, about
+    )
     options.out.write_bytes(msgspec.json.encode(decision) + b"\n")
     click.echo(f"{options.out}: floors {msgspec.to_builtins(decision.floors)}", err=True)
 

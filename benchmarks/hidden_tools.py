@@ -30,11 +30,11 @@ from toolscout.config import Settings
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
 from toolscout.recipes import registry
-from toolscout.recipes.fit import fit, lesson, on_shelf, prepared
-from toolscout.recipes.registry import Parts
+from toolscout.recipes.fit import fit, make_lesson, on_shelf, plan_fit
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 HIDDEN = 0.2
 BATCH = 256
@@ -54,7 +54,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     """One recipe with one draw of hidden tools, asked with the queries of test, and with those of dev to choose by."""
     order = sorted(tool.id for tool in tools)
     hidden = set(random.Random(seed).sample(order, round(HIDDEN * len(order))))
-    whole = lesson(dataset, tools, dataset.texts("test"))
+    whole = make_lesson(dataset, tools, dataset.texts("test"))
     learned = dataclasses.replace(
         whole,
         train={query: gold for query, gold in whole.train.items() if not hidden & set(gold)},
@@ -62,23 +62,17 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     )
     vectors = VectorStore(settings.home / "bench")
     chosen = registry.recipe(name)
-    job = prepared(
-        name,
-        learned,
-        settings.home,
-        changes=changes(pairs),
-        seed=seed,
-        settings=settings,
-        vectors=vectors,
-        resume=True,
-        say=lambda line: click.echo(line, err=True),
+    workspace = Workspace(
+        settings=settings, vectors=vectors, say=lambda line: click.echo(line, err=True), seed=seed, resume=True
     )
+    job = plan_fit(name, learned, workspace, settings.home, changes(pairs))
     model = fit(on_shelf(job))
 
     def over(some: Sequence[Tool], recipe: str = name) -> Stage:
-        encoder = job.encoder if recipe == name else chosen.encoder or "static"
-        parts = Parts(Catalogue.of(some), encoder, settings, vectors, model=model.folder if recipe == name else None)
-        return registry.build(recipe, parts)
+        encoder = job.workspace.encoder if recipe == name else chosen.encoder or "static"
+        surroundings = Workspace(encoder, settings, vectors)
+        folder = model.folder if recipe == name else None
+        return registry.build(recipe, Catalogue.of(some), surroundings, model=folder)
 
     shown = [tool for tool in tools if tool.id not in hidden]
     full, without, dense = over(tools), over(shown), over(tools, "dense")

@@ -20,7 +20,6 @@ from threadpoolctl import threadpool_limits
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
 from toolscout.lab.machine import provenance
-from toolscout.methods import Parts
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.shared.tuning import FOLDER
 from toolscout.models import model_store
@@ -41,7 +40,7 @@ def main() -> dict[str, Any]:
     dataset = Dataset.load(Path(os.environ["TOOLSCOUT_DATA"]) / model.manifest.data.name)
     encoder = FittedEncoder(given.model / FOLDER, model.manifest.values["tool_length"])
     tools = read_tools(dataset.folder, "d").tools
-    stage = registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=given.model))
+    stage = registry.build(model.manifest.recipe, Catalogue.of(tools), model=given.model)
     texts = list(dataset.texts("test").values())
     texts = texts[:: len(texts) // QUERIES][:QUERIES]
     alone: list[float] = []

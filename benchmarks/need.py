@@ -38,9 +38,9 @@ import numpy as np
 
 from toolscout import encoders, metrics
 from toolscout.abstain import calibration, decision
-from toolscout.abstain.fit import Asked, fitted
+from toolscout.abstain.fit import QueryGroup, fit_decision
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.abstain.score_features import Signals, names
+from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.dataset import NoTool
@@ -50,7 +50,7 @@ from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
-from toolscout.recipes.fit import lesson
+from toolscout.recipes.fit import make_lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, render
 
@@ -125,11 +125,11 @@ class Domain:
     def __init__(self, name: str, root: Path, using: Encoders, draw: random.Random, parts: Sequence[str]) -> None:
         dataset = load_dataset(name, root)
         self.name, self.tools = name, sorted(read_tools(dataset.folder, "d").tools, key=lambda tool: tool.id)
-        self.signals = Signals(BM25.build(self.tools), using.tools(self.tools))
+        self.signals = ScoreFeatures(BM25.build(self.tools), using.tools(self.tools))
         place = {tool.id.partition("/")[2]: number for number, tool in enumerate(self.tools)}
         told = {"test": dataset.split("test")}
         if "train" in parts:
-            held = lesson(dataset, self.tools, dataset.texts("test"))
+            held = make_lesson(dataset, self.tools, dataset.texts("test"))
             for part, most, found, by in (
                 ("train", TRAIN, held.train, draw),
                 ("dev", DEV, held.dev, random.Random(name)),
@@ -262,12 +262,12 @@ class Bench:
             click.echo(f"{name} {part} {what}: {len(some.texts):,}", err=True)
         return self.kept[name, part, what], some
 
-    def asked(self, name: str, part: str, what: str, views: Sequence[str]) -> Asked:
+    def asked(self, name: str, part: str, what: str, views: Sequence[str]) -> QueryGroup:
         """The same, for a fit with some views."""
         table, some = self.rows(name, part, what)
         vectors = {view: some.vectors[view] for view in views[1:]}
         fits = {"right": True, "near": False, "foreign": False, "chat": None}[what]
-        return Asked(name, part_of(table, self.every, views), vectors, what != "chat", fits)
+        return QueryGroup(name, part_of(table, self.every, views), vectors, what != "chat", fits)
 
     def fit(self, sources: Sequence[str], views: Sequence[str], wishes: bool = True) -> decision.Decision:
         """As the bundled decision is fitted, but on whole catalogues, and with ToolLens and ToolDet."""
@@ -275,12 +275,12 @@ class Bench:
             [self.asked(name, part, what, views) for name in sources for what in ("right", "near", "foreign", "chat")]
             for part in ("train", "dev")
         ]
-        return fitted(names(views), *parts, dict.fromkeys(views[1:], ""), {}, wishes=wishes)
+        return fit_decision(names(views), *parts, dict.fromkeys(views[1:], ""), {}, wishes=wishes)
 
-    def judged(self, by: decision.Decision, asked: Asked) -> tuple[Floats, Floats]:
+    def judged(self, by: decision.Decision, asked: QueryGroup) -> tuple[Floats, Floats]:
         """(need, fit) of rows."""
         views = ("words", *by.encoders)
-        return by.judged(decision.columns(names(views), asked.rows, asked.vectors, by.wishes))
+        return by.estimate(decision.columns(names(views), asked.rows, asked.vectors, by.wishes))
 
     def need(self, errors: list[dict[str, Any]]) -> dict[str, Any]:
         """Across domains, one left out."""
@@ -344,7 +344,7 @@ class Bench:
             if gaps is not None:
                 wrong["gap"] = gaps, test.only(some)
             top = self.every.index("minilm.top")
-            scorers: dict[str, tuple[Sequence[str], Callable[[Asked], Floats]]] = {}
+            scorers: dict[str, tuple[Sequence[str], Callable[[QueryGroup], Floats]]] = {}
             for label, views in VIEWS.items():
                 others = self.fit([name for name in SOURCES if name != out], views, wishes=False)
                 scorers[f"{label}_others"] = views, lambda asked, by=others: self.judged(by, asked)[1]
@@ -356,7 +356,7 @@ class Bench:
                 floor = float(np.quantile(dev, LOST["fit"]))
                 for what, (table, part) in wrong.items():
                     vectors = {view: part.vectors[view] for view in views[1:]}
-                    values = score(Asked(out, part_of(table, self.every, views), vectors, True, False))
+                    values = score(QueryGroup(out, part_of(table, self.every, views), vectors, True, False))
                     chosen = right[some] if what == "gap" else right
                     found[what][label][out] = figures(chosen, values, LOST["fit"], floor)
                     if (what, label) == ("near", "bundled_others"):
@@ -387,7 +387,7 @@ class Bench:
 
     def bundled(self) -> dict[str, Any]:
         """What ships, on every test set."""
-        by, using = decision.bundled()[0], Encoders(self.settings, with_minilm=False)
+        by, using = decision.load_bundled()[0], Encoders(self.settings, with_minilm=False)
         draw, found = random.Random(self.seed), {}
         some = draw.sample(range(len(self.kinds)), CHAT)
         texts = [self.prompts["test"][number].text for number in some]
@@ -407,7 +407,7 @@ class Bench:
             for budget in (0.01, 0.02, 0.05):
                 budgets[str(budget)] = told = {}
                 for what, table in tables.items():
-                    need, fit = by.judged(table)
+                    need, fit = by.estimate(table)
                     away = (need < by.floors.need_at(budget)) | (fit < by.floors.fit_at(budget))
                     needless = away & (decision.wishes(table) < 0)
                     told[what] = {"away": round(float(away.mean()), 4), "needless": round(float(needless.mean()), 4)}

@@ -64,7 +64,7 @@ def main() -> None:
                 elif block.type == "tool_use":
                     started = time.perf_counter()
                     value = FUNCTIONS[box.tool(block.name).name](**block.input)
-                    box.called(block.name, ok=True, ms=(time.perf_counter() - started) * 1000)
+                    box.record_call(block.name, ok=True, ms=(time.perf_counter() - started) * 1000)
                     made.append({"type": "tool_result", "tool_use_id": block.id, "content": value})
             messages.append({"role": "user", "content": made})
         print(answer.content[0].text)

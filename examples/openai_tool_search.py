@@ -8,7 +8,7 @@ import openai
 
 from toolscout import Scout
 from toolscout.adapters import Toolbox
-from toolscout.adapters.openai import filtered, output, search_tool, searches
+from toolscout.adapters.openai import output, search_tool, searches, select_tools
 
 
 def forecast(city: str) -> str:
@@ -60,10 +60,10 @@ def main() -> None:
                     items.append(output(box, item))
                 else:
                     value = FUNCTIONS[box.tool(item.name).name](**json.loads(item.arguments))
-                    box.called(item.name, ok=True)
+                    box.record_call(item.name, ok=True)
                     items.append({"type": "function_call_output", "call_id": item.call_id, "output": value})
         print(answer.output_text)
-        short = filtered(box, "write to my aunt", nested=True)
+        short = select_tools(box, "write to my aunt", nested=True)
         print("for another request:", [each["function"]["name"] for each in short])
 
 

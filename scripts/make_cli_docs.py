@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from toolscout.cli.main import COMMANDS, program
+from toolscout.cli.main import COMMANDS, LAB_COMMANDS, program
 
 
 def text() -> str:
@@ -18,12 +18,14 @@ def text() -> str:
         context = click.Context(command, info_name=name, parent=parent, **settings)
         parts.append(f"## `{context.command_path}`\n\n```\n{command.get_help(context)}\n```\n")
         if isinstance(command, click.Group) and command is not program:
-            for inner in sorted(command.commands):
-                page(command.commands[inner], inner, context)
+            for inner in LAB_COMMANDS if name == "lab" else sorted(command.commands):
+                found = command.get_command(context, inner)
+                assert found is not None
+                page(found, inner, context)
 
     page(program, "toolscout", None)
     root = click.Context(program, info_name="toolscout", **program.context_settings)
-    for name in COMMANDS:
+    for name in (*COMMANDS, "lab"):
         command = program.get_command(root, name)
         assert command is not None
         page(command, name, root)

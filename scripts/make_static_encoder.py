@@ -32,7 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from toolscout.encoders import split_identifiers
-from toolscout.encoders.static import BUNDLED, FORMAT, WordPieces
+from toolscout.encoders.static import STATIC_ENCODER_FOLDER, STATIC_FORMAT, WordPieces
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool, digest, render
 
@@ -202,7 +202,7 @@ def write(out: Path, pieces: list[str], vectors: np.ndarray, manifest: dict) -> 
     save_file({"rows": rows, "scales": scales}, out / "vectors.safetensors")
     (out / "pieces.txt").write_text("\n".join(pieces), encoding="utf-8")
     content = hashlib.blake2b(rows.tobytes() + scales.tobytes() + "\n".join(pieces).encode(), digest_size=16)
-    manifest = {"format": FORMAT, "fingerprint": digest(FORMAT, content.hexdigest()), **manifest}
+    manifest = {"format": STATIC_FORMAT, "fingerprint": digest(STATIC_FORMAT, content.hexdigest()), **manifest}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     corpora = "\n".join(f"* {name}: {licence}" for name, licence in CORPORA.items())
     (out / "README.md").write_text(CARD.format(**{**manifest, "corpora": corpora, "pieces": len(pieces)}))
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--teacher", required=True, help="folder of all-MiniLM-L6-v2")
     parser.add_argument("--data", type=Path, required=True, help="data root")
     parser.add_argument("--cache", type=Path, required=True, help="where the teacher's vectors are kept")
-    parser.add_argument("--out", type=Path, default=BUNDLED)
+    parser.add_argument("--out", type=Path, default=STATIC_ENCODER_FOLDER)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rate", type=float, default=5e-3)
     options = parser.parse_args()

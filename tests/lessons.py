@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
+
+from toolscout.dataset import Dataset, NoTool
+from toolscout.methods.lesson import Lesson
+from toolscout.recipes.fit import FitJob, make_lesson, plan_fit
+from toolscout.sources.folder import read_tools
+from toolscout.workspace import Workspace
 
 TOOLS = {
     "weather/forecast": "Meteorological outlook of a place",
@@ -53,3 +61,38 @@ def write(root: Path, name: str = "slang", tools: dict[str, str] = TOOLS) -> Pat
         lines = ["query-id\tcorpus-id\tscore", *(f"{query}\t{tool}\t1" for query, tool in rows)]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetLesson(Lesson):
+    """A lesson that remembers the dataset it was made from, so that tests can ask for its other splits."""
+
+    dataset: Any = None
+
+
+def load(folder: Path) -> DatasetLesson:
+    """The lesson of a dataset folder; test queries are held out."""
+    dataset = Dataset.load(folder)
+    lesson = make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    fields = {field.name: getattr(lesson, field.name) for field in dataclasses.fields(lesson)}
+    return DatasetLesson(**fields, dataset=dataset)
+
+
+def plan(
+    name: str,
+    lesson: Lesson,
+    out: Path,
+    *,
+    changes: dict[str, Any] | None = None,
+    no_tool: NoTool | None = None,
+    **workspace: Any,
+) -> FitJob:
+    """Plan a fit; further arguments are those of `Workspace`."""
+    if no_tool is not None:
+        lesson = dataclasses.replace(lesson, no_tool=no_tool)
+    return plan_fit(name, lesson, Workspace(**workspace), out, changes)
+
+
+def resumed(job: FitJob, **workspace: Any) -> FitJob:
+    """The same fit, going on from what an interrupted one left."""
+    return dataclasses.replace(job, workspace=dataclasses.replace(job.workspace, resume=True, **workspace))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests_cli import run
-from toolscout.cli.main import COMMANDS, main, program
+from toolscout.cli.main import COMMAND_GROUPS, COMMANDS, LAB_COMMANDS, main, program
 
 
 @pytest.fixture
@@ -32,6 +32,24 @@ def test_help_lists_every_command_and_each_has_its_own() -> None:
         assert name in result.output
         assert text.split()[0] in result.output
         assert run(name, "--help").exit_code == 0
+
+
+def test_everyday_commands_stand_in_groups_and_research_under_lab() -> None:
+    everyday, research = run("--help").output, run("lab", "--help").output
+    for heading in COMMAND_GROUPS:
+        assert f"\n{heading}:\n" in everyday
+    assert "  lab " in everyday
+    for name, (_, text) in LAB_COMMANDS.items():
+        assert f"\n  {name} " not in everyday and f"  {name} " in research
+        assert text.split()[0] in research
+        assert run("lab", name, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("name", LAB_COMMANDS)
+def test_the_former_spelling_of_a_research_command_still_works(name: str) -> None:
+    lines = [run(*words, name, "--help").output.splitlines() for words in ((), ("lab",))]
+    assert lines[0][0].startswith("Usage:") and f" {name} " in lines[0][0]
+    assert lines[0][1:] == lines[1][1:], "both spellings are one command"
 
 
 def test_add_search_show_list_remove(file: Path) -> None:

@@ -11,17 +11,19 @@ import msgspec
 import numpy as np
 import pytest
 
+import toolscout
 from toolscout.abstain import decision
-from toolscout.abstain.decision import Judge, floors_of, judge, read
+from toolscout.abstain.decision import Abstainer, build_abstainer, fit_floors, read
 from toolscout.catalogue.store import Catalogue
+from toolscout.config import Settings
 from toolscout.errors import ConfigError, StoreError
-from toolscout.methods import Parts
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
 from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
 
-EVERYDAY = Path(decision.__file__).with_name("data") / "everyday.jsonl"
+EVERYDAY = Path(toolscout.__file__).with_name("data") / "everyday.jsonl"
 CHAT = (
     "Tell me a joke about a philosopher.",
     "Write a Python function that reverses a linked list, and explain why it works.",
@@ -55,23 +57,23 @@ class Given(Stage):
         return [msgspec.structs.replace(search, hits=self.hits) for search in searches]
 
 
-def parts(tools: Sequence[Tool] | None = None, **settings: Any) -> Parts:
-    found = Parts(Catalogue.of(toy_tools() if tools is None else tools))
-    return dataclasses.replace(found, settings=dataclasses.replace(found.settings, **settings))
+def judge_over(tools: Sequence[Tool] | None = None, stage: Stage | None = None, **settings: Any) -> Abstainer | None:
+    workspace = Workspace(settings=dataclasses.replace(Settings(), **settings))
+    return build_abstainer(workspace, Catalogue.of(toy_tools() if tools is None else tools), stage or Given())
 
 
-def over(tools: Sequence[Tool] | None = None, **settings: Any) -> Judge:
-    found = judge(parts(tools, **settings), Given())
+def over(tools: Sequence[Tool] | None = None, **settings: Any) -> Abstainer:
+    found = judge_over(tools, **settings)
     assert found is not None
     return found
 
 
-def strict(found: Judge, need: float = 0.0, fit: float = 0.0) -> Judge:
+def strict(found: Abstainer, need: float = 0.0, fit: float = 0.0) -> Abstainer:
     """The same with floors of one's own."""
     return dataclasses.replace(found, floors=Floors((0.0, 0.02), (need, need), (fit, fit)))
 
 
-def ask(found: Judge, query: str, *hits: Hit, **fields: Any) -> Search:
+def ask(found: Abstainer, query: str, *hits: Hit, **fields: Any) -> Search:
     [answer] = (Given(*hits) >> Decide(judge=found))([Search(query=query, **fields)])
     return answer
 
@@ -110,7 +112,7 @@ def test_what_no_tool_does_is_another_answer(everyday: Scout) -> None:
 
 
 def test_the_budget_is_a_setting_and_nothing_turns_nobody_away(everyday: Scout, tmp_path: Path) -> None:
-    assert judge(parts(false_rejects=0.0), Given()) is None
+    assert judge_over(false_rejects=0.0) is None
     with Scout(tmp_path, false_rejects=0) as scout:
         scout.add(EVERYDAY)
         found = scout.search(CHAT[0])
@@ -204,7 +206,7 @@ def test_small_catalogues_and_any_k_are_judged(count: int) -> None:
 
 def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
     detect = Detect(lambda texts: [0.3] * len(texts), Floors((0.0, 0.2), (0.0, 5.0)))
-    found = judge(parts(false_rejects=0.2), detect >> Given())
+    found = judge_over(stage=detect >> Given(), false_rejects=0.2)
     assert found is not None and found.own is detect.floors
     for need, answer in ((0.3, "no_tool_needed"), (0.99, "no_tool_fits")):
         assert ask(found, ASKS[1], Hit("mail/send_email", 1.0), need=need).answer == answer
@@ -218,7 +220,7 @@ def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
 def test_two_that_judge_have_half_of_the_budget_each_for_the_fit_too() -> None:
     """Under the whole budget the floor would lie above this request's fit, under half of it it lies below."""
     hit, detect = Hit("mail/send_email", 1.0), Detect(lambda texts: [0.9] * len(texts), Floors((0.0, 0.2), (0.0, 0.0)))
-    found = judge(parts(false_rejects=0.2), detect >> Given())
+    found = judge_over(stage=detect >> Given(), false_rejects=0.2)
     assert found is not None
     [verdict] = found([Search(query=ASKS[1], hits=(hit,), need=0.9)])
     assert verdict is not None and verdict.fit > 0
@@ -229,12 +231,16 @@ def test_two_that_judge_have_half_of_the_budget_each_for_the_fit_too() -> None:
 
 def test_floors_of_known_requests_keep_the_budget_among_them() -> None:
     texts = [f"{verb} {what}" for verb in ("please", "i want to", "can you") for what in ASKS + CHAT] * 20
-    found, by = floors_of(parts(), texts), over()
+    found, by = fit_floors(Workspace(), Catalogue.of(toy_tools()), texts), over()
     verdicts = [each for each in strict(by)([Search(query=text) for text in texts]) if each is not None]
     for budget in (0.05, 0.2):
         lost = [each.need < found.need_at(budget) or each.fit < found.fit_at(budget) for each in verdicts]
         assert np.mean(lost) <= budget
-    assert floors_of(parts(), ["天气预报"]).need_at(0.2) == 0.0 == floors_of(parts(), []).fit_at(0.2)
+    assert (
+        fit_floors(Workspace(), Catalogue.of(toy_tools()), ["天气预报"]).need_at(0.2)
+        == 0.0
+        == fit_floors(Workspace(), Catalogue.of(toy_tools()), []).fit_at(0.2)
+    )
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +256,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     other = msgspec.structs.replace(read(), encoders={"static": "another"})
     monkeypatch.setattr(decision, "read", lambda *_: other)
     with pytest.raises(StoreError, match="expected a decision for the bundled encoder"):
-        decision.bundled()
+        decision.load_bundled()
 
 
 def test_a_verdict_of_none_leaves_the_search_as_it_is() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.cli.main import COMMANDS
+from toolscout.cli.main import COMMANDS, LAB_COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
@@ -54,8 +54,11 @@ def test_a_shell_snippet_names_real_commands_and_options(name: str, code: str) -
             assert (ROOT / words[0]).exists(), name
         if not words or words[0] != "toolscout":
             continue
-        assert words[1] in COMMANDS, f"{name}: {line}"
-        command = program.get_command(click.Context(program), words[1])
+        group: click.Group = program
+        if words[1] == "lab":
+            group = program.get_command(click.Context(program), words.pop(1))  # type: ignore[assignment]
+        assert words[1] in (COMMANDS if group is program else LAB_COMMANDS), f"{name}: {line}"
+        command = group.get_command(click.Context(group), words[1])
         assert command is not None
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words[2:] if word.startswith("-") and word != "-"} <= known, f"{name}: {line}"

@@ -17,10 +17,10 @@ import pytest
 import traffic
 from tests_cli import run
 from toolscout import metrics
-from toolscout.checks.synthetic_queries import NO_TOOL
+from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.dataset import Dataset
 from toolscout.errors import Changed, ConfigError, NotFound, StoreError
-from toolscout.journal.evidence import Live, collect
+from toolscout.journal.evidence import LiveEvidence, collect_evidence
 from toolscout.learn.loop import last, learn
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
@@ -126,7 +126,7 @@ def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(tau
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
     before = learn(taught, recipes=["neighbours"], dry_run=True)
     assert before.verdict is not None and before.verdict.n == before.splits["test"]
-    newest = collect(taught.journal, until=10**9).examples[-before.splits["test"] :]
+    newest = collect_evidence(taught.journal, until=10**9).examples[-before.splits["test"] :]
     known = newest[len(newest) // 2]
     [entry] = champion.history(taught.settings.home)
     folder = champion.place(taught.settings.home, entry.model)
@@ -150,9 +150,11 @@ def test_what_was_used_since_is_looked_for_among_the_newest_events_alone(
 ) -> None:
     asked = traffic.requests(60, 1)
     traffic.replay(office, asked, CALLERS)
-    assert len(Live(office.journal, 0, 1_000)()[1]) > 50
-    monkeypatch.setattr("toolscout.journal.evidence.MOST_EVENTS", 20)  # a start must not take longer as a journal grows
-    _, found = Live(office.journal, 0, 1_000)()
+    assert len(LiveEvidence(office.journal, 0, 1_000)()[1]) > 50
+    monkeypatch.setattr(
+        "toolscout.journal.evidence.MAX_LIVE_EVENTS", 20
+    )  # a start must not take longer as a journal grows
+    _, found = LiveEvidence(office.journal, 0, 1_000)()
     assert {each.query for each in found} == {text for text, _ in asked[-10:]}
 
 
@@ -227,7 +229,7 @@ def test_a_flood_after_good_traffic_promotes_nothing_though_there_is_more_to_tra
     traffic.replay(office, traffic.requests(300, 5), [*CALLERS, "flood"])
     report = learn(office, dry_run=True)
     assert "one caller" not in report.reason
-    new = [each for each in collect(office.journal, until=10**9, since=500).examples if each.row > 500]
+    new = [each for each in collect_evidence(office.journal, until=10**9, since=500).examples if each.row > 500]
     assert 0 < sum(each.caller == "flood" for each in new) <= 0.2 * len(new)
 
 
@@ -294,7 +296,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     assert len(known) >= least * len(firsts)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
     model_store.note(folder, floors=always)
-    assert kept(texts) == known and not kept(NO_TOOL)
+    assert kept(texts) == known and not kept(CHAT_QUERIES)
     model_store.note(folder, sure=None)
     assert not kept(texts)
 
@@ -558,7 +560,7 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
 HOLD = """
 import sys
 from pathlib import Path
-from toolscout import champion
+from toolscout.models import champion
 with champion.changing(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

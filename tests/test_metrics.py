@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ir_measures import RR, P, R, Rprec, nDCG
 
 from toolscout.metrics import (
-    MEASURES,
+    DEFAULT_MEASURES,
     Measure,
     best_of,
     bootstrap_ci,
@@ -106,10 +106,10 @@ def test_scoring_twice_gives_the_same_numbers_and_leaves_the_input_alone() -> No
     run, qrels = {"q": ["a", "b"]}, {"q": {"b": 1.0, "z": 0.0}}
     assert score(run, qrels).means() == score(run, qrels).means()
     assert (run, qrels) == ({"q": ["a", "b"]}, {"q": {"b": 1.0, "z": 0.0}})
-    assert tuple(score(run, qrels).values) == MEASURES
+    assert tuple(score(run, qrels).values) == DEFAULT_MEASURES
 
 
-@pytest.mark.parametrize("name", [*MEASURES, "precision@5", "precision@|N|", "ndcg@|N|"])
+@pytest.mark.parametrize("name", [*DEFAULT_MEASURES, "precision@5", "precision@|N|", "ndcg@|N|"])
 def test_a_measure_parses_to_a_value_that_is_its_own_name(name: str) -> None:
     measure = Measure(name)
     assert measure == name == str(measure) and {name: 1}[measure] == 1
@@ -178,7 +178,7 @@ def test_measures_share_their_resamples_and_equal_values_have_no_width() -> None
 def test_resamples_of_many_queries_do_not_depend_on_how_they_fit_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(2).random(40)
     whole = bootstrap_ci(values, seed=7, n=500)
-    monkeypatch.setattr("toolscout.metrics._CHUNK", 40 * 7)
+    monkeypatch.setattr("toolscout.metrics.MAX_CHUNK_VALUES", 40 * 7)
     assert bootstrap_ci(values, seed=7, n=500) == pytest.approx(whole)
 
 
@@ -188,7 +188,7 @@ def test_every_mean_lies_in_its_interval() -> None:
     found = score({query: rng.sample(TOOLS, 8) for query in qrels}, qrels)
     intervals = found.ci95()
     assert all(intervals[name][0] <= mean <= intervals[name][1] for name, mean in found.means().items())
-    assert list(intervals) == list(MEASURES)
+    assert list(intervals) == list(DEFAULT_MEASURES)
 
 
 def test_the_paired_test_is_the_exact_sign_flip_test_up_to_chance() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.models import model_store
-from toolscout.models.model_store import Data, Model, Setting
+from toolscout.models.model_store import Data, Draft, Model, Setting
 from toolscout.testing import HashEncoder, toy_tools
 from toolscout.types import Tool
 
@@ -31,12 +31,14 @@ def saved(folder: Path, **fields: object) -> Model:
         "encoder": HashEncoder(),
         "card": "Fitted on small.",
     }
-    return model_store.save(folder, **{**defaults, **fields})  # type: ignore[arg-type]
+    return model_store.save(folder, Draft(**{**defaults, **fields}))  # type: ignore[arg-type]
 
 
 def test_what_was_saved_is_loaded_with_every_setting_and_its_origin(tmp_path: Path) -> None:
     saved(tmp_path / "m")
-    model = model_store.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools())
+    model = model_store.load(tmp_path / "m", recipe="tool2vec")
+    model.check_encoder(HashEncoder())
+    model.check_catalogue(toy_tools())
     np.testing.assert_array_equal(model.arrays["table"], ARRAYS["table"])
     assert model.manifest.settings["kappa"] == Setting(3.0, "dev")
     assert (model.manifest.seed, model.manifest.n_tools, model.manifest.data.n_train) == (7, 10, 9)
@@ -65,13 +67,13 @@ def test_a_flipped_byte_in_any_file_is_refused_naming_both_digests(tmp_path: Pat
 
 def test_another_encoder_recipe_or_catalogue_is_refused_naming_both_sides(tmp_path: Path) -> None:
     saved(tmp_path / "m")
-    with pytest.raises(ConfigError, match=r"expected a model fitted on encoder hash \(.*found one fitted on hash \("):
-        model_store.load(tmp_path / "m", encoder=HashEncoder(32))
+    with pytest.raises(ConfigError, match=r"was fitted on hash \(.*not on the encoder hash \("):
+        model_store.load(tmp_path / "m").check_encoder(HashEncoder(32))
     with pytest.raises(ConfigError, match="expected a model of dpr, found one of tool2vec"):
         model_store.load(tmp_path / "m", recipe="dpr")
     strangers = [Tool(id="other/get_forecast", name="else")]
-    with pytest.raises(ConfigError, match=r"this catalogue \(1 tools.*found one fitted on small \(10 tools"):
-        model_store.load(tmp_path / "m", catalogue=strangers)
+    with pytest.raises(ConfigError, match=r"fitted on small \(10 tools.*this catalogue \(1 tools"):
+        model_store.load(tmp_path / "m").check_catalogue(strangers)
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -90,7 +92,7 @@ def test_a_model_within_another_is_linked_where_that_goes_and_neither_changes_th
     base, outer = tmp_path / "base", tmp_path / "outer"
     saved(base, files=extra)
     for name in ("outer", "other"):
-        saved(tmp_path / name, files=lambda folder: model_store.put(base, folder / "base"))
+        saved(tmp_path / name, files=lambda folder: model_store.nest(base, folder / "base"))
     inner = outer / "base"
     assert model_store.load(inner).manifest == model_store.load(base).manifest
     for name in ("model.safetensors", "encoder/weights.safetensors"):
@@ -110,10 +112,7 @@ def test_what_was_found_out_later_is_noted_in_the_manifest(tmp_path: Path) -> No
     model_store.note(tmp_path / "m", sure=-1.25, floors=2)
     found = model_store.verify(tmp_path / "m")
     assert found.values == {"floors": 2, "sure": -1.25}
-    assert (
-        model_store.load(tmp_path / "m", recipe="tool2vec", encoder=HashEncoder(), catalogue=toy_tools()).manifest
-        == found
-    )
+    assert model_store.load(tmp_path / "m", recipe="tool2vec").manifest == found
     with pytest.raises(NotFound):
         model_store.note(tmp_path / "none", sure=1.0)
 
@@ -128,7 +127,7 @@ def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:
 
 def test_a_model_of_a_later_format_is_refused(tmp_path: Path) -> None:
     model = saved(tmp_path / "m")
-    later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").sealed()
+    later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").seal()
     (tmp_path / "m" / "manifest.json").write_bytes(msgspec.json.encode(later))
     with pytest.raises(StoreError, match="found 'toolscout-model/9'"):
         model_store.load(tmp_path / "m")

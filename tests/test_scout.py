@@ -12,7 +12,7 @@ import pytest
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, NotFound, SourceError
-from toolscout.recipes.registry import RECIPES, build
+from toolscout.recipes.registry import all_recipes, build
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
@@ -235,14 +235,14 @@ def test_recipes_refuse_unknown_names_and_settings() -> None:
     with pytest.raises(NotFound, match="did you mean 'bm25'"):
         build("bm52", catalogue)
     with pytest.raises(ConfigError, match="recipe bm25"):
-        build("bm25", catalogue, {"colour": "red"})
-    for name, recipe in RECIPES.items():
+        build("bm25", catalogue, settings={"colour": "red"})
+    for name, recipe in all_recipes().items():
         assert recipe.summary
-        if recipe.fit:
-            with pytest.raises(ConfigError, match="expected a fitted model"):
+        if recipe.is_fitted:
+            with pytest.raises(ConfigError, match="needs a fitted model"):
                 build(name, catalogue)
         elif name in ("feedback", "mmrr"):
-            with pytest.raises(ConfigError, match="expected a language model, found none set"):
+            with pytest.raises(ConfigError, match="No language model is set"):
                 build(name, catalogue)
         elif recipe.encoder is None:
             assert build(name, catalogue).writes >= {"hits"}

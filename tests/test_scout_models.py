@@ -19,18 +19,16 @@ from tiny import tiny_bert
 from toolscout import encoders
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import load_settings
-from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.models import model_store
 from toolscout.models.model_store import Setting
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, lesson, prepared
-from toolscout.recipes.registry import Parts
+from toolscout.recipes.fit import Lesson, fit
 from toolscout.scout import Scout
 from toolscout.search.exact_names import EXACT, Names
-from toolscout.sources.folder import read_tools
 from toolscout.testing import HashEncoder
 from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
 
 LIGHT = ("tool2vec", "neighbours", "mlc-light")
 light = pytest.mark.parametrize("name", LIGHT)
@@ -39,8 +37,7 @@ RAIN, BED = "office/weather/forecast", "office/travel/hotel"
 
 @pytest.fixture(scope="module")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return lessons.load(lessons.write(tmp_path_factory.mktemp("data")))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +45,7 @@ def shelf(slang: Lesson, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of each light recipe, on the bundled encoder; the tools had the source `d`."""
     folder = tmp_path_factory.mktemp("models")
     for name in LIGHT:
-        fit(prepared(name, slang, folder / name))
+        fit(lessons.plan(name, slang, folder / name))
     return folder
 
 
@@ -99,7 +96,7 @@ def test_new_tools_are_found_and_removed_ones_are_not(name: str, shelf: Path, of
     assert RAIN not in office.search("please umbrella", 20, model=model).ids
     assert office.search("please stay overnight", 1, model=model).ids == (BED,)
     office.enable("office", False)
-    with pytest.raises(ConfigError, match=r"shares none with it: fit .* on this catalogue"):
+    with pytest.raises(ConfigError, match=r"shares no tool with this catalogue .* Fit .* on this catalogue"):
         office.search("umbrella", model=model)
 
 
@@ -187,7 +184,7 @@ def test_a_model_that_is_fitted_again_is_taken_at_the_next_search(
         {query: gold for query, gold in each.items() if "d/weather/forecast" not in gold}
         for each in (slang.train, slang.dev)
     )
-    again = fit(prepared("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
+    again = fit(lessons.plan("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
     assert office.search("please umbrella", 1, model=tmp_path / "m").ids != (RAIN,)
     assert list(office.journal.read(event="search"))[-1]["model"] == again.manifest.job
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".m.")] == []
@@ -244,7 +241,7 @@ def test_sources_come_in_though_the_set_model_does_not_fit_yet(
 ) -> None:
     monkeypatch.setenv("TOOLSCOUT_MODEL", str(shelf / "neighbours"))
     assert run("add", "py:json").exit_code == 0
-    assert "shares none with it" in refuses("search", "umbrella")
+    assert "shares no tool with this catalogue" in refuses("search", "umbrella")
     assert run("add", str(slang.dataset.folder), "--name", "office").exit_code == 0
     assert json.loads(run("search", "umbrella", "--json").stdout)["hits"][0]["id"] == RAIN
     assert run("search", "umbrella", "--recipe", "hybrid").exit_code == 0
@@ -270,11 +267,11 @@ def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
     (damaged / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match="expected a manifest"):
         office.search("umbrella", model=damaged)
-    model_store.save(
-        stranger, recipe="else", job="j", arrays={}, tools=[], settings={}, seed=0, metrics={}, fit_seconds=0,
+    model_store.save(stranger, model_store.Draft(
+        recipe="else", job="j", arrays={}, tools=[], settings={}, seed=0, metrics={}, fit_seconds=0,
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
-    )  # fmt: skip
-    assert "expected a model of a recipe that is known here, found one of 'else'" in refuses(*home, str(stranger))
+    ))  # fmt: skip
+    assert "this model is of the recipe 'else', which this version does not have" in refuses(*home, str(stranger))
     both = refuses(*home, str(shelf / "tool2vec"), "--recipe", "hybrid")
     assert "expected a model of hybrid, found one of tool2vec" in both
 
@@ -297,7 +294,7 @@ def test_another_encoder_than_the_fitted_one_is_refused(
 ) -> None:
     first = HashEncoder()
     first.name = "onnx:/first"
-    fit(prepared("neighbours", slang, tmp_path / "m", encoder=first))
+    fit(lessons.plan("neighbours", slang, tmp_path / "m", encoder=first))
     loaded = encoders.load
     held = {"onnx:/first": first, "moved": HashEncoder(), "wider": HashEncoder(32)}
     monkeypatch.setattr(encoders, "load", lambda name, settings: held.get(name) or loaded(name, settings))
@@ -306,9 +303,7 @@ def test_another_encoder_than_the_fitted_one_is_refused(
         assert scout.search("please umbrella", 1).ids == (RAIN,)
     with (
         Scout(tmp_path / "home", encoder="wider", model=tmp_path / "m") as scout,
-        pytest.raises(
-            ConfigError, match=r"expected a model fitted on encoder hash \(.* found one fitted on onnx:/first \("
-        ),
+        pytest.raises(ConfigError, match=r"was fitted on onnx:/first \(.* not on the encoder hash \("),
     ):
         scout.search("please umbrella")
     del held["onnx:/first"]
@@ -320,14 +315,14 @@ def test_another_encoder_than_the_fitted_one_is_refused(
 
 
 def test_the_recipe_below_a_model_has_the_encoder_of_its_own_model(shelf: Path, slang: Lesson, tmp_path: Path) -> None:
-    above = model_store.save(
-        tmp_path / "m", recipe="toolrefiner", job="j", arrays={}, tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
+    above = model_store.save(tmp_path / "m", model_store.Draft(
+        recipe="toolrefiner", job="j", arrays={}, tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
         settings={"base": Setting("neighbours", "argument")}, encoder=HashEncoder(),
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: shutil.copytree(shelf / "neighbours", folder / "base"),  # type: ignore[arg-type,return-value]
-    )  # fmt: skip
-    parts = Parts(Catalogue.of(slang.tools), HashEncoder(), model=above.folder, build=registry.build)
-    [found] = parts.base(above)([Search(query="please umbrella")])
+    ))  # fmt: skip
+    workspace = Workspace(HashEncoder(), build=registry.build)
+    [found] = workspace.build_base(Catalogue.of(slang.tools), above)([Search(query="please umbrella")])
     assert found.ids[0] == "d/weather/forecast"
 
 
@@ -335,19 +330,19 @@ def test_the_vectors_of_a_tuned_encoder_are_made_when_the_user_syncs_with_the_mo
     office: Scout, slang: Lesson, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    folder = model_store.save(
-        tmp_path / "m", recipe="dpr", job="j", arrays={"used": np.ones(len(slang.tools), dtype=np.bool_)},
+    folder = model_store.save(tmp_path / "m", model_store.Draft(
+        recipe="dpr", job="j", arrays={"used": np.ones(len(slang.tools), dtype=np.bool_)},
         tools=slang.tools, seed=0, metrics={}, fit_seconds=0,
         settings={"tool_length": Setting(64, "default"), "margin": Setting(0.0, "dev")},
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
         files=lambda folder: tiny_bert(folder / "encoder"),  # type: ignore[arg-type,return-value]
-    ).folder  # fmt: skip
+    )).folder  # fmt: skip
     office.add(
         [{"name": f"tool{number}", "description": f"Does thing {number}."} for number in range(300)], name="many"
     )
     home = ("--home", str(office.settings.home))
     refused = refuses(*home, "search", "umbrella", "--model", str(folder))
-    assert refused.endswith(f"run  toolscout sync --model {folder}")
+    assert refused.endswith(f"Run  toolscout sync --model {folder}")
     assert run(*home, "sync", "--model", str(folder)).exit_code == 0
     done = run(*home, "search", "umbrella", "--model", str(folder), "--json")
     assert len(json.loads(done.stdout)["hits"]) == 5

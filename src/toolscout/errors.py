@@ -3,20 +3,20 @@
 ::
 
     ToolscoutError
-    ├── UserError                  somebody can fix it: expected, found, what to do (exit code 1)
+    ├── UserError                  the user can fix it: the message says what happened and what to do (exit code 1)
     │   ├── ConfigError            a setting or a configuration file is wrong
-    │   │   └── CheckpointError    an interrupted training cannot go on from what it left
+    │   │   └── CheckpointError    a training cannot resume from its checkpoint
     │   ├── MissingExtra           a package of an optional extra is not installed
     │   ├── SourceError            a whole source cannot be read
-    │   │   └── BadEntry           one entry of a source cannot be read; the others go on
+    │   │   └── BadEntry           one entry of a source cannot be read; the others are not affected
     │   ├── NotFound               no such tool, source, recipe, model
     │   ├── Denied                 a credential is not valid, or its caller may not do this
     │   ├── StoreError             the store is locked, damaged or from a newer version
-    │   │   └── Changed            somebody else changed meanwhile what was to be changed
-    │   ├── Unavailable            a service does not answer now; a way without it is taken where there is one, and said
-    │   │   └── TimedOut           what was sent to it was not answered in time, and may have to be paid for
-    │   ├── BadReply               a language model's reply is not what it was asked for, after asking again
-    │   └── OverBudget             what was allowed to be spent is spent
+    │   │   └── Changed            another process changed the same object in the meantime
+    │   ├── Unavailable            a service does not answer; the caller continues without it where possible and says so
+    │   │   └── TimedOut           a request was sent but not answered in time; it may have been billed
+    │   ├── BadReply               a language model's reply is still invalid after further attempts
+    │   └── OverBudget             the budget is used up
     └── PipelineError              stages that do not fit together, or a stage that broke its contract
 """
 
@@ -47,14 +47,11 @@ __all__ = [
 
 
 class ToolscoutError(Exception):
-    """Root of the tree."""
+    """Base class of all errors that toolscout raises on purpose."""
 
 
 class UserError(ToolscoutError):
-    """Something that the reader of the message can fix.
-
-    The message is one sentence or two: what was expected, what was found, what to do.
-    """
+    """An error that the user can fix. The message says what happened and what to do, in one or two sentences."""
 
 
 class ConfigError(UserError):
@@ -62,7 +59,7 @@ class ConfigError(UserError):
 
 
 class CheckpointError(ConfigError):
-    """What an interrupted training left is damaged, or of another training."""
+    """The checkpoint of a training is damaged, or belongs to another training."""
 
 
 class MissingExtra(UserError):
@@ -90,22 +87,22 @@ class StoreError(UserError):
 
 
 class Changed(StoreError):
-    """Somebody else changed meanwhile what was to be changed: look again."""
+    """Another process changed the same object in the meantime; read it again."""
 
 
 class Unavailable(UserError):
-    """A service does not answer now. Where there is a way without it, it is taken, and the answer says so."""
+    """A service does not answer. Callers continue without it where possible, and the answer says so."""
 
 
 class TimedOut(Unavailable):
-    """What was sent to a service was not answered in time; it may have to be paid for all the same."""
+    """A request was sent but not answered in time; it may have been billed."""
 
 
 class BadReply(UserError):
-    """A language model's reply is not what it was asked for, even after it was asked again.
+    """A language model's reply is still invalid after further attempts.
 
     Attributes:
-        reason: one word: `malformed`, or what the check of the reply begins with, before its colon.
+        reason: one word: `malformed`, or the text before the colon in the check's result.
     """
 
     def __init__(self, message: str, reason: str = "malformed") -> None:
@@ -114,7 +111,7 @@ class BadReply(UserError):
 
 
 class OverBudget(UserError):
-    """What was allowed to be spent is spent; the call was not made."""
+    """The budget is used up; the call was not made."""
 
 
 class PipelineError(ToolscoutError):
@@ -122,7 +119,7 @@ class PipelineError(ToolscoutError):
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import `module`, or say which extra brings it.
+    """Import `module`, or say which extra installs it.
 
     Args:
         module: dotted name of the module to import.
@@ -137,6 +134,6 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtra(
-            f"this needs the package {module.split('.')[0]!r}, which is not installed: "
-            f"run  pip install 'toolscout[{extra}]'"
+            f"This needs the package {module.split('.')[0]!r}, which is not installed. "
+            f"Run  pip install 'toolscout[{extra}]'"
         ) from None

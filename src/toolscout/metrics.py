@@ -1,9 +1,10 @@
-"""The referee: ranking measures, per query first, then means, slices, intervals, paired tests; detection."""
+"""Evaluation: ranking measures per query, means, slices, confidence intervals, paired tests, detection."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -11,8 +12,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.arrays import Floats
+
 __all__ = [
-    "MEASURES",
+    "DEFAULT_MEASURES",
     "Best",
     "Measure",
     "Paired",
@@ -23,20 +26,19 @@ __all__ = [
     "detection_ci",
     "holm",
     "paired_test",
+    "percentiles",
     "score",
     "slices",
 ]
 
-Floats = npt.NDArray[np.float64]
-
-KINDS: Final = ("recall", "ndcg", "comp", "precision")
+MEASURE_KINDS: Final = ("recall", "ndcg", "comp", "precision")
 ECE_BINS: Final = 15
-EQUAL: Final = 1e-12
-_CHUNK: Final = 4_000_000
+EQUAL_TOLERANCE: Final = 1e-12
+MAX_CHUNK_VALUES: Final = 4_000_000
 
 
 class Measure(str):
-    """A ranking measure that is its own name: `recall@5`, `ndcg@10`, `comp@|N|`, `precision@1`, `mrr`.
+    """A ranking measure, represented by its name: `recall@5`, `ndcg@10`, `comp@|N|`, `precision@1`, `mrr`.
 
     `|N|` cuts each query's ranking at the number of its gold tools.
 
@@ -54,17 +56,17 @@ class Measure(str):
         Raises:
             ValueError: when there is no such measure.
         """
-        found = re.fullmatch(rf"(mrr)|({'|'.join(KINDS)})@(\|N\||[1-9][0-9]{{0,8}})", name)
-        if not found:
-            kinds = ", ".join(KINDS)
+        match = re.fullmatch(rf"(mrr)|({'|'.join(MEASURE_KINDS)})@(\|N\||[1-9][0-9]{{0,8}})", name)
+        if not match:
+            kinds = ", ".join(MEASURE_KINDS)
             raise ValueError(f"expected mrr, or {kinds} with @K or @|N| (recall@5), found {name!r}")
         measure = super().__new__(cls, name)
-        measure.kind = found[1] or found[2]
-        measure.k = int(found[3]) if found[3] and found[3] != "|N|" else None
+        measure.kind = match[1] or match[2]
+        measure.k = int(match[3]) if match[3] and match[3] != "|N|" else None
         return measure
 
 
-MEASURES: Final = tuple(
+DEFAULT_MEASURES: Final = tuple(
     Measure(name)
     for name in (
         *(f"recall@{k}" for k in (1, 3, 5, 7, 10, "|N|")),
@@ -77,7 +79,7 @@ MEASURES: Final = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class PerQuery:
-    """What `score` found: for each measure one value per query.
+    """The result of `score`: for each measure one value per query.
 
     Attributes:
         ids: the scored queries, sorted.
@@ -88,11 +90,11 @@ class PerQuery:
     values: dict[str, Floats]
 
     def means(self) -> dict[str, float]:
-        """The mean of every measure over all queries."""
+        """Average every measure over all queries."""
         return {name: float(values.mean()) for name, values in self.values.items()}
 
     def ci95(self, seed: int = 0) -> dict[str, list[float]]:
-        """`[low, high]` of every mean, by `bootstrap_ci` with the same resamples for all measures."""
+        """Compute `[low, high]` of every mean by `bootstrap_ci`, with the same resamples for all measures."""
         intervals = bootstrap_ci(np.stack(list(self.values.values())), seed)
         return {name: [float(low), float(high)] for name, (low, high) in zip(self.values, intervals, strict=True)}
 
@@ -100,25 +102,49 @@ class PerQuery:
 def score(
     run: Mapping[str, Sequence[str]],
     qrels: Mapping[str, Mapping[str, float]],
-    measures: Iterable[str] = MEASURES,
+    measures: Iterable[str] = DEFAULT_MEASURES,
 ) -> PerQuery:
     """Score rankings against gold tools.
 
-    A tool is gold if its score is above 0. NDCG has linear gain (the score itself) and an ideal over the best
-    min(K, |T_q|) scores, as trec_eval's `ndcg_cut`. Precision divides by K even when the ranking is shorter. Unlike
-    trec_eval, which sorts a run again by its scores and breaks ties by descending id, the order given is the ranking;
-    and a query without a gold tool is refused, where trec_eval counts it 0.
+    A tool is gold if its score is above 0. NDCG uses linear gain (the score itself) and an ideal over the best
+    min(K, |T_q|) scores, like trec_eval's `ndcg_cut`. Precision divides by K even when the ranking is shorter. We
+    differ from trec_eval in two points. It sorts a run again by score and breaks ties by descending id; here the given
+    order is the ranking. It counts a query without a gold tool as 0; here that is an error.
 
     Args:
         run: query id → tool ids, best first. A query that is absent, or whose ranking is empty, counts 0.
-        qrels: query id → tool id → score; these queries are scored, all of them.
+        qrels: query id → tool id → score; all these queries are scored.
         measures: names of measures.
 
     Raises:
-        ValueError: for an unknown measure, a query of the run that the qrels do not know, a tool that a ranking
-            names twice, a query without a gold tool, or no query at all.
+        ValueError: for an unknown measure, a query of the run that the qrels lack, a tool that a ranking names
+            twice, a query without a gold tool, or no query at all.
     """
-    wanted = [Measure(name) for name in measures]
+    parsed = [Measure(name) for name in measures]
+    ids = tuple(sorted(qrels))
+    _check_run(run, qrels)
+    gold = [{tool: grade for tool, grade in qrels[query].items() if grade > 0} for query in ids]
+    rankings = [run.get(query, ()) for query in ids]
+    for query, tools, ranking in zip(ids, gold, rankings, strict=True):
+        _check_ranking(query, tools, ranking)
+    sizes = np.array([len(tools) for tools in gold])
+    depth = max([int(sizes.max()), *(measure.k for measure in parsed if measure.k)])
+    gains = _pad_rows(
+        [[tools.get(tool, 0.0) for tool in ranking[:depth]] for tools, ranking in zip(gold, rankings, strict=True)]
+    )
+    ideal = _pad_rows([sorted(tools.values(), reverse=True) for tools in gold])
+    values: dict[str, Floats] = {}
+    for measure in parsed:
+        if measure.kind == "mrr":
+            values[str(measure)] = np.array(
+                [_reciprocal_rank(tools, ranking) for tools, ranking in zip(gold, rankings, strict=True)]
+            )
+        else:
+            values[str(measure)] = _measure_at(measure, gains, ideal, sizes)
+    return PerQuery(ids, values)
+
+
+def _check_run(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, float]]) -> None:
     ids = tuple(sorted(qrels))
     if not ids:
         raise ValueError("expected at least one query to score, found empty qrels")
@@ -128,54 +154,51 @@ def score(
             f"expected a run over the {len(ids)} queries of the qrels, found {len(unknown)} others, such as "
             f"{unknown[0]!r}: score it against the split it was made for"
         )
-    gold = [{tool: grade for tool, grade in qrels[query].items() if grade > 0} for query in ids]
-    rankings = [run.get(query, ()) for query in ids]
-    for query, tools, ranking in zip(ids, gold, rankings, strict=True):
-        if not tools:
-            raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
-        if len(set(ranking)) < len(ranking):
-            twice = next(tool for rank, tool in enumerate(ranking) if tool in ranking[:rank])
-            raise ValueError(f"expected each tool once in the ranking of {query!r}, found {twice!r} again")
-    sizes = np.array([len(tools) for tools in gold])
-    depth = max([int(sizes.max()), *(measure.k for measure in wanted if measure.k)])
-    gains = _padded(
-        [[tools.get(tool, 0.0) for tool in ranking[:depth]] for tools, ranking in zip(gold, rankings, strict=True)]
-    )
-    ideal = _padded([sorted(tools.values(), reverse=True) for tools in gold])
-    values: dict[str, Floats] = {}
-    for measure in wanted:
-        cut = sizes if measure.k is None else np.full(len(ids), measure.k)
-        hits = (_above(gains, cut) > 0).sum(axis=1)
-        if measure.kind == "recall":
-            values[str(measure)] = hits / sizes
-        elif measure.kind == "precision":
-            values[str(measure)] = hits / cut
-        elif measure.kind == "comp":
-            values[str(measure)] = (hits == sizes).astype(float)
-        elif measure.kind == "ndcg":
-            values[str(measure)] = _dcg(gains, cut) / _dcg(ideal, cut)
-        else:
-            values[str(measure)] = np.array(
-                [_reciprocal_rank(tools, ranking) for tools, ranking in zip(gold, rankings, strict=True)]
-            )
-    return PerQuery(ids, values)
 
 
-def _padded(rows: Sequence[Sequence[float]]) -> Floats:
+def _check_ranking(query: str, tools: Mapping[str, float], ranking: Sequence[str]) -> None:
+    if not tools:
+        raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
+    if len(set(ranking)) < len(ranking):
+        twice = next(tool for rank, tool in enumerate(ranking) if tool in ranking[:rank])
+        raise ValueError(f"expected each tool once in the ranking of {query!r}, found {twice!r} again")
+
+
+def _measure_at(measure: Measure, gains: Floats, ideal: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
+    """Compute a measure with a cut-off for each query.
+
+    Args:
+        measure: recall, precision, comp or ndcg.
+        gains: (queries, depth) score of the tool at each rank; 0 for tools that are not gold.
+        ideal: (queries, largest) scores of the gold tools, descending.
+        sizes: (queries,) number of gold tools.
+    """
+    cutoffs = sizes if measure.k is None else np.full(len(sizes), measure.k)
+    hits = (_mask_below(gains, cutoffs) > 0).sum(axis=1)
+    if measure.kind == "recall":
+        return np.asarray(hits / sizes)
+    if measure.kind == "precision":
+        return np.asarray(hits / cutoffs)
+    if measure.kind == "comp":
+        return np.asarray((hits == sizes).astype(float))
+    return _dcg(gains, cutoffs) / _dcg(ideal, cutoffs)
+
+
+def _pad_rows(rows: Sequence[Sequence[float]]) -> Floats:
     table = np.zeros((len(rows), max(map(len, rows))))
     for line, row in zip(table, rows, strict=True):
         line[: len(row)] = row
     return table
 
 
-def _above(gains: Floats, cut: npt.NDArray[np.int64]) -> Floats:
-    """`gains`, with 0 for every rank below the query's cut-off."""
-    return np.where(np.arange(gains.shape[1]) < cut[:, None], gains, 0.0)
+def _mask_below(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
+    """Set the gains of all ranks below each query's cut-off to 0."""
+    return np.where(np.arange(gains.shape[1]) < cutoffs[:, None], gains, 0.0)
 
 
-def _dcg(gains: Floats, cut: npt.NDArray[np.int64]) -> Floats:
+def _dcg(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
     discounts = 1.0 / np.log2(np.arange(gains.shape[1]) + 2.0)
-    return np.asarray(_above(gains, cut) @ discounts)
+    return np.asarray(_mask_below(gains, cutoffs) @ discounts)
 
 
 def _reciprocal_rank(tools: Mapping[str, float], ranking: Sequence[str]) -> float:
@@ -183,11 +206,11 @@ def _reciprocal_rank(tools: Mapping[str, float], ranking: Sequence[str]) -> floa
 
 
 def slices(per_query: PerQuery, groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Means over parts of the queries.
+    """Average the measures over groups of queries.
 
     Args:
-        per_query: what `score` found.
-        groups: name of the slice → query id → label; a query without a label stands in no part of that slice.
+        per_query: the result of `score`.
+        groups: name of the slice → query id → label; a query without a label is in no group of that slice.
 
     Returns:
         Name of the slice → label, in natural order (2 before 10) → `n` (queries) and every mean.
@@ -203,26 +226,26 @@ def slices(per_query: PerQuery, groups: Mapping[str, Mapping[str, str]]) -> dict
                 "n": len(rows[label]),
                 **{measure: float(values[rows[label]].mean()) for measure, values in per_query.values.items()},
             }
-            for label in sorted(rows, key=_natural)
+            for label in sorted(rows, key=_natural_key)
         }
     return table
 
 
-def _natural(label: str) -> str:
+def _natural_key(label: str) -> str:
     return re.sub(r"\d+", lambda number: number[0].zfill(12), label)
 
 
-# --- how sure -----------------------------------------------------------------------------------------------
+# --- uncertainty --------------------------------------------------------------------------------------------
 
 
 def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: float = 0.95) -> Floats:
-    """Percentile bootstrap interval of the mean.
+    """Compute the percentile bootstrap interval of the mean.
 
     Args:
         values: (q,) one value per query, or (m, q) for m measures, which then share their resamples.
         seed: equal seeds give equal intervals.
-        n: how many resamples.
-        level: the share of resampled means within the interval.
+        n: number of resamples.
+        level: share of resampled means inside the interval.
 
     Returns:
         (2,) low and high, or (m, 2).
@@ -237,22 +260,22 @@ def bootstrap_ci(values: npt.ArrayLike, seed: int = 0, n: int = 10_000, level: f
     rng = np.random.default_rng(seed)
     means = []
     for count in _chunks(n, size):
-        drawn = rng.integers(0, size, (count, size)) + size * np.arange(count)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=count * size).reshape(count, size)
+        sampled = rng.integers(0, size, (count, size)) + size * np.arange(count)[:, None]
+        times = np.bincount(sampled.ravel(), minlength=count * size).reshape(count, size)
         means.append(times.astype(float) @ table.T / size)
     tail = (1.0 - level) / 2.0
     return np.moveaxis(np.quantile(np.concatenate(means), [tail, 1.0 - tail], axis=0), 0, -1)
 
 
 def _chunks(n: int, size: int) -> list[int]:
-    """`n` rows of `size` numbers in portions that fit in memory."""
-    most = max(1, _CHUNK // size)
-    return [most] * (n // most) + [n % most] * (n % most > 0)
+    """Split `n` rows of `size` numbers into chunks that fit in memory."""
+    rows = max(1, MAX_CHUNK_VALUES // size)
+    return [rows] * (n // rows) + [n % rows] * (n % rows > 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Paired:
-    """Two systems on the same queries.
+    """The comparison of two systems on the same queries.
 
     Attributes:
         difference: mean of a - b.
@@ -274,45 +297,45 @@ class Paired:
 
 
 def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_000) -> Paired:
-    """Paired randomization test: were both alike, a coin could have tossed the sign of each query's difference.
+    """Run a paired randomization test: flip the sign of each query's difference at random.
 
-    The p-value is (1 + flips at least as extreme) / (1 + n), hence never 0.
+    The p-value is (1 + flips at least as extreme) / (1 + n) and therefore never 0.
 
     Args:
         a: (q,) values of one system.
         b: (q,) values of the other on the same queries in the same order.
         seed: equal seeds give equal p-values and intervals.
-        n: how many random flips.
+        n: number of random flips.
 
     Raises:
-        ValueError: when the two do not have one value each for the same queries.
+        ValueError: if the two do not have one value each for the same queries.
     """
     left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if left.shape != right.shape or left.ndim != 1 or not left.size:
         raise ValueError(f"expected two equally long rows of values, found {left.shape} and {right.shape}")
     difference = left - right
-    moved = difference[np.abs(difference) > EQUAL]
+    nonzero = difference[np.abs(difference) > EQUAL_TOLERANCE]
     rng = np.random.default_rng(seed)
     extreme = 0
-    for count in _chunks(n, max(1, moved.size)):
-        flips = np.unpackbits(rng.integers(0, 256, (count, -(-moved.size // 8)), dtype=np.uint8), axis=1)
-        sums = moved.sum() - 2.0 * (flips[:, : moved.size].astype(float) @ moved)
-        extreme += int((np.abs(sums) >= abs(moved.sum()) - EQUAL * max(1, moved.size)).sum())
+    for count in _chunks(n, max(1, nonzero.size)):
+        flips = np.unpackbits(rng.integers(0, 256, (count, -(-nonzero.size // 8)), dtype=np.uint8), axis=1)
+        sums = nonzero.sum() - 2.0 * (flips[:, : nonzero.size].astype(float) @ nonzero)
+        extreme += int((np.abs(sums) >= abs(nonzero.sum()) - EQUAL_TOLERANCE * max(1, nonzero.size)).sum())
     low, high = bootstrap_ci(difference, seed, n)
-    wins = int((moved > 0).sum())
+    wins = int((nonzero > 0).sum())
     return Paired(
         difference=float(difference.mean()),
         low=float(low),
         high=float(high),
         p=(1 + extreme) / (1 + n),
         wins=wins,
-        ties=difference.size - moved.size,
-        losses=moved.size - wins,
+        ties=difference.size - nonzero.size,
+        losses=nonzero.size - wins,
     )
 
 
 class Best(NamedTuple):
-    """The best of several trials: which, how far it lies above what it is held against, and how sure that is."""
+    """The best of several trials: its index, its mean difference from the baseline, and the p-value."""
 
     place: int
     difference: float
@@ -320,21 +343,22 @@ class Best(NamedTuple):
 
 
 def best_of(trials: Sequence[npt.ArrayLike], plain: npt.ArrayLike, *, seed: int = 0, n: int = 10_000) -> Best:
-    """The trial with the highest mean, and the chance that the best of so many would lie so far above `plain` by luck.
+    """Find the trial with the highest mean and test it against `plain`, corrected for the number of trials.
 
-    Signs of the queries' differences are tossed for all trials together, and the best of them counts each time (the
-    maximum statistic of Westfall and Young, 1993), so that trying more settings makes nothing surer; one-sided.
+    The signs of the queries' differences are flipped for all trials together, and the highest mean counts each time
+    (the maximum statistic of Westfall and Young, 1993). Trying more settings therefore makes no result more
+    significant. The test is one-sided.
 
     Args:
-        trials: (q,) values of each.
-        plain: (q,) values of what they are held against, on the same queries in the same order.
+        trials: (q,) values of each trial.
+        plain: (q,) values of the baseline, on the same queries in the same order.
         seed: equal seeds give equal p-values.
-        n: how many tosses.
+        n: number of random flips.
 
     Raises:
-        ValueError: when there is no trial, or they have not one value each for the same queries.
+        ValueError: if there is no trial, or they do not have one value each for the same queries.
     """
-    rows, base = np.array([np.asarray(each, dtype=float) for each in trials]), np.asarray(plain, dtype=float)
+    rows, base = np.array([np.asarray(trial, dtype=float) for trial in trials]), np.asarray(plain, dtype=float)
     if rows.ndim != 2 or base.ndim != 1 or not base.size or rows.shape[1] != base.size:
         raise ValueError(f"expected equally long rows of values, found {rows.shape} and {base.shape}")
     differences = rows - base
@@ -342,13 +366,13 @@ def best_of(trials: Sequence[npt.ArrayLike], plain: npt.ArrayLike, *, seed: int 
     place, rng, extreme = int(means.argmax()), np.random.default_rng(seed), 0
     for count in _chunks(n, base.size):
         flips = np.unpackbits(rng.integers(0, 256, (count, -(-base.size // 8)), dtype=np.uint8), axis=1)
-        tossed = (1.0 - 2.0 * flips[:, : base.size]) @ differences.T / base.size
-        extreme += int((tossed.max(axis=1) >= means[place] - EQUAL).sum())
+        flipped = (1.0 - 2.0 * flips[:, : base.size]) @ differences.T / base.size
+        extreme += int((flipped.max(axis=1) >= means[place] - EQUAL_TOLERANCE).sum())
     return Best(place, float(means[place]), (1 + extreme) / (1 + n))
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:
-    """P-values of one family, in the order given, corrected by Holm's step-down rule."""
+    """Correct the p-values of one family by Holm's step-down rule, in the given order."""
     adjusted = [0.0] * len(pvalues)
     highest = 0.0
     for step, place in enumerate(sorted(range(len(pvalues)), key=lambda place: pvalues[place])):
@@ -357,24 +381,24 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     return adjusted
 
 
-# --- is a tool needed at all? -------------------------------------------------------------------------------
+# --- detection: does a query need a tool? -------------------------------------------------------------------
 
 
 def detection(labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.5) -> dict[str, float]:
-    """How well `need` tells queries that need a tool from those that do not.
+    """Measure how well `need` separates queries that need a tool from those that do not.
 
-    A query is accepted when its need is at least `threshold`. Keys: `detect_accuracy`, `detect_precision`,
+    A query is accepted if its need is at least `threshold`. Keys: `detect_accuracy`, `detect_precision`,
     `detect_recall`, `detect_f1` (of accepting), `detect_auroc` (equal needs count one half), `detect_far` (share of
-    the no-tool queries accepted), `detect_frr` (share of the tool queries rejected) and `detect_ece`: calibration
-    error over 15 bins of equal mass after each class was given half of the mass; equal needs always share a bin.
+    the no-tool queries accepted), `detect_frr` (share of the tool queries rejected) and `detect_ece` (calibration
+    error over 15 bins of equal mass, each class with half of the mass; equal needs share a bin).
 
     Args:
-        labels: (n,) 1 where a tool is needed, else 0.
+        labels: (n,) 1 if a tool is needed, else 0.
         needs: (n,) estimated probability that a tool is needed.
         threshold: see above.
 
     Raises:
-        ValueError: for other labels, needs outside [0, 1], unequal lengths, or when one class is absent.
+        ValueError: for other labels, needs outside [0, 1], unequal lengths, or if one class is absent.
     """
     return _detection(*_histogram(labels, needs), threshold)
 
@@ -382,23 +406,23 @@ def detection(labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.
 def detection_ci(
     labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.5, *, seed: int = 0, n: int = 1_000
 ) -> dict[str, list[float]]:
-    """95 % percentile bootstrap `[low, high]` of every figure of `detection`, resampled within each class.
+    """Compute the 95 % percentile bootstrap `[low, high]` of every figure of `detection`, within each class.
 
     Raises:
         ValueError: as `detection`.
     """
     levels, tool, chat = _histogram(labels, needs)
     rng = np.random.default_rng(seed)
-    draws = [_detection(levels, _resampled(rng, tool), _resampled(rng, chat), threshold) for _ in range(n)]
+    draws = [_detection(levels, _resample(rng, tool), _resample(rng, chat), threshold) for _ in range(n)]
     return {name: np.quantile([draw[name] for draw in draws], [0.025, 0.975]).tolist() for name in draws[0]}
 
 
 def detection_curves(labels: npt.ArrayLike, needs: npt.ArrayLike) -> dict[str, list[tuple[float, float]]]:
-    """What a picture of `detection` shows, each a list of points.
+    """Compute the points of the ROC and reliability curves of `detection`.
 
     `roc`: (share of the no-tool queries accepted, share of the tool queries accepted) at every threshold, the strictest
     first; its area is `detect_auroc`. `reliability`: (mean need, share that needs a tool) of the bins of `detect_ece`,
-    where each class has half of the mass.
+    with half of the mass for each class.
 
     Raises:
         ValueError: as `detection`.
@@ -407,19 +431,21 @@ def detection_curves(labels: npt.ArrayLike, needs: npt.ArrayLike) -> dict[str, l
     roc = [(0.0, 0.0)]
     for false, hits in zip(np.cumsum(chat[::-1]), np.cumsum(tool[::-1]), strict=True):
         roc.append((float(false / chat.sum()), float(hits / tool.sum())))
-    mass, bins = _binned(tool, chat)
-    total, right, said = (np.bincount(bins, weights=each) for each in (mass, tool / tool.sum() / 2, mass * levels))
-    held = np.flatnonzero(total)
-    return {"roc": roc, "reliability": [(float(said[b] / total[b]), float(right[b] / total[b])) for b in held]}
+    mass, bins = _assign_bins(tool, chat)
+    total, positive, need = (
+        np.bincount(bins, weights=weights) for weights in (mass, tool / tool.sum() / 2, mass * levels)
+    )
+    reliability = [(float(need[b] / total[b]), float(positive[b] / total[b])) for b in np.flatnonzero(total)]
+    return {"roc": roc, "reliability": reliability}
 
 
-def _resampled(rng: np.random.Generator, counts: Floats) -> Floats:
+def _resample(rng: np.random.Generator, counts: Floats) -> Floats:
     total = counts.sum()
     return rng.multinomial(int(total), counts / total).astype(float)
 
 
 def _histogram(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """The distinct needs, ascending, and how many tool and no-tool queries have each."""
+    """Count the tool and no-tool queries at each distinct need, ascending."""
     truth, need = np.asarray(labels, dtype=float), np.asarray(needs, dtype=float)
     if truth.shape != need.shape or truth.ndim != 1:
         raise ValueError(f"expected one need per label, found shapes {need.shape} and {truth.shape}")
@@ -439,7 +465,7 @@ def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> 
     accept = levels >= threshold
     hits, false = tool[accept].sum(), chat[accept].sum()
     below = np.cumsum(chat) - chat
-    mass, bins = _binned(tool, chat)
+    mass, bins = _assign_bins(tool, chat)
     gaps = np.bincount(bins, weights=tool / tools / 2 - mass * levels)
     figures = {
         "accuracy": (hits + chats - false) / (tools + chats),
@@ -454,7 +480,13 @@ def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> 
     return {f"detect_{name}": float(value) for name, value in figures.items()}
 
 
-def _binned(tool: Floats, chat: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Mass of each level, half of all to either class, and its bin of equal mass."""
+def _assign_bins(tool: Floats, chat: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Compute the mass of each level, with half of the total for each class, and assign it to bins of equal mass."""
     mass = tool / tool.sum() / 2 + chat / chat.sum() / 2
     return mass, np.minimum(((np.cumsum(mass) - mass / 2) * ECE_BINS).astype(int), ECE_BINS - 1)
+
+
+def percentiles(times: Sequence[float]) -> dict[str, float]:
+    """Return `p50` and `p95` of at least one time, in its own unit, to three decimals."""
+    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
+    return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}

@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from toolscout import encoders
-from toolscout.abstain.decision import judge
+from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.sync import Inventory
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
-from toolscout.journal.evidence import Live
+from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import MOST_EVENTS, Journal, new_id
-from toolscout.models import champion, model_store
+from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
-from toolscout.recipes.select import Key, Way, Ways
-from toolscout.search.demote import guard
+from toolscout.recipes.guard import guard
+from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.search.why import Why, explain, find
 from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
 
 if TYPE_CHECKING:
     from toolscout.learn.loop import Report
@@ -66,14 +67,13 @@ class Scout(Inventory):
             ConfigError, StoreError
         """
         super().__init__(home, **settings)
-        self.ways = Ways(self.settings)
+        self.selector = Selector(self.settings)
         self._lock = threading.RLock()
-        self._ready: dict[Key, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
+        self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
         self._encoders: dict[str, Encoder] = {}
-        self._down: dict[Key, tuple[float, Unavailable | None]] = {}
-        self._live: dict[Path, tuple[str, Live]] = {}
-        self._champion: Key | None = None
-        self._unfit: tuple[object, str] = (None, "")
+        self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
+        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
+        self._champion: SelectionKey | None = None
         self._logged = ""
         self._unwritten = ""  # why the journal could not be written the last time
 
@@ -125,13 +125,13 @@ class Scout(Inventory):
             progress: called with (done, all) while texts are embedded.
         """
         try:
-            self._way(recipe, model, embed=True, progress=progress)
+            self._select(recipe, model, embed=True, progress=progress)
         except UserError:
             alone = recipe or self.settings.recipe
             asked = model is not None or self.settings.origins.get("model") == "argument"
-            if asked or self.settings.model is None or registry.recipe(alone).fit is not None:
+            if asked or self.settings.model is None or registry.recipe(alone).is_fitted:
                 raise
-            self._pipeline(Way(alone), embed=True, progress=progress)
+            self._pipeline(Selection(alone), embed=True, progress=progress)
 
     def search(
         self,
@@ -149,8 +149,8 @@ class Scout(Inventory):
         Args:
             query: the request. `select:name,name` asks for tools by name.
             k: how many at most; by default the setting `k`.
-            recipe: see `toolscout.recipes.registry`; by default that of the model, else the champion (`toolscout.learn.loop`), else
-                the setting `recipe`.
+            recipe: see `toolscout.recipes.registry`; by default that of the model, else that of the champion, else the
+                setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`. Which counts when
                 a recipe is set too: `toolscout.recipes.select`.
             visible: which tools this caller may discover; hashable.
@@ -182,7 +182,7 @@ class Scout(Inventory):
         k = self.settings.k if k is None else k
         if k < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
-        way, notice = self._way(recipe, model)
+        way, notice = self._select(recipe, model)
         if notice and visible is not None:  # who may not see everything need not know what lies where
             if notice != self._logged:
                 self._logged = notice
@@ -195,19 +195,19 @@ class Scout(Inventory):
         try:
             found, generation = self._run_unless_down(way, batch)
         except Unavailable as error:
-            without = registry.recipe(way.recipe).without
+            without = registry.recipe(way.recipe).fallback
             if without is None:
                 raise
             notice = f"searched with {without} alone: {error}"
             asked = [msgspec.structs.replace(each, reason=notice) for each in batch]
-            found, generation = self._run(Way(without), asked)
+            found, generation = self._run(Selection(without), asked)
         degraded = self._write(found, way, generation, caller) if self.settings.journal else None
         if degraded:
             shown = degraded if visible is None else "this search is not in the journal"
             found = [msgspec.structs.replace(each, degraded=shown) for each in found]
         return found
 
-    def _run_unless_down(self, way: Way, batch: Sequence[Search]) -> tuple[list[Search], int]:
+    def _run_unless_down(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """`_run`; what did not answer is left alone for a while, so that every search need not wait for it."""
         since, error = self._down.get(way.key, (0.0, None))
         if error is not None and time.monotonic() - since < LEFT_ALONE:
@@ -218,7 +218,7 @@ class Scout(Inventory):
             self._down[way.key] = (time.monotonic(), error)
             raise
 
-    def _run(self, way: Way, batch: Sequence[Search]) -> tuple[list[Search], int]:
+    def _run(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """The batch through a pipeline, and the generation it was answered from: one state of the catalogue for all."""
         for _ in range(ATTEMPTS):
             catalogue, pipeline = self._pipeline(way)
@@ -235,47 +235,30 @@ class Scout(Inventory):
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """The present snapshot, and the pipeline over it; `recipe` and `model` as in `search`."""
-        return self._pipeline(self._way(recipe, model)[0])
+        return self._pipeline(self._select(recipe, model)[0])
 
-    def serving(self) -> tuple[Way, str]:
+    def serving(self) -> tuple[Selection, str]:
         """How searches that name nothing are answered now, and a sentence if the promoted model cannot answer them."""
-        return self._way(None, None)
+        return self._select(None, None)
 
-    def _way(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Way, str]:
-        """How to search, its pipeline ready; and a sentence where a champion that cannot serve is passed over."""
-        try:
-            promoted = self.ways.champion() if self.ways.unnamed(recipe, model) else None
-        except StoreError as error:
-            return self._passed_over(None, error, **options)
-        if promoted is None:
-            way = self.ways.find(recipe, model)
-            if options:
-                self._pipeline(way, **options)
-            return way, ""
-        state = champion.stamp(self.settings.home), model_store.stamp(promoted), self.store.generation()
-        if self._unfit[0] == state:
-            return self.ways.without(), self._unfit[1]
-        try:
-            way = self.ways.find(recipe, model)
-            self._pipeline(way, **options)
-        except Unavailable:
-            return way, ""
-        except UserError as error:
-            return self._passed_over(state, error, **options)
-        if self._champion not in (None, way.key):  # nobody may ever ask for the former one again
-            self._ready.pop(self._champion, None)
-        self._champion = way.key
-        return way, ""
-
-    def _passed_over(self, state: object, error: UserError, **options: Any) -> tuple[Way, str]:
-        """How to search without the champion, which in this state cannot serve."""
-        without = self.ways.without()
-        self._unfit = state, f"searched with {without.recipe} instead of the promoted model: {error}"
-        self._pipeline(without, **options)
-        return without, self._unfit[1]
+    def _select(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Selection, str]:
+        """Return what serves a search, and a sentence where a champion that cannot serve is passed over."""
+        selection, notice = self.selector.select(
+            recipe,
+            model,
+            prepare=lambda each: self._pipeline(each, **options),
+            generation=self.store.generation,
+        )
+        if selection.promoted and self._champion != selection.key:  # nobody may ever ask for the former one again
+            if self._champion is not None:
+                self._ready.pop(self._champion, None)
+            self._champion = selection.key
+        elif options and not selection.promoted and not notice:
+            self._pipeline(selection, **options)
+        return selection, notice
 
     def _pipeline(
-        self, way: Way, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
+        self, way: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Catalogue, Pipeline]:
         held = self._held(way)
         if held is not None:
@@ -285,24 +268,25 @@ class Scout(Inventory):
             if held is None:
                 with self.store.reading():
                     catalogue = self.store.catalogue()
-                    parts = self.parts(way, catalogue, embed=embed, progress=progress, live=self._evidence(way))
-                    retrieve = registry.build(way.recipe, parts)
-                    decide = Decide(functools.partial(_why_empty, catalogue), judge(parts, retrieve))
-                    guarded = guard(retrieve, parts, scan=self.settings.trust_scan)
+                    workspace = self.workspace(way, embed=embed, progress=progress, live=self._evidence(way))
+                    retrieve = registry.build(way.recipe, catalogue, workspace, model=way.model)
+                    judged = build_abstainer(workspace, catalogue, retrieve, way.manifest)
+                    decide = Decide(functools.partial(_why_empty, catalogue), judged)
+                    guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
                     held = catalogue, guarded >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[way.key] = held, way.manifest
             return held
 
-    def _held(self, way: Way) -> tuple[Catalogue, Pipeline] | None:
+    def _held(self, way: Selection) -> tuple[Catalogue, Pipeline] | None:
         """What is ready for the present catalogue and model."""
         held, manifest = self._ready.get(way.key, (None, None))
         if held is None or manifest != way.manifest or held[0].generation != self.store.generation():
             return None
         return held
 
-    def _evidence(self, way: Way) -> Live | None:
+    def _evidence(self, way: Selection) -> LiveEvidence | None:
         """What was used since the way's model was fitted, if it was fitted on this home's journal."""
         if way.model is None or way.manifest is None or way.model.parent != champion.shelf(self.settings.home):
             return None
@@ -312,15 +296,20 @@ class Scout(Inventory):
         if self._live.get(way.model, ("", None))[0] != job:
             trusted = {self.settings.caller, *self.settings.learn_trust}
             size = way.manifest.data.n_train + way.manifest.data.n_dev
-            self._live = {way.model: (job, Live(self.journal, known["through"], size, trusted=trusted))}
+            self._live = {way.model: (job, LiveEvidence(self.journal, known["through"], size, trusted=trusted))}
         return self._live[way.model][1]
 
-    def parts(self, way: Way, catalogue: Catalogue, **options: Any) -> registry.Parts:
-        """What the pipeline of a way is built from, over a snapshot; `options`: see `toolscout.methods.Parts`."""
-        return registry.Parts(catalogue, self._encoder(way), self.settings, self.vectors, model=way.model, **options)
+    def workspace(self, selection: Selection, **options: Any) -> Workspace:
+        """What the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
+        return Workspace(self._encoder(selection), self.settings, self.vectors, **options)
 
-    def _encoder(self, way: Way) -> str | Encoder:
-        wanted, asked = self.ways.encoder(way)
+    def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
+        """The pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
+        workspace = self.workspace(selection, **options)
+        return registry.build(selection.recipe, catalogue, workspace, model=selection.model)
+
+    def _encoder(self, way: Selection) -> str | Encoder:
+        wanted, asked = self.selector.encoder(way)
         if not asked:
             return wanted
         if wanted not in self._encoders:
@@ -360,12 +349,12 @@ class Scout(Inventory):
         Raises:
             NotFound: if there is no such tool.
         """
-        way, _ = self._way(recipe, model)
+        way, _ = self._select(recipe, model)
         self._pipeline(way)  # made, and kept, before the reading
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
 
         def rebuild(changed: Catalogue) -> Stage:
-            return registry.build(way.recipe, self.parts(way, changed, live=self._evidence(way)))
+            return self.build(way, changed, live=self._evidence(way))
 
         with self.store.reading():
             catalogue, pipeline = self._pipeline(way)
@@ -389,7 +378,7 @@ class Scout(Inventory):
 
         return learn(self, **options)
 
-    def _write(self, found: Sequence[Search], way: Way, generation: int, caller: str | None) -> str | None:
+    def _write(self, found: Sequence[Search], way: Selection, generation: int, caller: str | None) -> str | None:
         """Note searches in the journal. Returns a sentence if that was not possible: they are answered all the same."""
         model = way.manifest.job if way.manifest else None
         common = {"recipe": way.recipe, "model": model, "generation": generation}

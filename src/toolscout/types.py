@@ -1,4 +1,4 @@
-"""The values that travel: Tool, Hit, Search; canonical JSON, fingerprint, and `render`, the one text form of a tool."""
+"""The central values Tool, Hit and Search; canonical JSON, fingerprints, and `render`, which gives a tool's text."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
-MAX_DEPTH: Final = 64
+MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 class Hints(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a tool says of its own behaviour (MCP annotations). None: it says nothing; never trusted as a promise."""
+    """A tool's claims about its behaviour (MCP annotations). None means no claim. Never trust them for security."""
 
     read_only: bool | None = None
     destructive: bool | None = None
@@ -48,17 +48,17 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     """One tool, wherever it came from.
 
     Attributes:
-        id: `<source>/<id within the source>`: the identity; never shown to change.
-        name: the raw name as its source spells it.
-        description: what the tool says of itself; untrusted text.
+        id: `<source>/<id within the source>`, the identity.
+        name: the name as the source spells it.
+        description: the tool's own description; untrusted text.
         parameters: JSON Schema of the arguments (an object), or None if the source gives none.
         path: broad → narrow, ending with the tool's *parent*, never with the tool itself.
-        parent: what ToolRerank calls the tool of an API: the whole path unless the source says otherwise.
+        parent: ToolRerank's "tool" of an API; the entire path unless the source states another.
         returns: JSON Schema or free text of the result, or None.
         tags: free labels.
         hints: read-only, destructive, idempotent, open-world.
-        callable: whether toolscout knows how to call it.
-        meta: whatever else the source gives; JSON values only.
+        callable: whether toolscout can call it.
+        meta: further values of the source; JSON only.
     """
 
     id: str
@@ -84,18 +84,18 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
     @property
     def fingerprint(self) -> str:
-        """Tagged hash of the canonical JSON of the whole definition; changes when anything in it does."""
-        found = self.__dict__.get("_fingerprint")
-        if found is None:
-            found = self.__dict__["_fingerprint"] = digest("tool/1", self)
-        return str(found)
+        """Tagged hash of the definition's canonical JSON; it changes with any part of the definition."""
+        fingerprint = self.__dict__.get("_fingerprint")
+        if fingerprint is None:
+            fingerprint = self.__dict__["_fingerprint"] = digest("tool/1", self)
+        return str(fingerprint)
 
     def __hash__(self) -> int:
         return hash(self.id)
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer: its id, its score (higher is better), why it is there, and, once filled in, the tool."""
+    """One tool in an answer: its id, its score (higher is better), the reason, and the tool itself once loaded."""
 
     id: str
     score: float
@@ -104,7 +104,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one stage did: its name, wall seconds (shared evenly by a batch), and a note."""
+    """The work of one stage: its name, wall seconds (divided evenly among a batch), and a note."""
 
     stage: str
     seconds: float
@@ -112,16 +112,16 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where one tool stands for one query in one stage.
+    """The rank and score of one tool for one query in one stage.
 
     Attributes:
-        stage: whose view this is.
-        rank: from 1; None: the stage cannot reach the tool.
-        score: the stage's score for it.
-        note: one remark.
-        terms: what each shared word brings to the score, greatest first; only from sparse indexes.
+        stage: name of the stage.
+        rank: from 1; None if the stage cannot return the tool.
+        score: the stage's score for the tool.
+        note: a remark.
+        terms: contribution of each shared word to the score, highest first; only from sparse indexes.
         missing: words of the query that the tool lacks.
-        parts: the views of inner stages.
+        parts: the explanations of inner stages.
     """
 
     stage: str
@@ -138,17 +138,17 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         query: the request as given.
-        k: how many tools are wanted at most.
-        visible: which tools this caller may discover; None: all. Hashable, so that its mask is compiled once.
+        k: maximum number of tools.
+        visible: which tools the caller may discover; None for all. Hashable, so that its mask is compiled once.
         rewrites: further wordings of the query, newest last.
-        need: probability that any tool is needed, or None if nobody judged it.
+        need: probability that the query needs a tool, or None if no stage estimated it.
         hits: best first; ties broken by tool id.
         answer: tools, no_tool_needed or no_tool_fits; None until a stage decides.
         reason: one sentence for an empty answer.
-        coverage: estimated probability that the set is complete, or None.
-        trace: what each stage did.
-        search_id: the name of this search in the journal.
-        deadline: on the clock of `time.monotonic`; a slow stage then returns what it has, and its trace says so.
+        coverage: estimated probability that the answer is complete, or None.
+        trace: the work of each stage.
+        search_id: id of this search in the journal.
+        deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
         degraded: one sentence on what could not be done beside the answer, such as writing the journal.
     """
 
@@ -178,7 +178,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_json(search: Search) -> dict[str, Any]:
-    """A search as the command line and the service print it (docs/formats.md, `search --json`)."""
+    """Convert a search to the JSON of the command line and the service (docs/formats.md, `search --json`)."""
     hits = []
     for hit in search.hits:
         tool = hit.tool or Tool(id=hit.id, name=hit.id.partition("/")[2])
@@ -211,12 +211,12 @@ def as_json(search: Search) -> dict[str, Any]:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """A copy of `value` that JSON, SQLite and every encoder can carry.
+    """Copy `value` into a form that JSON, SQLite and every encoder accept.
 
     Lone surrogates become U+FFFD, non-finite numbers None, integers beyond 64 bits floats, keys text, dates ISO text.
 
     Raises:
-        BadEntry: nested deeper than 64 levels, or of a type that JSON does not know.
+        BadEntry: if it is nested deeper than 64 levels, or contains a type unknown to JSON.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -226,8 +226,8 @@ def clean(value: Any, depth: int = 0) -> Any:
         return int(value) if -(2**63) <= value < 2**63 else clean(_as_float(value))
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
-    if depth >= MAX_DEPTH:
-        raise BadEntry(f"expected at most {MAX_DEPTH} levels of nesting, found more: flatten the entry")
+    if depth >= MAX_JSON_DEPTH:
+        raise BadEntry(f"expected at most {MAX_JSON_DEPTH} levels of nesting, found more: flatten the entry")
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
@@ -247,7 +247,7 @@ def _as_float(value: int) -> float:
 
 
 def canonical_json(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces: equal values give equal bytes, whatever their key order.
+    """Encode as UTF-8 JSON with sorted keys and no spaces, so that equal values give equal bytes.
 
     Raises:
         BadEntry: if the value cannot be JSON.
@@ -259,7 +259,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def digest(tag: str, value: Any) -> str:
-    """32 hex digits of BLAKE2b over `tag` and the canonical JSON of `value`; the tag keeps kinds of things apart."""
+    """Hash `tag` and the canonical JSON of `value`: BLAKE2b, 32 hex digits. The tag separates kinds of values."""
     hashed = hashlib.blake2b(digest_size=16, person=b"toolscout")
     hashed.update(canonical_json([tag, value]))
     return hashed.hexdigest()
@@ -268,11 +268,11 @@ def digest(tag: str, value: Any) -> str:
 # --- the text form ----------------------------------------------------------------------------------------------------
 
 STYLES: Final = ("name", "description", "parameters", "parameter_descriptions", "path", "short", "full", "raw")
-MAX_TEXT: Final = 20_000
+MAX_RENDERED_CHARS: Final = 20_000
 
 
 def parameter_names(schema: Any, depth: int = 3) -> Iterator[str]:
-    """Names of the properties of a JSON Schema, outer before inner, at most `depth` levels down."""
+    """Yield the property names of a JSON Schema, outer before inner, at most `depth` levels deep."""
     if depth == 0 or not isinstance(schema, Mapping):
         return
     properties = schema.get("properties")
@@ -290,14 +290,14 @@ def parameter_names(schema: Any, depth: int = 3) -> Iterator[str]:
 
 
 def render(tool: Tool, style: str = "full") -> str:
-    """The text of a tool. Every text that is embedded, indexed or trained on comes from here.
+    """Render the text of a tool. Every text that is embedded, indexed or trained on comes from here.
 
-    Styles: `name`, `description`, `parameters` (their names), `parameter_descriptions`, `path` give one field; `short`
-    is path, name, description and parameter names in one line; `full` adds the parameters' descriptions; `raw` is the
-    source's own wording (title and text of a dataset entry), for comparison with published figures.
+    Styles: `name`, `description`, `parameters` (their names), `parameter_descriptions` and `path` give one field.
+    `short` is path, name, description and parameter names in one line. `full` adds the parameters' descriptions. `raw`
+    is the source's own wording (title and text of a dataset entry), for comparison with published figures.
 
     Raises:
-        ValueError: for a style that does not exist.
+        ValueError: for an unknown style.
     """
     if style == "name":
         text = tool.name
@@ -316,7 +316,7 @@ def render(tool: Tool, style: str = "full") -> str:
         text = f"{title} {tool.meta.get('text', tool.description)}".strip()
     else:
         raise ValueError(f"expected a style of {', '.join(STYLES)}, found {style!r}")
-    return text[:MAX_TEXT]
+    return text[:MAX_RENDERED_CHARS]
 
 
 def _sentence(tool: Tool, *, with_descriptions: bool) -> str:
@@ -330,11 +330,11 @@ def _sentence(tool: Tool, *, with_descriptions: bool) -> str:
 
 
 def _parameter_descriptions(tool: Tool) -> dict[str, str]:
-    """Outermost parameter → its description, where it has one."""
+    """Collect the descriptions of the outermost parameters, by name."""
     properties = (tool.parameters or {}).get("properties")
-    found = {}
+    descriptions = {}
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
         text = schema.get("description") if isinstance(schema, Mapping) else None
         if isinstance(text, str) and text:
-            found[name] = text
-    return found
+            descriptions[name] = text
+    return descriptions

@@ -62,7 +62,7 @@ def test_names_fit_every_api_and_lead_back_to_their_tool(scout: Scout) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) and name != SEARCH for name, _ in named)
     assert all(box.tool(name) == tool for name, tool in named)
     scout.remove(["a"])
-    with pytest.raises(NotFound, match="search first"):
+    with pytest.raises(NotFound, match="Search first"):
         box.tool("nothing")
     assert {tool.source for _, tool in box.tools()} == {"b"}
     assert wire_name("!", "!", ()) == wire_name("!", "!", ()) != ""
@@ -101,7 +101,7 @@ def test_what_the_caller_may_not_discover_is_neither_listed_nor_found_nor_called
 def test_a_call_reaches_the_journal_with_the_search_that_showed_it(toy: Scout) -> None:
     box = Toolbox(toy, caller="agent")
     name, tool = box.search("weather forecast")[0]
-    box.called(name, ok=True, ms=3)
+    box.record_call(name, ok=True, ms=3)
     asked, called = toy.journal.read()
     assert (called["tool"], called["search_id"], called["rank"]) == (tool.id, asked["search_id"], 1)
     assert asked["caller"] == called["caller"] == "agent"
@@ -111,7 +111,7 @@ def test_a_call_after_a_search_that_has_all_the_events_it_may_have_is_journaled_
     box = Toolbox(toy, caller="agent")
     name, tool = box.search("weather forecast")[0]
     for _ in range(200):
-        box.called(name, ok=True)
+        box.record_call(name, ok=True)
     calls = list(toy.journal.read(event="call"))
     assert [each["tool"] for each in calls] == [tool.id] * 200
     assert [each["search_id"] is None for each in calls] == [False] * 199 + [True]
@@ -139,7 +139,7 @@ def test_openai_loads_definitions_and_takes_odd_arguments(toy: Scout) -> None:
     assert loaded and all(each["defer_loading"] and each["parameters"]["type"] == "object" for each in loaded)
     for odd in ("{", "[]", {}, None, {"query": 3}):
         assert responses_api.output(box, SimpleNamespace(call_id="c", arguments=odd))["tools"] == []
-    flat, nested = (responses_api.filtered(box, "weather", nested=way) for way in (False, True))
+    flat, nested = (responses_api.select_tools(box, "weather", nested=way) for way in (False, True))
     assert [each["name"] for each in flat] == [each["function"]["name"] for each in nested]
 
 

@@ -98,12 +98,12 @@ def test_another_model_has_another_fingerprint(endpoint: Endpoint) -> None:
 )
 def test_an_answer_of_another_shape_is_one_sentence(endpoint: Endpoint, reply: tuple[int, Any]) -> None:
     endpoint.reply = reply
-    with pytest.raises(UserError, match="expected embeddings of the model 'small', found"):
+    with pytest.raises(UserError, match="did not return embeddings of the model 'small': "):
         load(f"{endpoint.address}#small", Settings())
 
 
 def test_an_endpoint_that_is_not_there_and_an_address_without_model_are_said() -> None:
-    with pytest.raises(UserError, match="expected embeddings of the model"):
+    with pytest.raises(UserError, match="did not return embeddings of the model"):
         load("http://127.0.0.1:9/v1/embeddings#small", Settings())
     with pytest.raises(ConfigError, match="found no model"):
         load("http://127.0.0.1:9/v1/embeddings", Settings())

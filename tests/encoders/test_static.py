@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from toolscout.config import Settings
 from toolscout.encoders import load, split_identifiers
-from toolscout.encoders.static import BUNDLED, MAX_PIECES, StaticEncoder, WordPieces
+from toolscout.encoders.static import MAX_PIECES, STATIC_ENCODER_FOLDER, StaticEncoder, WordPieces
 from toolscout.errors import StoreError
 
 
@@ -92,29 +92,29 @@ def test_identifiers_are_split_and_plain_text_stays() -> None:
 
 
 def test_the_manifest_says_where_the_vectors_come_from_and_the_files_stay_small(encoder: StaticEncoder) -> None:
-    manifest = json.loads((BUNDLED / "manifest.json").read_text())
+    manifest = json.loads((STATIC_ENCODER_FOLDER / "manifest.json").read_text())
     assert manifest["fingerprint"] == encoder.fingerprint == load("static", Settings()).fingerprint
     assert set(manifest["corpora"].values()) <= {"MIT", "Apache-2.0"}
-    assert "Apache-2.0" in (BUNDLED / "README.md").read_text()
-    assert sum(file.stat().st_size for file in BUNDLED.iterdir()) < 12_000_000
+    assert "Apache-2.0" in (STATIC_ENCODER_FOLDER / "README.md").read_text()
+    assert sum(file.stat().st_size for file in STATIC_ENCODER_FOLDER.iterdir()) < 12_000_000
 
 
 def test_a_damaged_or_foreign_folder_is_refused(tmp_path: Path) -> None:
     def broken(name: str) -> Path:
-        return Path(shutil.copytree(BUNDLED, tmp_path / name))
+        return Path(shutil.copytree(STATIC_ENCODER_FOLDER, tmp_path / name))
 
     nothing = tmp_path / "nothing"
     cut = broken("cut")
-    (cut / "vectors.safetensors").write_bytes((BUNDLED / "vectors.safetensors").read_bytes()[:1000])
+    (cut / "vectors.safetensors").write_bytes((STATIC_ENCODER_FOLDER / "vectors.safetensors").read_bytes()[:1000])
     pieces = broken("pieces")
     (pieces / "pieces.txt").write_text("one\ntwo")
     foreign = broken("foreign")
     (foreign / "manifest.json").write_text("{}")
     wide = broken("wide")
-    tensors = load_file(BUNDLED / "vectors.safetensors")
+    tensors = load_file(STATIC_ENCODER_FOLDER / "vectors.safetensors")
     save_file({**tensors, "rows": tensors["rows"].astype(np.int16)}, wide / "vectors.safetensors")
     for folder in (nothing, cut, pieces, foreign, wide):
-        with pytest.raises(StoreError, match="expected a static encoder"):
+        with pytest.raises(StoreError, match=r"static encoder in .* is damaged"):
             StaticEncoder(folder)
 
 

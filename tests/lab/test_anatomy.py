@@ -13,13 +13,14 @@ import lessons
 from tests_cli import run as cli
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.lab.anatomy import slug
-from toolscout.dataset import Dataset, read_run
+from toolscout.dataset import Dataset
 from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import box, cost, failures, fitted, geometry, stage_costs
 from toolscout.lab.bench import Job, run
 from toolscout.lab.report import report
+from toolscout.lab.run_files import read_run
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import HashEncoder
@@ -220,7 +221,7 @@ def test_the_command_writes_figures_and_pictures(root: Path, tmp_path: Path) -> 
         f"neighbours-static.anatomy.{name}.png" for name in ("cosines", "tsne", "stages")
     }
     absent = cli("anatomy", "slang", "--data", str(root), "--out", str(out), "--recipe", "neighbours")
-    assert absent.exit_code == 1 and "expected a fitted model, found none" in absent.stderr
+    assert absent.exit_code == 1 and "needs a fitted model" in absent.stderr
 
 
 def test_the_command_needs_no_recipe_and_names_files_by_the_encoder(root: Path, tmp_path: Path) -> None:

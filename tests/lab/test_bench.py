@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 
 from tests_cli import run as cli
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
-from toolscout.dataset import Dataset, in_dev, read_run
-from toolscout.encoders.pair_cache import kept
+from toolscout.dataset import Dataset, in_dev
+from toolscout.encoders.pair_cache import cache_pairs
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
-from toolscout.methods import Parts, zero_shot
+from toolscout.lab.run_files import read_run
+from toolscout.methods import zero_shot
 from toolscout.methods.crossencoder import Blend, Judge, Judging
 from toolscout.recipes import registry
-from toolscout.recipes.fit import lesson
+from toolscout.recipes.fit import make_lesson
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer
+from toolscout.workspace import Workspace
 
 TOOLS = {
     "weather/forecast": "Will it rain: the weather forecast of a city",
@@ -281,7 +284,7 @@ def test_what_only_dev_needs_is_not_seen_by_training(root: Path) -> None:
     tools = read_tools(dataset.folder, "d").tools
     table = groups(dataset, "test", tools, "query:3")
     for fold in dataset.folds("query:3"):
-        learned = lesson(dataset, tools, {}, fold.train)
+        learned = make_lesson(dataset, tools, {}, fold.train)
         assert dev & set(fold.train) == set(learned.dev)
         known = {tool for gold in learned.train.values() for tool in gold}
         for query in fold.test:
@@ -300,11 +303,12 @@ def test_pairs_are_read_once_for_all_runs_but_anew_for_latency(root: Path, monke
             asked.extend([query] * len(texts))
             return np.array([float(len(text)) for text in texts])
 
-    def make(parts: Parts, settings: Any) -> Stage:
-        judge = Judge(kept(Reader(), parts.readings), parts.catalogue.tools(), Blend())
-        return zero_shot.bm25(parts, {}) >> Judging(judge, 5)
+    class Reads(zero_shot.Bm25):
+        def build(self, workspace: Workspace, catalogue: Catalogue, options: zero_shot.Bm25Options) -> Stage:
+            judge = Judge(cache_pairs(Reader(), workspace.pairs), catalogue.tools(), Blend())
+            return super().build(workspace, catalogue, options) >> Judging(judge, 5)
 
-    monkeypatch.setitem(registry.RECIPES, "reads", registry.Recipe("reads", "Reads pairs.", make))
+    monkeypatch.setitem(registry.RECIPES, "reads", registry.Recipe("reads", "Reads pairs.", Reads(), encodes=False))
     settings = Settings(home=root.parent / "home")
     first = run(job(root, recipe="reads", label="one", settings=settings)).result
     pairs = len(asked) // 3  # of the four queries: scored once, warmed up with, and timed

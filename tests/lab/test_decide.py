@@ -7,13 +7,13 @@ import pytest
 
 from toolscout import metrics
 from toolscout.abstain.decision import Decision, columns
-from toolscout.abstain.fit import Asked, fitted
+from toolscout.abstain.fit import QueryGroup, fit_decision
 from toolscout.errors import UserError
 
 NAMES = ("words.top", "static.top", "size")
 
 
-def asked(seed: int, n: int = 300, groups: tuple[str, ...] = ("a", "b", "c")) -> list[Asked]:
+def asked(seed: int, n: int = 300, groups: tuple[str, ...] = ("a", "b", "c")) -> list[QueryGroup]:
     """Requests that need a tool point one way, chat the other; scores are high where a tool fits."""
     rng, found = np.random.default_rng(seed), []
     for number, group in enumerate(groups):
@@ -23,18 +23,20 @@ def asked(seed: int, n: int = 300, groups: tuple[str, ...] = ("a", "b", "c")) ->
             vectors[:, 1 + number] += 2.0 * needs  # what only this group has
             rows = rng.normal(size=(n, 3)) + 2.0 * bool(fits)
             rows[:, 2] = number
-            found.append(Asked(group, rows, {"static": vectors}, needs, fits))
+            found.append(QueryGroup(group, rows, {"static": vectors}, needs, fits))
     return found
 
 
 @pytest.fixture(scope="module")
 def decision() -> Decision:
-    return fitted(NAMES, asked(0), asked(1), {"static": "x"}, {"sets": "synthetic"})
+    return fit_decision(NAMES, asked(0), asked(1), {"static": "x"}, {"sets": "synthetic"})
 
 
-def judged(decision: Decision, some: list[Asked], needs: bool, fits: bool | None) -> tuple[np.ndarray, np.ndarray]:
+def estimate(
+    decision: Decision, some: list[QueryGroup], needs: bool, fits: bool | None
+) -> tuple[np.ndarray, np.ndarray]:
     [both] = [
-        decision.judged(columns(NAMES, each.rows, each.vectors, decision.wishes))
+        decision.estimate(columns(NAMES, each.rows, each.vectors, decision.wishes))
         for each in some
         if (each.needs, each.fits) == (needs, fits)
     ]
@@ -43,7 +45,7 @@ def judged(decision: Decision, some: list[Asked], needs: bool, fits: bool | None
 
 def test_need_and_fit_are_told_apart_in_a_domain_that_was_not_seen(decision: Decision) -> None:
     new = asked(2, 1_000, ("unseen",))
-    right, none, chat = (judged(decision, new, *which) for which in ((True, True), (True, False), (False, None)))
+    right, none, chat = (estimate(decision, new, *which) for which in ((True, True), (True, False), (False, None)))
     labels = np.repeat([1, 0], 1_000)
     assert metrics.detection(labels, np.concatenate([right[0], chat[0]]))["detect_auroc"] > 0.95
     fit = metrics.detection(labels, np.concatenate([right[1], none[1]]))
@@ -51,9 +53,9 @@ def test_need_and_fit_are_told_apart_in_a_domain_that_was_not_seen(decision: Dec
 
 
 def test_probabilities_are_calibrated_and_the_budget_holds_on_new_requests() -> None:
-    decision, new = fitted(NAMES, asked(0), asked(1, 2_000), {"static": "x"}, {}), asked(3, 2_000)
+    decision, new = fit_decision(NAMES, asked(0), asked(1, 2_000), {"static": "x"}, {}), asked(3, 2_000)
     tables = [columns(NAMES, each.rows, each.vectors, decision.wishes) for each in new]
-    needs, fits = (np.concatenate(each) for each in zip(*map(decision.judged, tables), strict=True))
+    needs, fits = (np.concatenate(each) for each in zip(*map(decision.estimate, tables), strict=True))
     kinds = np.repeat([1 if each.needs else 0 for each in new], 2_000)
     right = np.repeat([bool(each.needs and each.fits) for each in new], 2_000)
     chosen = right | (kinds == 0)
@@ -64,12 +66,12 @@ def test_probabilities_are_calibrated_and_the_budget_holds_on_new_requests() -> 
 
 
 def test_without_vectors_only_the_scores_count() -> None:
-    decision = fitted(NAMES, asked(0), asked(1), {"static": "x"}, {}, wishes=False)
+    decision = fit_decision(NAMES, asked(0), asked(1), {"static": "x"}, {}, wishes=False)
     assert decision.wishes == {} and decision.need.columns == NAMES
 
 
 def test_the_same_requests_give_the_same_numbers(decision: Decision) -> None:
-    assert fitted(NAMES, asked(0), asked(1), {"static": "x"}, {"sets": "synthetic"}) == decision
+    assert fit_decision(NAMES, asked(0), asked(1), {"static": "x"}, {"sets": "synthetic"}) == decision
 
 
 @pytest.mark.parametrize("which", ["one group", "no chat", "none that no tool fits"])
@@ -82,4 +84,4 @@ def test_what_cannot_teach_is_refused(which: str) -> None:
     else:
         some = [each for each in some if each.fits is not False]
     with pytest.raises(UserError, match="expected queries of two domains"):
-        fitted(NAMES, some, asked(1, 20), {"static": "x"}, {})
+        fit_decision(NAMES, some, asked(1, 20), {"static": "x"}, {})

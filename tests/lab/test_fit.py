@@ -12,18 +12,22 @@ import pytest
 import lessons
 from tests_cli import run as cli
 from toolscout.abstain import decision
+from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import CheckpointError, ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, load_dataset, run
-from toolscout.methods import BASE, Fitting
+from toolscout.methods import Artifacts
+from toolscout.methods.neighbours import Neighbours
 from toolscout.models import model_store
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, asked, fit, lesson, on_shelf, prepared
+from toolscout.recipes.fit import FitJob, Lesson, fit, make_lesson, on_shelf, resolve_with_base
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Floors
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search
+from toolscout.workspace import BASE_FOLDER as BASE
+from toolscout.workspace import Workspace
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 def learned(root: Path) -> Lesson:
     dataset = load_dataset("slang", root)
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
 
 
 def job(root: Path, **fields: object) -> Job:
@@ -54,7 +58,7 @@ def leak(root: Path, *pairs: tuple[str, str]) -> None:
 
 def test_a_fit_sees_train_and_dev_with_whole_ids_and_nothing_of_test(root: Path) -> None:
     found = learned(root)
-    test = found.dataset.split("test")
+    test = load_dataset("slang", root).split("test")
     assert len(found.train) == 2 * len(test) and len(found.dev) == len(test) and not found.dropped
     assert not set(test) & {*found.train, *found.dev}
     ids = [tool.id for tool in found.tools]
@@ -73,7 +77,7 @@ def test_training_queries_that_repeat_a_test_query_are_dropped_and_counted(root:
 
 def test_every_setting_is_said_with_its_origin(root: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    fit(prepared("neighbours", learned(root), tmp_path / "m", changes={"k": 20}, say=said.append))
+    fit(lessons.plan("neighbours", learned(root), tmp_path / "m", changes={"k": 20}, say=said.append))
     assert "k = 20 (argument)" in said and "focus = chosen on dev (default)" in said
     assert "46 queries of slang to train on, 23 to choose on, 0 left out" in said[0]
     assert said[1] == "encoder = static, seed = 0"
@@ -87,13 +91,13 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
         assert model is not None and model.manifest.data.refit == (model.manifest.settings["refit"].value is True)
         return float(model.arrays["uses"].sum())
 
-    def below(**changes: object) -> Fitting:
+    def below(**changes: object) -> FitJob:
         more = {"base": recipe, **{f"base.{name}": value for name, value in changes.items()}}
-        return prepared("feedback-prf", taught, tmp_path / "m", changes=more, settings=settings, say=said.append)
+        return lessons.plan("feedback-prf", taught, tmp_path / "m", changes=more, settings=settings, say=said.append)
 
     train, both = (sum(map(len, {**taught.train, **dev}.values())) for dev in ({}, taught.dev))
-    assert uses(fit(prepared(recipe, taught, tmp_path / "alone"))) == both
-    assert uses(fit(prepared(recipe, taught, tmp_path / "told", changes={"refit": False}))) == train
+    assert uses(fit(lessons.plan(recipe, taught, tmp_path / "alone"))) == both
+    assert uses(fit(lessons.plan(recipe, taught, tmp_path / "told", changes={"refit": False}))) == train
     base = below().base
     assert base is not None and uses(base.model) == train and "refit = False (base)" in said
     assert not any("trusts it more" in line for line in said)
@@ -106,18 +110,18 @@ def test_a_model_that_was_not_fitted_on_dev_answers_it_as_its_figures_say(
     root: Path, tmp_path: Path, recipe: str
 ) -> None:
     taught = learned(root)
-    job = prepared(recipe, taught, tmp_path / "m", changes={"refit": False})
+    job = lessons.plan(recipe, taught, tmp_path / "m", changes={"refit": False})
     model = fit(job)
-    stage = registry.build(recipe, registry.Parts(registry.Catalogue.of(taught.tools), model=model.folder))
-    found = stage([Search(query=taught.dataset.queries[query], k=20) for query in taught.dev])
-    figures = job.judge({query: search.ids for query, search in zip(taught.dev, found, strict=True)})
+    stage = registry.build(recipe, Catalogue.of(taught.tools), model=model.folder)
+    found = stage([Search(query=taught.texts[query], k=20) for query in taught.dev])
+    figures = taught.evaluate({query: search.ids for query, search in zip(taught.dev, found, strict=True)}).means()
     assert figures == pytest.approx(model.manifest.metrics, abs=1e-9)
 
 
 def test_a_classifier_that_stays_with_train_is_the_one_of_its_best_epoch(root: Path, tmp_path: Path) -> None:
-    chosen = fit(prepared("mlc-light", learned(root), tmp_path / "chosen", changes={"refit": False}))
+    chosen = fit(lessons.plan("mlc-light", learned(root), tmp_path / "chosen", changes={"refit": False}))
     epochs = chosen.manifest.settings["epochs"].value
-    told = fit(prepared("mlc-light", learned(root), tmp_path / "told", changes={"refit": False, "epochs": epochs}))
+    told = fit(lessons.plan("mlc-light", learned(root), tmp_path / "told", changes={"refit": False, "epochs": epochs}))
     assert all(np.array_equal(told.arrays[name], array) for name, array in chosen.arrays.items())
 
 
@@ -136,33 +140,32 @@ def test_what_cannot_be_gone_on_from_is_refused_before_it_is_fitted(
 ) -> None:
     home = tmp_path / "home"
     with pytest.raises(ConfigError, match=f"--set base: expected {expected}.*, found {base}"):
-        prepared(recipe, learned(root), tmp_path / "m", changes={"base": base}, settings=Settings(home=home))
+        lessons.plan(recipe, learned(root), tmp_path / "m", changes={"base": base}, settings=Settings(home=home))
     assert not (home / "bench-models").exists()
 
 
 def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="recipe neighbours: expected settings that it knows.*colour"):
-        prepared("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})
-    with pytest.raises(ConfigError, match="expected a recipe that is fitted, found one that is not"):
-        prepared("bm25", learned(root), tmp_path / "m")
+    with pytest.raises(ConfigError, match="recipe neighbours: a setting is not valid.*colour"):
+        lessons.plan("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})
+    with pytest.raises(ConfigError, match="recipe bm25: there is nothing to fit"):
+        lessons.plan("bm25", learned(root), tmp_path / "m")
     with pytest.raises(ConfigError, match="expected a recipe that judges whether a tool is needed"):
-        prepared("neighbours", learned(root), tmp_path / "m", no_tool=NoTool([], [], []))
+        lessons.plan("neighbours", learned(root), tmp_path / "m", no_tool=NoTool([], [], []))
 
 
 def test_settings_after_the_fit_are_refused(root: Path, tmp_path: Path) -> None:
-    model = fit(prepared("neighbours", learned(root), tmp_path / "m"))
-    parts = registry.Parts(registry.Catalogue.of(learned(root).tools), model=model.folder)
-    with pytest.raises(ConfigError, match="expected settings when it is fitted, found k afterwards"):
-        registry.build("neighbours", parts, {"k": 3})
+    model = fit(lessons.plan("neighbours", learned(root), tmp_path / "m"))
+    with pytest.raises(ConfigError, match=r"settings \(k\) are fixed when it is fitted"):
+        registry.build("neighbours", Catalogue.of(learned(root).tools), model=model.folder, settings={"k": 3})
 
 
 def test_a_finished_fit_is_kept_on_resume_and_done_again_for_other_settings(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "m"
-    first = fit(prepared("neighbours", learned(root), out)).manifest
+    first = fit(lessons.plan("neighbours", learned(root), out)).manifest
     said: list[str] = []
-    assert fit(prepared("neighbours", learned(root), out, resume=True, say=said.append)).manifest == first
+    assert fit(lessons.plan("neighbours", learned(root), out, resume=True, say=said.append)).manifest == first
     assert any("it is finished" in line for line in said)
-    other = fit(prepared("neighbours", learned(root), out, resume=True, changes={"k": 20})).manifest
+    other = fit(lessons.plan("neighbours", learned(root), out, resume=True, changes={"k": 20})).manifest
     assert other.job != first.job and other.settings["k"].value == 20
 
 
@@ -170,11 +173,11 @@ def test_a_folder_of_something_else_is_not_overwritten(root: Path, tmp_path: Pat
     out = tmp_path / "m"
     out.mkdir()
     (out / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="expected a free folder or a model, found other files"):
-        fit(prepared("neighbours", learned(root), out))
-    fit(prepared("neighbours", learned(root), tmp_path / "n"))
-    with pytest.raises(ConfigError, match="expected a free folder or a model of tool2vec, found one of neighbours"):
-        fit(prepared("tool2vec", learned(root), tmp_path / "n"))
+    with pytest.raises(ConfigError, match="the folder holds other files"):
+        fit(lessons.plan("neighbours", learned(root), out))
+    fit(lessons.plan("neighbours", learned(root), tmp_path / "n"))
+    with pytest.raises(ConfigError, match="holds a model of neighbours, not of tool2vec"):
+        fit(lessons.plan("tool2vec", learned(root), tmp_path / "n"))
     assert (out / "thesis.txt").read_text() == "precious"
 
 
@@ -187,10 +190,10 @@ def flip(file: Path) -> None:
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_damaged_model_is_fitted_again(root: Path, tmp_path: Path, resume: bool) -> None:
     out = tmp_path / "m"
-    before = fit(prepared("neighbours", learned(root), out)).manifest
+    before = fit(lessons.plan("neighbours", learned(root), out)).manifest
     flip(out / model_store.ARRAYS)
     said: list[str] = []
-    after = fit(prepared("neighbours", learned(root), out, resume=resume, say=said.append)).manifest
+    after = fit(lessons.plan("neighbours", learned(root), out, resume=resume, say=said.append)).manifest
     assert after.files == before.files and model_store.load(out).manifest == after
     assert not resume or any(str(out) in line and "expected digest" in line for line in said)
 
@@ -211,20 +214,24 @@ def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path,
     def bases() -> list[Path]:
         return sorted((tmp_path / "home" / "bench-models").iterdir())
 
-    fit(prepared("feedback-prf", learned(root), tmp_path / "one", changes={"base": "neighbours"}, settings=settings))
+    fit(
+        lessons.plan("feedback-prf", learned(root), tmp_path / "one", changes={"base": "neighbours"}, settings=settings)
+    )
     [shelved] = bases()
     harm(shelved / file)
-    fit(prepared("feedback-prf", learned(root), tmp_path / "two", changes={"base": "neighbours"}, settings=settings))
+    fit(
+        lessons.plan("feedback-prf", learned(root), tmp_path / "two", changes={"base": "neighbours"}, settings=settings)
+    )
     assert bases() == [shelved] and model_store.load(shelved).manifest.recipe == "neighbours"
 
 
 @pytest.mark.parametrize("harm", [flip, cut, empty])
 def test_where_the_manifest_is_damaged_nobody_knows_whose_model_it_was(root: Path, tmp_path: Path, harm: Any) -> None:
-    fit(prepared("tool2vec", learned(root), tmp_path / "m"))
+    fit(lessons.plan("tool2vec", learned(root), tmp_path / "m"))
     harm(tmp_path / "m" / model_store.MANIFEST)
     before = (tmp_path / "m" / model_store.ARRAYS).read_bytes()
-    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model: choose another folder"):
-        fit(prepared("neighbours", learned(root), tmp_path / "m"))
+    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model. Choose another folder"):
+        fit(lessons.plan("neighbours", learned(root), tmp_path / "m"))
     assert (tmp_path / "m" / model_store.ARRAYS).read_bytes() == before
 
 
@@ -232,20 +239,19 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[bool] = []
-    plain = registry.RECIPES["neighbours"].fit
-    assert plain is not None
+    plain = Neighbours.fit
 
-    def stale(task: Fitting) -> None:
-        tried.append((task.work / "checkpoint").exists())
+    def stale(self: Neighbours, workspace: Workspace, *rest: Any) -> Artifacts:
+        tried.append((workspace.work / "checkpoint").exists())
         if tried[-1]:
             raise CheckpointError("of another training")
-        plain(task)
+        return plain(self, workspace, *rest)
 
-    monkeypatch.setitem(registry.RECIPES, "neighbours", dataclasses.replace(registry.RECIPES["neighbours"], fit=stale))
+    monkeypatch.setattr(Neighbours, "fit", stale)
     settings = Settings(home=tmp_path / "home")
     for task, fits in (
-        (on_shelf(prepared("neighbours", learned(root), tmp_path, settings=settings, resume=True)), True),
-        (prepared("neighbours", learned(root), tmp_path / "m", settings=settings, resume=True), False),
+        (on_shelf(lessons.plan("neighbours", learned(root), tmp_path, settings=settings, resume=True)), True),
+        (lessons.plan("neighbours", learned(root), tmp_path / "m", settings=settings, resume=True), False),
     ):
         task.work.mkdir(parents=True)
         (task.work / "checkpoint").write_text("old")
@@ -260,18 +266,18 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
 def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
-    with pytest.raises(ConfigError, match="or a model, found a manifest.json that is damaged, or of no model"):
-        fit(prepared("neighbours", learned(root), tmp_path / "app"))
+    with pytest.raises(ConfigError, match="holds a manifest.json that is damaged, or of no model"):
+        fit(lessons.plan("neighbours", learned(root), tmp_path / "app"))
     assert (tmp_path / "app" / "manifest.json").read_text() == '{"name": "an app"}'
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(ConfigError, match="file: expected a folder for the model, found a file"):
-        fit(prepared("neighbours", learned(root), tmp_path / "file"))
+    with pytest.raises(ConfigError, match="file: this is a file, and a model is a folder"):
+        fit(lessons.plan("neighbours", learned(root), tmp_path / "file"))
 
 
 def test_models_of_other_rules_are_others(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = prepared("neighbours", learned(root), tmp_path / "m").identity
+    before = lessons.plan("neighbours", learned(root), tmp_path / "m").identity
     monkeypatch.setitem(registry.RECIPES, "neighbours", dataclasses.replace(registry.RECIPES["neighbours"], revision=2))
-    assert prepared("neighbours", learned(root), tmp_path / "m").identity != before
+    assert lessons.plan("neighbours", learned(root), tmp_path / "m").identity != before
 
 
 @pytest.mark.parametrize(
@@ -303,19 +309,18 @@ def test_settings_out_of_bounds_are_refused(recipe: str, setting: str, value: fl
 def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
 
-    def interrupted(task: Fitting) -> None:
-        found.append((task.work / "step").exists())
-        (task.work / "step").write_text("1")
+    def interrupted(self: Neighbours, workspace: Workspace, *rest: Any) -> Artifacts:
+        found.append((workspace.work / "step").exists())
+        (workspace.work / "step").write_text("1")
         raise KeyboardInterrupt
 
-    row = dataclasses.replace(registry.RECIPES["neighbours"], fit=interrupted)
-    monkeypatch.setitem(registry.RECIPES, "neighbours", row)
+    monkeypatch.setattr(Neighbours, "fit", interrupted)
     for resume in (False, True, False):
         with pytest.raises(KeyboardInterrupt):
-            fit(prepared("neighbours", learned(root), tmp_path / "m", resume=resume))
+            fit(lessons.plan("neighbours", learned(root), tmp_path / "m", resume=resume))
     assert found == [False, True, False]
     monkeypatch.undo()
-    fit(prepared("neighbours", learned(root), tmp_path / "m"))
+    fit(lessons.plan("neighbours", learned(root), tmp_path / "m"))
     assert not (tmp_path / "m.work").exists()
 
 
@@ -325,8 +330,8 @@ def test_a_set_without_training_queries_says_so(root: Path) -> None:
     with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
         learned(root)
     dataset = load_dataset("slang", root)
-    with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 0"):
-        lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
+    with pytest.raises(UserError, match="there are 0 queries to train on and 0 to choose on"):
+        make_lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
 
 
 def test_bench_of_a_set_without_training_queries_says_so_too(root: Path) -> None:
@@ -374,15 +379,18 @@ def test_a_result_from_under_other_defaults_is_measured_again(root: Path) -> Non
 
 
 def test_every_setting_of_a_fit_is_named_and_of_what_it_goes_on_from() -> None:
-    found = asked("toolrefiner-tool2vec", {"candidates": 8, "base.batch": 4})
+    found = resolve_with_base("toolrefiner-tool2vec", {"candidates": 8, "base.batch": 4})
     assert (found["candidates"], found["give_way"], found["blend"]) == (8, True, None)
     assert (found["base"], found["base.batch"], found["base.refit"]) == ("tool2vec-tuned", 4, False)
     assert (
-        asked("tool2vec-tuned", {})["refit"]
-        and asked("toolrefiner", {"base": "neighbours", "base.refit": True})["base.refit"]
+        resolve_with_base("tool2vec-tuned", {})["refit"]
+        and resolve_with_base("toolrefiner", {"base": "neighbours", "base.refit": True})["base.refit"]
     )
-    assert asked("toolrerank", {})["base.base.base"] == "dpr"
-    assert not any(name.startswith("base.") for name in {**asked("colt-no-semantic", {}), **asked("feedback-prf", {})})
+    assert resolve_with_base("toolrerank", {})["base.base.base"] == "dpr"
+    assert not any(
+        name.startswith("base.")
+        for name in {**resolve_with_base("colt-no-semantic", {}), **resolve_with_base("feedback-prf", {})}
+    )
 
 
 def test_folds_fit_anew_for_each_and_score_every_query_once(root: Path) -> None:
@@ -422,7 +430,7 @@ def test_what_training_on_another_dataset_would_leak_is_dropped(root: Path) -> N
     for name in ("train", "dev"):
         (root / "more" / "qrels" / f"{name}.tsv").unlink()
     both = dataclasses.replace(job(root), dataset=load_dataset("more", root), train_on=load_dataset("slang", root))
-    with pytest.raises(UserError, match="expected queries to train on and to choose on, found 0 and 23"):
+    with pytest.raises(UserError, match="there are 0 queries to train on and 23 to choose on"):
         run(both)
 
 
@@ -455,17 +463,19 @@ def test_the_command_trains_and_says_what_came_out(
     here = cli("train", "neighbours", "--data", "slang", "--out", ".")
     assert here.exit_code == 1 and "expected a folder of the model's own, found the one you are in" in here.stderr
     refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
-    assert refused.exit_code == 1 and "found one that is not" in refused.stderr
+    assert refused.exit_code == 1 and "there is nothing to fit" in refused.stderr
     assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1
 
 
 def test_a_model_brings_the_floors_of_its_own_requests(root: Path, tmp_path: Path) -> None:
-    found = fit(prepared("neighbours", learned(root), tmp_path / "model", settings=Settings(home=tmp_path / "home")))
+    found = fit(
+        lessons.plan("neighbours", learned(root), tmp_path / "model", settings=Settings(home=tmp_path / "home"))
+    )
     floors = msgspec.convert(found.manifest.values["floors"], Floors)
     assert floors.need_at(0) == floors.fit_at(0) == 0.0 and floors.need == tuple(sorted(floors.need))
     with Scout(tmp_path / "home") as scout:
         scout.add(root / "slang", name="slang")
-        asked = [*learned(root).dataset.texts("test").values()]
+        asked = [*load_dataset("slang", root).texts("test").values()]
         answers = [scout.search(text, model=found.folder).answer for text in asked]
         assert answers.count("tools") >= 0.95 * len(asked), "what a model has learned is not turned away"
 
@@ -474,18 +484,20 @@ def test_the_floors_of_a_lesson_are_worked_out_once_and_only_for_what_is_saved(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    floors_of = decision.floors_of
+    fit_floors = decision.fit_floors
     monkeypatch.setattr(
-        "toolscout.abstain.decision.floors_of",
-        lambda parts, texts: (asked.append(len(texts)), floors_of(parts, texts))[1],
+        "toolscout.abstain.decision.fit_floors",
+        lambda workspace, catalogue, texts: (asked.append(len(texts)), fit_floors(workspace, catalogue, texts))[1],
     )
     one, settings = learned(root), Settings(home=tmp_path / "home")
-    begun = prepared("feedback-prf", one, tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
+    begun = lessons.plan("feedback-prf", one, tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
     assert asked == [69]  # of the base, which is saved
     outer = fit(begun)
     inner = model_store.load(outer.folder / BASE)
     assert asked == [69] and outer.manifest.values["floors"] == inner.manifest.values["floors"]
-    assert msgspec.convert(outer.manifest.values["floors"], Floors) == one.floors
-    again = prepared("feedback-prf", learned(root), tmp_path / "m", changes={"base": "neighbours"}, settings=settings)
-    fit(dataclasses.replace(again, resume=True))
+    assert msgspec.convert(outer.manifest.values["floors"], Floors) == one.abstention_floors
+    again = lessons.plan(
+        "feedback-prf", learned(root), tmp_path / "m", changes={"base": "neighbours"}, settings=settings
+    )
+    fit(lessons.resumed(again))
     assert asked == [69], "nothing is worked out for models that are there"

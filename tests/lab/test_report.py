@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from toolscout.checks.results import TRAINED, UNTRAINED
-from toolscout.dataset import write_detect
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.report import PUBLISHED, report
+from toolscout.lab.run_files import write_detect
 
 SETS = ("toollens", "bfcl", "openapi/spec")
 LABELS = ("bm25", "dense", "hybrid", "scout")

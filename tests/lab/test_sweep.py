@@ -19,7 +19,7 @@ from toolscout.errors import ConfigError, UserError
 from toolscout.lab import sweep as module
 from toolscout.lab.report import report
 from toolscout.lab.sweep import Sweep, sweep
-from toolscout.recipes.fit import fit, lesson, prepared
+from toolscout.recipes.fit import fit, make_lesson
 from toolscout.sources.folder import read_tools
 
 pytest.importorskip("optuna")
@@ -56,9 +56,9 @@ def test_every_combination_is_fitted_once_and_judged_by_its_figures_on_dev(root:
     assert sorted(fits, key=str) == sorted(((k, b) for k in OVER["kappa"] for b in OVER["beta"]), key=str)
     assert [trial["settings"] for trial in found["trials"]] == job(root).grid
     dataset = job(root).dataset
-    learned = lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    learned = make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
     for trial in found["trials"]:
-        alone = fit(prepared("tool2vec", learned, root.parent / str(trial["settings"]), changes=trial["settings"]))
+        alone = fit(lessons.plan("tool2vec", learned, root.parent / str(trial["settings"]), changes=trial["settings"]))
         assert trial["dev"] == alone.manifest.metrics
         assert trial["seconds"] >= trial["fit_seconds"] > 0
     quality = [trial["dev"]["ndcg@5"] + trial["dev"]["comp@5"] for trial in found["trials"]]
@@ -156,8 +156,8 @@ def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
 
 def test_a_sweep_from_under_other_defaults_is_another(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep(job(root, trials=1))
-    now = module.asked("tool2vec", {})
-    monkeypatch.setattr(module, "asked", lambda name, changes: {**now, "novelty": 0.1})
+    now = module.resolve_with_base("tool2vec", {})
+    monkeypatch.setattr(module, "resolve_with_base", lambda name, changes: {**now, "novelty": 0.1})
     with pytest.raises(UserError, match=r"found those of another: asked .*'novelty': 0\.6.*'novelty': 0\.1"):
         sweep(job(root), resume=True)
 
@@ -188,8 +188,8 @@ def test_a_recipe_that_is_not_fitted_and_encoders_can_be_swept(root: Path) -> No
     ("fields", "message"),
     [
         ({"over": {}}, "--over: expected a setting and its values"),
-        ({"over": {"colour": [1]}}, "recipe tool2vec: expected settings that it knows"),
-        ({"over": {"kappa": [1.0, "much"]}}, "recipe tool2vec: expected settings that it knows"),
+        ({"over": {"colour": [1]}}, "recipe tool2vec: a setting is not valid"),
+        ({"over": {"kappa": [1.0, "much"]}}, "recipe tool2vec: a setting is not valid"),
         ({"over": {"kappa": []}}, "--over kappa: expected values"),
         ({"over": {"kappa": [1, 1]}}, "expected each value once"),
         ({"over": {"encoder": [1]}}, "expected names of encoders"),

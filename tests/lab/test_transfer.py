@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from tests_cli import run as cli
 from tiny import tiny_bert
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.compare import compare
-from toolscout.methods import Fitting
-from toolscout.recipes import registry
+from toolscout.methods import Artifacts
+from toolscout.methods.feedback.prf import FeedbackPrf
 
 OTHERS = {
     "sky/outlook": "Says whether it will rain on a place",
@@ -49,14 +48,13 @@ def root(tmp_path: Path) -> Path:
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the recipes that were fitted, one a fit."""
     done: list[str] = []
-    plain = registry.RECIPES["feedback-prf"]
+    plain = FeedbackPrf.fit
 
-    def counted(job: Fitting) -> None:
-        done.append(job.recipe)
-        assert plain.fit is not None
-        plain.fit(job)
+    def counted(self: FeedbackPrf, *arguments: Any) -> Artifacts:
+        done.append("feedback-prf")
+        return plain(self, *arguments)
 
-    monkeypatch.setitem(registry.RECIPES, "feedback-prf", dataclasses.replace(plain, fit=counted))
+    monkeypatch.setattr(FeedbackPrf, "fit", counted)
     return done
 
 

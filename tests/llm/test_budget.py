@@ -14,7 +14,7 @@ import pytest
 
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, OverBudget
-from toolscout.llm import Budget, Prices, card, estimate, quoted
+from toolscout.llm import Budget, Prices, card, estimate, quote
 from toolscout.llm.budget import Pace, bound
 from toolscout.sources import read
 from toolscout.sources.folder import read_tools
@@ -41,13 +41,13 @@ def test_estimates_of_our_prompts_are_within_a_fifth_of_two_vocabularies(tokens:
 @pytest.mark.parametrize("module", ["json", "statistics", "shutil", "zipfile"])
 def test_estimates_of_real_tools_are_within_a_fifth(module: str, tokens: object) -> None:
     [reading] = read(f"py:{module}", name=None, kind=None, settings=Settings())
-    assert near(quoted("tools", [card(tool) for tool in reading.tools]), tokens)
+    assert near(quote("tools", [card(tool) for tool in reading.tools]), tokens)
 
 
 @pytest.mark.parametrize("name", ["toollens", "metatool", "numpybank", "bfcl", "livemcpbench", "ultratool"])
 def test_estimates_of_benchmark_tools_and_queries_are_within_a_fifth(data: Path, name: str, tokens: object) -> None:
     tools = read_tools(data / name, "d").tools[:100]
-    assert near(quoted("tools", [card(tool) for tool in tools]), tokens)
+    assert near(quote("tools", [card(tool) for tool in tools]), tokens)
     texts = [json.loads(line)["text"] for line in (data / name / "queries.jsonl").read_text().splitlines()[:50]]
     assert near("\n".join(text for text in texts if len(text) < 2_000), tokens)  # one of them holds an image
 
@@ -90,7 +90,7 @@ def test_letters_after_a_mark_are_no_marks() -> None:
 def test_what_is_booked_for_a_text_is_never_below_the_truth(name: str, tokens: Any) -> None:
     text = {**LANGUAGES, **KEYS}[name]
     assert bound(text) >= tokens(text)
-    assert bound(quoted("tools", [text, "Reads a file", text])) >= tokens(quoted("tools", [text, "Reads a file", text]))
+    assert bound(quote("tools", [text, "Reads a file", text])) >= tokens(quote("tools", [text, "Reads a file", text]))
 
 
 def test_nothing_is_no_token() -> None:
@@ -109,7 +109,7 @@ def test_a_call_that_could_overrun_the_budget_is_not_made() -> None:
 
 
 def test_a_budget_in_money_needs_prices_and_stops_too() -> None:
-    with pytest.raises(ConfigError, match="set llm_price_in and llm_price_out"):
+    with pytest.raises(ConfigError, match="Set llm_price_in and llm_price_out"):
         Budget(dollars=1.0)
     budget = Budget(dollars=0.009, prices=Prices(10.0, 40.0))
     budget.settle(budget.book(100, 100), (100, 100))

@@ -4,15 +4,12 @@ import pytest
 
 import lessons
 from tiny import tiny_bert
-from toolscout.dataset import Dataset
-from toolscout.recipes.fit import Lesson, lesson
-from toolscout.sources.folder import read_tools
+from toolscout.recipes.fit import Lesson
 
 
 @pytest.fixture(scope="session")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return lessons.load(lessons.write(tmp_path_factory.mktemp("data")))
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.methods import Parts
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, prepared
+from toolscout.recipes.fit import Lesson, fit
 from toolscout.search.fusion import words_and_meaning
 from toolscout.testing import check_stage
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 
 # the cosines of a random encoder differ by less than the margins on offer
@@ -24,7 +24,7 @@ def test_words_and_a_tuned_encoder_find_what_either_finds_and_new_tools(
     slang: Lesson, bert: str, tmp_path: Path, margin: float
 ) -> None:
     encoder, changes = TransformerEncoder(bert), lessons.QUICK_BASE | {"base.margin": margin}
-    job = prepared(
+    job = lessons.plan(
         "hybrid-dpr", slang, tmp_path / "m", encoder=encoder, changes=changes, settings=Settings(home=tmp_path)
     )
     model = fit(job)
@@ -36,7 +36,7 @@ def test_words_and_a_tuned_encoder_find_what_either_finds_and_new_tools(
         model.manifest.metrics["ndcg@5"] + model.manifest.metrics["comp@5"]
     )
     new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
-    stage = registry.build("hybrid-dpr", Parts(Catalogue.of([*slang.tools, new]), encoder, model=model.folder))
+    stage = registry.build("hybrid-dpr", Catalogue.of([*slang.tools, new]), Workspace(encoder), model=model.folder)
     found = stage([Search(query="translate this"), Search(query="please umbrella")])
     assert "other/translate" in found[0].ids[:2] and "d/weather/forecast" in found[1].ids
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:4]])

@@ -13,11 +13,10 @@ from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
 from toolscout.methods.dpr import FittedEncoder  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.types import Search, Tool, render  # noqa: E402
@@ -29,7 +28,7 @@ QUICK = {"epochs": 20, "batch": 16, "rate": 0.01, "length": 4, "patience": 20, "
 def fitted(slang: Lesson, bert: str, home: Path, name: str = "colt", **changes: Any) -> tuple[Model, list[str]]:
     said: list[str] = []
     below = BASE if changes.get("base", "") is not None and name != "colt-no-semantic" else {}
-    job = prepared(
+    job = lessons.plan(
         name,
         slang,
         home / "out" / name,
@@ -52,7 +51,7 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Catalogue.of(tools), model=model.folder)
 
 
 def test_the_second_stage_learns_and_the_best_epoch_is_kept(slang: Lesson, model: Model) -> None:
@@ -69,7 +68,7 @@ def test_without_the_second_stage_tools_are_what_the_first_says(slang: Lesson, b
     model, said = fitted(slang, bert, home, "colt-no-collaborative")
     assert any("kept" in line and "dpr-inbatch" in line for line in said)  # one first stage for all of them
     first = next((home / "bench-models").glob("dpr-inbatch-*"))
-    plain = registry.build("dpr-inbatch", Parts(Catalogue.of(slang.tools), model=first))
+    plain = registry.build("dpr-inbatch", Catalogue.of(slang.tools), model=first)
     texts = list(slang.dataset.texts("test").values())
     mine = pipeline(model, slang.tools)([Search(query=text) for text in texts])
     assert [each.ids for each in mine] == [each.ids for each in plain([Search(query=text) for text in texts])]
@@ -110,9 +109,9 @@ def test_a_tool_without_usage_keeps_its_text_and_new_ones_are_found_by_theirs(sl
 
 def test_a_base_without_an_encoder_and_settings_of_no_base_are_refused(slang: Lesson, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a recipe that tunes an encoder"):
-        fit(prepared("colt", slang, tmp_path / "m", changes={"base": "bm25"}, settings=Settings(home=tmp_path)))
+        fit(lessons.plan("colt", slang, tmp_path / "m", changes={"base": "bm25"}, settings=Settings(home=tmp_path)))
     plain = {"base": "bm25", "base.tokenizer": "plain"}
-    with pytest.raises(ConfigError, match=r"found base\.tokenizer and base bm25, which is not"):
-        prepared("toolrefiner", slang, tmp_path / "m", changes=plain, settings=Settings(home=tmp_path))
-    with pytest.raises(ConfigError, match=r"expected settings of its own, found base\.k"):
-        prepared("neighbours", slang, tmp_path / "m", changes={"base.k": 3})
+    with pytest.raises(ConfigError, match=r"the base bm25 is not fitted, so base\.tokenizer means nothing"):
+        lessons.plan("toolrefiner", slang, tmp_path / "m", changes=plain, settings=Settings(home=tmp_path))
+    with pytest.raises(ConfigError, match=r"it goes on from no other recipe, so base\.k means nothing"):
+        lessons.plan("neighbours", slang, tmp_path / "m", changes={"base.k": 3})

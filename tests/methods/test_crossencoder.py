@@ -10,33 +10,32 @@ import msgspec
 import numpy as np
 import pytest
 
-import lessons
-
 torch = pytest.importorskip("torch")
 
-from toolscout import Scout
+import lessons  # noqa: E402
+from toolscout import Scout  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
-from toolscout.methods.crossencoder import BLENDS, GRAPHS, Blend, Judging, export  # noqa: E402
+from toolscout.methods.crossencoder import CROSSENCODER_BLEND_GRID, GRAPHS, Blend, Judging, export  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Pipeline, Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training import Plan, train  # noqa: E402
-from toolscout.training.crossencoders import CrossEncoder, Reading  # noqa: E402
+from toolscout.training.crossencoders import CrossEncoder, PairData, PairTask  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace  # noqa: E402
 
 QUICK = {"epochs": 16, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 16, "precision": "float32", "threads": 1}
 
 
 def fitted(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> Model:
-    job = prepared(
+    job = lessons.plan(
         "crossencoder",
         slang,
         home / out,
@@ -58,7 +57,7 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 
 def pipeline(model: Model, tools: Any, bert: str) -> Stage:
-    return registry.build("crossencoder", Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder))
+    return registry.build("crossencoder", Catalogue.of(tools), Workspace(TransformerEncoder(bert)), model=model.folder)
 
 
 def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: str, model: Model) -> None:
@@ -70,7 +69,7 @@ def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: 
     stage = pipeline(model, slang.tools, bert)
     searches = [Search(query=text) for text in slang.dataset.texts("test").values()]
     check_stage(stage, searches[:6])
-    first = registry.build("dense", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert)))
+    first = registry.build("dense", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)))
     for one, other in zip(first(searches[:8]), stage(searches[:8]), strict=True):
         assert set(one.ids[:5]) == set(other.ids[:5]) and one.ids[5:] == other.ids[5:]
         assert all(0.0 < hit.score < 1.0 for hit in other.hits[:5])
@@ -80,7 +79,7 @@ def test_one_that_learned_nothing_leaves_the_order_of_a_good_first_stage(slang: 
     dull = fitted(slang, bert, home, "dull", base="neighbours", rate=1e-9, epochs=1, precise="float32")
     first, alone = dull.manifest.values["first_stage"], dull.manifest.values["logits_alone"]
     assert first["ndcg@5"] > 0.95 > 0.7 > alone["ndcg@5"]
-    assert dull.manifest.settings["blend"].value == BLENDS[-1] and dull.manifest.metrics == first
+    assert dull.manifest.settings["blend"].value == CROSSENCODER_BLEND_GRID[-1] and dull.manifest.metrics == first
 
 
 def test_a_search_needs_no_torch_beyond_its_first_stage(model: Model) -> None:
@@ -106,14 +105,16 @@ def test_a_deadline_leaves_the_rest_as_it_was_and_the_trace_says_so(
     stage = pipeline(model, slang.tools, bert)
     query = "could you clone this paper for me"
     [late] = stage([Search(query=query, deadline=time.monotonic() - 1)])
-    [first] = registry.build("dense", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert)))([Search(query=query)])
+    [first] = registry.build("dense", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)))(
+        [Search(query=query)]
+    )
     assert late.ids == first.ids and [hit.score for hit in late.hits] == [hit.score for hit in first.hits]
     assert late.trace[-1].note == "the deadline left 5 of 5 candidates as they were"
     [calm] = stage([Search(query=query, deadline=time.monotonic() + 600)])
     [free] = stage([Search(query=query)])
     assert calm.hits == free.hits and calm.trace[-1].note == free.trace[-1].note == ""
 
-    monkeypatch.setattr("toolscout.encoders.onnx_pairs._BATCH", 2)
+    monkeypatch.setattr("toolscout.encoders.onnx_pairs.PAIR_BATCH", 2)
     clock = iter([0.0, 0.0, 1.0, 9.5, 20.0])  # the start, then before each batch: two end, a third would be too late
     monkeypatch.setattr("toolscout.encoders.onnx_pairs.time.monotonic", lambda: next(clock))
     [half] = stage.stages[-1].run([msgspec.structs.replace(first, deadline=10.0)])  # type: ignore[attr-defined]
@@ -186,7 +187,7 @@ def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(
 
 
 def test_a_graph_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a cross-encoder"):
+    with pytest.raises(ConfigError, match=r"cross-encoder in .* cannot be loaded"):
         OnnxPairs(tmp_path, 32)
 
 
@@ -216,16 +217,13 @@ def test_a_pair_is_one_text_of_two_kinds(net: CrossEncoder) -> None:
 
 @pytest.mark.parametrize("loss", ["binary", "joint"])
 def test_the_loss_of_a_step_is_the_mean_over_its_queries(net: CrossEncoder, loss: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("toolscout.training.crossencoders.HELD", 24 * 4)  # several groups a step
+    monkeypatch.setattr("toolscout.training.crossencoders.MAX_GRAPH_TOKENS", 24 * 4)  # several groups a step
     queries, tools = ["rain", "mail a file", "hotel"], ["weather", "send", "copy", "book a room", "flight"]
     gold, wrong = [[0], [1, 2], [3]], [[1, 4], [0], [0, 1, 2]]
     places = [[np.array(each) for each in side] for side in (gold, wrong)]
-    task = Reading(
+    task = PairTask(
         net,
-        queries=queries,
-        tools=tools,
-        gold=places[0],
-        wrong=places[1],
+        PairData(queries, tools, gold=places[0], wrong=places[1]),
         negatives=3,
         loss=loss,
         fast=1.0,
@@ -256,12 +254,14 @@ def test_it_learns_which_tool_a_phrase_means(net: CrossEncoder) -> None:
         best = net.logits(net.pairs(asked, tools * len(phrases))).reshape(len(phrases), -1).argmax(axis=1)
         return {"right": float(np.mean(best == [tool for _, tool in phrases]))}
 
-    task = Reading(
+    task = PairTask(
         net,
-        queries=[phrase for phrase, _ in phrases],
-        tools=tools,
-        gold=[np.array([tool]) for _, tool in phrases],
-        wrong=[np.setdiff1d(np.arange(len(tools)), [tool]) for _, tool in phrases],
+        PairData(
+            queries=[phrase for phrase, _ in phrases],
+            tools=tools,
+            gold=[np.array([tool]) for _, tool in phrases],
+            wrong=[np.setdiff1d(np.arange(len(tools)), [tool]) for _, tool in phrases],
+        ),
         negatives=4,
         loss="joint",
         fast=1.0,

@@ -13,15 +13,18 @@ from tiny import tiny_bert
 
 torch = pytest.importorskip("torch")
 
-from toolscout import training
+import lessons  # noqa: E402
+from toolscout import training  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.static import StaticEncoder  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Fitting, Parts, colt, dpr
+from toolscout.methods import dpr  # noqa: E402
+from toolscout.methods.lesson import Lesson  # noqa: E402
 from toolscout.methods.shared import novelty  # noqa: E402
-from toolscout.models.model_store import Data, load  # noqa: E402
+from toolscout.models.model_store import load  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
+from toolscout.recipes.fit import FitJob, fit  # noqa: E402
 from toolscout.testing import check_encoder, check_stage, toy_tools  # noqa: E402
 from toolscout.training.biencoders import InBatch, Lists, Texts  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
@@ -43,34 +46,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert(tmp_path_factory.mktemp("bert") / "tiny")
 
 
-def job(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Fitting:
+def job(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> FitJob:
     queries = {text: {tool: 1.0} for tool, texts in ASKED.items() for text in texts}
     for text, tool in PAIRS.items():
         queries[text][tool] = 1.0
-    options, origins = registry.resolve(recipe, {**QUICK, **changes})
     train = {text: gold for number, (text, gold) in enumerate(queries.items()) if number % 3}
     dev = {text: gold for text, gold in queries.items() if text not in train}
-    return Fitting(
-        recipe=recipe,
-        options=options,
-        origins=origins,
+    lesson = Lesson(
+        name="toy",
         tools=sorted(toy_tools(), key=lambda tool: tool.id),
         texts={text: text for text in queries},
         train=train,
         dev=dev,
-        encoder=str(folder),
-        data=Data(name="toy", fingerprint="1", n_train=len(train), n_dev=len(dev)),
-        out=out,
     )
+    return lessons.plan(recipe, lesson, out, changes={**QUICK, **changes}, encoder=str(folder))
 
 
 def fitted(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Path:
-    dpr.fit(job(folder, out, recipe, **changes))
+    fit(job(folder, out, recipe, **changes))
     return out
 
 
 def build(model: Path, tools: list[Tool] | None = None, recipe: str = "dpr") -> Any:
-    return registry.build(recipe, Parts(Catalogue.of(tools or toy_tools()), model=model))
+    return registry.build(recipe, Catalogue.of(tools or toy_tools()), model=model)
 
 
 @pytest.mark.parametrize("recipe", ["dpr", "dpr-inbatch"])
@@ -140,7 +138,7 @@ def test_an_interrupted_fit_goes_on(
 ) -> None:
     whole = fitted(folder, tmp_path / "whole", **changes)
     steps: list[int] = []
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_INTERVAL_S", -1.0)
     plain = Lists.backward
 
     def dying(self: Lists, rows: Any, random: Any) -> float:
@@ -152,7 +150,7 @@ def test_an_interrupted_fit_goes_on(
     monkeypatch.setattr(Lists, "backward", dying)
     with pytest.raises(KeyboardInterrupt):
         fitted(folder, tmp_path / "again", **changes)
-    dpr.fit(dataclasses.replace(job(folder, tmp_path / "again", **changes), resume=True))
+    fit(lessons.resumed(job(folder, tmp_path / "again", **changes)))
     assert len(steps) == 1 + 12 * 2
     one, other = load(whole).manifest, load(tmp_path / "again").manifest
     assert one.metrics == other.metrics and one.values["history"] == other.values["history"]
@@ -169,22 +167,23 @@ def test_a_checkpoint_serves_no_other_catalogue(folder: Path, tmp_path: Path, mo
         fitted(folder, tmp_path / "model")
     monkeypatch.undo()
     assert Lists.backward is plain and (tmp_path / "model.work" / "checkpoint.safetensors").exists()
-    task = dataclasses.replace(job(folder, tmp_path / "model"), resume=True)
-    less = [tool for tool in task.tools if tool.id != "zh/tianqi"]
-    assert len(less) == len(task.tools) - 1
-    with pytest.raises(ConfigError, match="expected a checkpoint of this training .* train without --resume"):
-        dpr.fit(dataclasses.replace(task, tools=less))
-    dpr.fit(task)
+    task = lessons.resumed(job(folder, tmp_path / "model"))
+    less = [tool for tool in task.lesson.tools if tool.id != "zh/tianqi"]
+    assert len(less) == len(task.lesson.tools) - 1
+    with pytest.raises(ConfigError, match=r"belongs to a training with other data or settings .* without --resume"):
+        fit(dataclasses.replace(task, lesson=dataclasses.replace(task.lesson, tools=less)))
+    fit(task)
 
 
 def test_an_encoder_that_cannot_be_tuned_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected an encoder that can be tuned .* found static"):
-        dpr.fit(dataclasses.replace(job(folder, tmp_path / "model"), encoder=StaticEncoder()))
+        plan = job(folder, tmp_path / "model")
+        fit(dataclasses.replace(plan, workspace=dataclasses.replace(plan.workspace, encoder=StaticEncoder())))
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": 0}, {"batch": 1}, {"schedule": "steep"}, {"lr": 1}])
 def test_a_setting_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="recipe dpr: expected settings that it knows"):
+    with pytest.raises(ConfigError, match="recipe dpr: a setting is not valid"):
         registry.resolve("dpr", wrong)
 
 
@@ -240,7 +239,7 @@ def test_hard_negatives_are_near_and_never_gold(folder: Path) -> None:
     task = Lists(held, sampled=0, hard=2, by_words=lambda: by_words)
     task.begin(0, np.random.default_rng(0))
     assert [found.tolist() for found in task.mined] == [[1, 2], [0], [], [2]]
-    assert task.listed(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
+    assert task.choose_columns(np.array([1, 2]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
     task.begin(1, np.random.default_rng(0))
     cosines = held.tower.vectors(held.queries) @ held.tower.vectors(held.tools).T
     order = [tool for tool in np.argsort(-cosines[1], kind="stable") if tool not in (1, 3, 5)]
@@ -250,7 +249,7 @@ def test_hard_negatives_are_near_and_never_gold(folder: Path) -> None:
 def test_drawn_tools_join_the_list(folder: Path) -> None:
     task = Lists(texts(folder), sampled=200, by_words=lambda: [np.array([], dtype=np.intp)] * 4)
     task.begin(0, np.random.default_rng(0))
-    assert task.listed(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
+    assert task.choose_columns(np.array([0]), np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_dev_is_judged_by_cosines_and_without_dev_there_are_no_figures(folder: Path) -> None:
@@ -268,21 +267,22 @@ NEW = "travel/find_hotel"
 def without_new(folder: Path, out: Path, **changes: Any) -> Any:
     """A fit whose queries never need one of the tools."""
     given = job(folder, out, **changes)
-    train, dev = ({query: gold for query, gold in part.items() if NEW not in gold} for part in (given.train, given.dev))
-    return dataclasses.replace(given, train=train, dev=dev)
+    splits = (given.lesson.train, given.lesson.dev)
+    train, dev = ({query: gold for query, gold in split.items() if NEW not in gold} for split in splits)
+    return dataclasses.replace(given, lesson=dataclasses.replace(given.lesson, train=train, dev=dev))
 
 
 def scores(model: Path, tools: Any, query: str) -> dict[str, float]:
-    [found] = registry.build("dpr", Parts(Catalogue.of(tools), model=model))([Search(query=query, k=10)])
+    [found] = registry.build("dpr", Catalogue.of(tools), model=model)([Search(query=query, k=10)])
     return {hit.id: hit.score for hit in found.hits}
 
 
 def test_a_new_tool_stands_back_by_the_margin_and_the_others_do_not(folder: Path, tmp_path: Path) -> None:
-    dpr.fit(without_new(folder, tmp_path / "none", margin=0.0))
-    dpr.fit(without_new(folder, tmp_path / "some", margin=0.03))
+    fit(without_new(folder, tmp_path / "none", margin=0.0))
+    fit(without_new(folder, tmp_path / "some", margin=0.03))
     plain, back = (scores(tmp_path / name, toy_tools(), "a room in the city") for name in ("none", "some"))
     used = load(tmp_path / "some").arrays["used"]
-    new = {tool.id for tool, known in zip(job(folder, tmp_path).tools, used, strict=True) if not known}
+    new = {tool.id for tool, known in zip(job(folder, tmp_path).lesson.tools, used, strict=True) if not known}
     assert NEW in new
     for tool, score in plain.items():
         assert back[tool] == pytest.approx(score - 0.03 * (tool in new), abs=1e-6)
@@ -290,38 +290,36 @@ def test_a_new_tool_stands_back_by_the_margin_and_the_others_do_not(folder: Path
 
 
 def test_a_catalogue_of_new_tools_alone_is_left_as_it_is(folder: Path, tmp_path: Path) -> None:
-    dpr.fit(without_new(folder, tmp_path / "m", margin=0.05))
+    fit(without_new(folder, tmp_path / "m", margin=0.05))
     others = [
         msgspec.structs.replace(tool, id=tool.id.replace("/", "/other_"), name=f"other_{tool.name}")
         for tool in toy_tools()
     ]
-    [found] = registry.build("dpr", Parts(Catalogue.of(others), model=tmp_path / "m"))([Search(query="mail", k=5)])
+    [found] = registry.build("dpr", Catalogue.of(others), model=tmp_path / "m")([Search(query="mail", k=5)])
     assert not any("novelty" in hit.why for hit in found.hits)
 
 
 def test_colt_keeps_it_too(folder: Path, tmp_path: Path) -> None:
     given = without_new(folder, tmp_path / "m")
-    options, origins = registry.resolve("colt", {"base": None, "epochs": 2, "batch": 5, "threads": 1, "margin": 0.04})
-    colt.fit(dataclasses.replace(given, recipe="colt", options=options, origins=origins))
+    changes = {"base": None, "epochs": 2, "batch": 5, "threads": 1, "margin": 0.04}
+    fit(lessons.plan("colt", given.lesson, tmp_path / "m", changes=changes, encoder=str(folder)))
     model = load(tmp_path / "m")
     assert model.manifest.settings["margin"].value == 0.04
-    assert not model.arrays["used"][[tool.id for tool in given.tools].index(NEW)]
-    [found] = registry.build("colt", Parts(Catalogue.of(toy_tools()), model=tmp_path / "m"))(
-        [Search(query="mail", k=5)]
-    )
+    assert not model.arrays["used"][[tool.id for tool in given.lesson.tools].index(NEW)]
+    [found] = registry.build("colt", Catalogue.of(toy_tools()), model=tmp_path / "m")([Search(query="mail", k=5)])
     assert any("novelty" in hit.why for hit in found.hits)
 
 
 def test_the_margin_is_the_smallest_that_dev_likes_best(folder: Path, tmp_path: Path) -> None:
-    given = without_new(folder, tmp_path / "m")
+    given = without_new(folder, tmp_path / "m").lesson
     places = {tool.id: number for number, tool in enumerate(given.tools)}
     used = np.array([tool.id != NEW for tool in given.tools])
     cosines = np.zeros((len(given.dev), len(places)), dtype=np.float32)
     for row, gold in zip(cosines, given.dev.values(), strict=True):
         row[[places[tool] for tool in gold]] = 0.5
         row[places[NEW]] = 0.525  # the new tool is in the way by a quarter of a tenth
-    assert novelty.margin(given, cosines, used, None)[0] == 0.03
-    assert novelty.margin(given, cosines, used, 0.01)[0] == 0.01
+    assert novelty.choose_margin(given, cosines, used, None)[0] == 0.03
+    assert novelty.choose_margin(given, cosines, used, 0.01)[0] == 0.01
     cosines[:, places[NEW]] = 0.4
-    chosen, figures = novelty.margin(given, cosines, used, None)
+    chosen, figures = novelty.choose_margin(given, cosines, used, None)
     assert chosen == 0.0 and figures["comp@5"] == 1.0

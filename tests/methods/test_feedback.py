@@ -18,17 +18,18 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.llm import LLM
-from toolscout.methods import Parts, zero_shot
-from toolscout.methods.feedback.loop import Critic, Rounds, degraded
+from toolscout.methods import zero_shot
+from toolscout.methods.feedback.loop import Critic, Rounds, find_degradation
 from toolscout.methods.feedback.prf import Expand
 from toolscout.methods.query_rewriting import Describe
 from toolscout.models.model_store import Setting
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, lesson, prepared
+from toolscout.recipes.fit import Lesson, fit, make_lesson
 from toolscout.search.pipeline import Stage
 from toolscout.sources.folder import read_tools
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer, check_stage
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 SKY = "weather forecast humidity pressure sunshine visibility"
 WEATHER = [Tool(id=f"w/{n}", name=f"sky_{n}", description=f"{SKY} of a city") for n in range(8)]
@@ -40,7 +41,7 @@ GOOD = "weather forecast"
 
 def inner(tools: Sequence[Tool] = TOOLS) -> Stage:
     """Words, three hits deep."""
-    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.search_words(Catalogue.of(tools))
     stage.depth = 3  # type: ignore[attr-defined]
     return stage
 
@@ -128,12 +129,14 @@ def test_the_clock_of_a_query_starts_with_its_turn_and_a_deadline_holds_while_it
     stage = Rounds(inner(), critic, rounds=1, seconds=0.6)
     queries = [f"{GOOD} {number}" for number in range(5)]
     found = stage([Search(query=query, k=3) for query in queries])
-    assert not any(map(degraded, found)), [notes(each) for each in found]
+    assert not any(map(find_degradation, found)), [notes(each) for each in found]
     soon = time.monotonic() + 0.1
     late, calm = stage([Search(query=GOOD, k=3), Search(query=MISSING, k=3, deadline=soon)])[::-1]
-    assert degraded(late) == "round 1: left as it was: the model did not answer in time" and not degraded(calm)
+    assert find_degradation(
+        late
+    ) == "round 1: left as it was: the model did not answer in time" and not find_degradation(calm)
     over = answer(stage, GOOD), *stage([Search(query=GOOD, k=3, deadline=time.monotonic() - 1)])
-    assert [degraded(each) for each in over] == ["", "time is up: the last answer counts"]
+    assert [find_degradation(each) for each in over] == ["", "time is up: the last answer counts"]
     assert over[1].ids == answer(inner(), GOOD).ids
 
 
@@ -147,7 +150,7 @@ def test_time_that_a_query_spends_in_one_round_is_gone_in_the_next() -> None:
 
     answers = {"Comprehension": slow, "Assessment": lambda data, chance: ASSESSED, "Refinement": more}
     found = answer(loop(ScriptedLLM(answers=answers), rounds=5, seconds=0.5), GOOD)
-    assert 1 <= len(found.rewrites) <= 2 and degraded(found)
+    assert 1 <= len(found.rewrites) <= 2 and find_degradation(found)
 
 
 def test_the_budget_of_a_query_holds_over_all_its_rounds() -> None:
@@ -214,13 +217,13 @@ def test_answers_of_all_wordings_can_be_joined() -> None:
 @pytest.mark.net
 def test_the_recipe_asks_the_endpoint_that_is_set(tmp_path: Path) -> None:
     with ScriptedServer() as server:
-        parts = Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path, llm=server.place))
+        workspace = Workspace(settings=Settings(home=tmp_path, llm=server.place))
         for name, settings in (("feedback", {"base": "bm25", "rounds": 2}), ("mmrr", {"base": "bm25"})):
-            found = answer(registry.build(name, parts, settings), MISSING)
+            found = answer(registry.build(name, Catalogue.of(TOOLS), workspace, settings=settings), MISSING)
             assert found.query == MISSING and found.hits
         assert len(server.bodies) >= 4
-    with pytest.raises(ConfigError, match="expected a language model, found none set"):
-        registry.build("feedback", Parts(Catalogue.of(TOOLS), settings=Settings(home=tmp_path)))
+    with pytest.raises(ConfigError, match="No language model is set"):
+        registry.build("feedback", Catalogue.of(TOOLS), Workspace(settings=Settings(home=tmp_path)))
 
 
 def test_an_imagined_tool_is_searched_for_and_a_failing_model_leaves_the_query() -> None:
@@ -240,7 +243,7 @@ def test_words_of_the_first_tools_bring_what_the_query_does_not_say() -> None:
         Tool(id="a/radar", name="radar", description="precipitation picture"),
         Tool(id="a/mail", name="mail", description="send a letter"),
     ]
-    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.search_words(Catalogue.of(tools))
     assert "a/radar" not in answer(stage, "umbrella").ids
     refiner = Expand(Catalogue.of(tools), tools=1, words=3)
     found = answer(Rounds(stage, refiner, rounds=1), "umbrella")
@@ -254,7 +257,7 @@ def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() ->
         Tool(id="a/getRainRadar", name="getRainRadar", description="umbrella picture"),
         Tool(id="a/mail", name="mail", description="send a letter"),
     ]
-    stage = zero_shot.bm25(Parts(Catalogue.of(tools)), {})
+    stage = zero_shot.search_words(Catalogue.of(tools))
     found = answer(Rounds(stage, Expand(Catalogue.of(tools), tools=1, words=2), rounds=5), "umbrella")
     assert [len(each.split()) for each in found.rewrites] == [3, 5]
     assert set(found.rewrites[1].split()) == {"umbrella", "get", "rain", "radar", "picture"}
@@ -263,20 +266,19 @@ def test_words_within_names_are_lent_one_by_one_and_each_round_lends_others() ->
 
 @pytest.fixture(scope="module")
 def slang(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    dataset = Dataset.load(lessons.write(tmp_path_factory.mktemp("data")))
-    return lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
+    return lessons.load(lessons.write(tmp_path_factory.mktemp("data")))
 
 
 def test_where_dev_does_not_say_that_it_helps_the_query_is_left_alone(slang: Lesson, tmp_path: Path) -> None:
-    model = fit(prepared("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
+    model = fit(lessons.plan("feedback-prf", slang, tmp_path / "m", changes={"base": "bm25"}))
     values = model.manifest.values
     assert model.manifest.settings["on"] == Setting(False, "dev") and len(values["trials"]) == 12
-    stage = registry.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=model.folder))
-    plainly = registry.build("bm25", Parts(Catalogue.of(slang.tools)))
+    stage = registry.build("feedback-prf", Catalogue.of(slang.tools), model=model.folder)
+    plainly = registry.build("bm25", Catalogue.of(slang.tools))
     queries = [Search(query=text) for text in slang.dataset.texts("test").values()]
     assert [each.ids for each in stage(queries)] == [each.ids for each in plainly(queries)]
-    always = fit(prepared("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "on": True}))
-    expanding = registry.build("feedback-prf", Parts(Catalogue.of(slang.tools), model=always.folder))
+    always = fit(lessons.plan("feedback-prf", slang, tmp_path / "a", changes={"base": "bm25", "on": True}))
+    expanding = registry.build("feedback-prf", Catalogue.of(slang.tools), model=always.folder)
     assert any(each.rewrites for each in expanding(queries))
 
 
@@ -284,7 +286,7 @@ def test_training_queries_judge_too_unless_the_recipe_inside_has_learned_from_th
     slang: Lesson, tmp_path: Path
 ) -> None:
     for base, judges in (("bm25", len(slang.train) + len(slang.dev)), ("neighbours", len(slang.dev))):
-        model = fit(prepared("feedback-prf", slang, tmp_path / base, changes={"base": base}))
+        model = fit(lessons.plan("feedback-prf", slang, tmp_path / base, changes={"base": base}))
         assert model.manifest.values["judges"] == judges
 
 
@@ -307,10 +309,10 @@ def test_where_dev_says_that_it_helps_it_is_on(tmp_path: Path) -> None:
     for split, held in rows.items():
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *held]) + "\n")
     dataset = Dataset.load(folder)
-    learned = lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
-    model = fit(prepared("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
+    learned = make_lesson(dataset, read_tools(folder, "d").tools, dataset.texts("test"))
+    model = fit(lessons.plan("feedback-prf", learned, tmp_path / "m", changes={"base": "bm25"}))
     assert model.manifest.settings["on"] == Setting(True, "dev") and model.manifest.values["p"] < 0.05
-    stage = registry.build("feedback-prf", Parts(Catalogue.of(learned.tools), model=model.folder))
+    stage = registry.build("feedback-prf", Catalogue.of(learned.tools), model=model.folder)
     assert set(answer(stage, dataset.queries["test3"]).ids[:2]) == {"d/t/3", "d/u/3"}
     assert model.manifest.metrics["comp@5"] == 1.0
     assert model.manifest.settings["tools"].origin == "dev"

@@ -12,30 +12,30 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from toolscout import training
+import lessons  # noqa: E402
+from toolscout import training  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError, Unavailable  # noqa: E402
-from toolscout.methods import Fitting
 from toolscout.methods.feedback import trained  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.recipes.registry import Parts  # noqa: E402
+from toolscout.recipes.fit import FitJob, Lesson, fit  # noqa: E402
 from toolscout.testing import ScriptedLLM, ScriptedServer, check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Wordings  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace  # noqa: E402
 
 QUICK = {"epochs": 2, "batch": 32, "rate": 0.005, "precision": "float32", "threads": 1, "rounds": 2}
 WARM = {"epochs": 12, "batch": 8, "rate": 0.01, "precision": "float32", "threads": 1}
 BASE = {f"base.{name}": value for name, value in WARM.items()}
 
 
-def job(slang: Lesson, bert: str, out: Path, recipe: str = "feedback-dpr", **changes: Any) -> Fitting:
+def job(slang: Lesson, bert: str, out: Path, recipe: str = "feedback-dpr", **changes: Any) -> FitJob:
     base = {} if recipe.endswith("warmup") else BASE
-    return prepared(
+    return lessons.plan(
         recipe,
         slang,
         out,
@@ -52,7 +52,7 @@ def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def build(model: Model, tools: list[Tool]) -> Any:
-    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Catalogue.of(tools), model=model.folder)
 
 
 def asked(slang: Lesson) -> list[Search]:
@@ -101,9 +101,9 @@ def test_rounds_that_dev_does_not_ask_for_are_not_searched(slang: Lesson, bert: 
     assert found.settings["served"].origin == "dev"
     if found.settings["served"].value == 0:
         assert build(fit(job(slang, bert, tmp_path / "n", epochs=1)), list(slang.tools)).name == "dense"
-    assert trained._worth([judged([0.5] * 20), judged([0.9] * 20), judged([0.8] * 20)], 0) == 1
-    assert trained._worth([judged([0.5] * 20), judged([0.5] * 19 + [0.6])], 0) == 0
-    assert trained._worth([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
+    assert trained._choose_rounds([judged([0.5] * 20), judged([0.9] * 20), judged([0.8] * 20)], 0) == 1
+    assert trained._choose_rounds([judged([0.5] * 20), judged([0.5] * 19 + [0.6])], 0) == 0
+    assert trained._choose_rounds([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
 
 
 def judged(values: list[float]) -> Any:
@@ -162,7 +162,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit(job(slang, bert, tmp_path / "whole")).manifest
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_INTERVAL_S", -1.0)
     steps: list[int] = []
     plain = Wordings.backward
 
@@ -175,8 +175,8 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
     monkeypatch.setattr(Wordings, "backward", dying)
     with pytest.raises(KeyboardInterrupt):
         fit(job(slang, bert, tmp_path / "again"))
-    monkeypatch.setattr(trained, "_said", None)  # the wordings are not made again
-    again = fit(dataclasses.replace(job(slang, bert, tmp_path / "again"), resume=True)).manifest
+    monkeypatch.setattr(trained, "_make_wordings", None)  # the wordings are not made again
+    again = fit(lessons.resumed(job(slang, bert, tmp_path / "again"))).manifest
     assert len(steps) == 1 + 2 * 2 and again.metrics == whole.metrics
     assert again.values["history"] == whole.values["history"]
 
@@ -187,10 +187,11 @@ def test_an_interrupted_fit_goes_on_to_the_same_end(
 @pytest.mark.net
 @pytest.mark.slow
 def test_a_language_model_says_the_queries_anew_and_is_paid_once(slang: Lesson, bert: str, tmp_path: Path) -> None:
-    def task(name: str, place: str) -> Fitting:
+    def task(name: str, place: str) -> FitJob:
         changes = {"refiner": "model", "depth": 3, "served": 1, "epochs": 1}
         found = job(slang, bert, tmp_path / name, **changes)
-        return dataclasses.replace(found, settings=Settings(home=tmp_path, llm=place, llm_concurrency=8))
+        workspace = dataclasses.replace(found.workspace, settings=Settings(home=tmp_path, llm=place, llm_concurrency=8))
+        return dataclasses.replace(found, workspace=workspace)
 
     with ScriptedServer(ScriptedLLM()) as server:
         model = fit(task("m", server.place))
@@ -199,11 +200,12 @@ def test_a_language_model_says_the_queries_anew_and_is_paid_once(slang: Lesson, 
         assert model.manifest.values["wordings"] > len(slang.train), "some goals are missed at first"
         again = fit(task("n", server.place))
         assert again.manifest.metrics == model.manifest.metrics
-        parts = Parts(Catalogue.of(slang.tools), settings=Settings(home=tmp_path, llm=server.place), model=model.folder)
-        [found] = registry.build("feedback-dpr", parts)([Search(query="umbrella and a bed for two", k=3)])
+        workspace = Workspace(settings=Settings(home=tmp_path, llm=server.place))
+        stage = registry.build("feedback-dpr", Catalogue.of(slang.tools), workspace, model=model.folder)
+        [found] = stage([Search(query="umbrella and a bed for two", k=3)])
         assert any(step.stage == "feedback-dpr/refine" for step in found.trace) and found.hits
-    with pytest.raises(ConfigError, match="expected a language model"):
-        registry.build("feedback-dpr", Parts(Catalogue.of(slang.tools), model=model.folder))
+    with pytest.raises(ConfigError, match="No language model is set"):
+        registry.build("feedback-dpr", Catalogue.of(slang.tools), model=model.folder)
 
 
 @pytest.mark.net
@@ -216,8 +218,15 @@ def test_a_language_model_that_does_not_answer_is_an_error_before_training(
     monkeypatch.setattr("toolscout.llm.endpoint.Endpoint.__call__", down)
     found = job(slang, bert, tmp_path / "m", refiner="model")
     with pytest.raises(Unavailable, match="nobody is there"):
-        fit(dataclasses.replace(found, settings=Settings(home=tmp_path, llm="http://127.0.0.1:9/v1#m")))
-    with pytest.raises(ConfigError, match="expected a language model"):
+        fit(
+            dataclasses.replace(
+                found,
+                workspace=dataclasses.replace(
+                    found.workspace, settings=Settings(home=tmp_path, llm="http://127.0.0.1:9/v1#m")
+                ),
+            )
+        )
+    with pytest.raises(ConfigError, match="No language model is set"):
         fit(found)
 
 

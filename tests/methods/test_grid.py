@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from toolscout.methods.crossencoder import Blend
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank.method import Options
-from toolscout.methods.toolrerank.settings_search import Grid, limits
+from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
 from toolscout.methods.toolrerank.stages import Chosen, Families
 from toolscout.types import Search, Tool
 
@@ -24,9 +25,7 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
     depth = max(map(max, limits(given)))
     queries = [f"q{number}" for number in range(len(golds))]
     dev = {query: {TOOLS[tool].id: 1 for tool in gold} for query, gold in zip(queries, golds, strict=True)}
-    job: Any = SimpleNamespace(
-        tools=TOOLS, dev=dev, texts=dict(zip(queries, queries, strict=True)), say=lambda text: None
-    )
+    lesson = Lesson(name="toy", tools=TOOLS, texts=dict(zip(queries, queries, strict=True)), train={}, dev=dev)
     ranked: Any = SimpleNamespace(
         queries=queries,
         candidates=np.tile(np.arange(depth), (len(queries), 1)),
@@ -39,15 +38,18 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
     judge: Any = SimpleNamespace(blend=Blend(), others=others)
     families = Families(TOOLS)
     return Grid(
-        job,
+        lesson,
         given,
-        ranked,
-        np.tile(np.asarray(logits, dtype=float)[:depth], (len(queries), 1)),
+        ReadQueries(
+            ranked,
+            np.tile(np.asarray(logits, dtype=float)[:depth], (len(queries), 1)),
+            single or [True] * len(queries),
+            np.eye(len(TOOLS), dtype=np.float32),
+        ),
         families,
         {families.of[TOOLS[4 * family].id] for family in seen},
         judge,
-        np.eye(len(TOOLS), dtype=np.float32),
-        single or [True] * len(queries),
+        lambda line: None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout.methods.toolrerank.hierarchy import concentrated, diverse, extended, likely, truncated
+from toolscout.methods.toolrerank.hierarchy import concentrate, diversify, extend_list, likely, truncate
 
 SCORES = [0.0, 0.1, 0.35, 0.6, 0.65, 0.7, 0.85, 0.9, 1.0]  # few, so that ties and limits are met
 CASES = 1_000
@@ -83,8 +83,8 @@ def test_algorithm_1_is_the_pseudo_code() -> None:
     for case in map(drawn, range(CASES)):
         R, score, tool, tau = case["R"], case["score"], case["tool"], case["tau"]
         wanted = algorithm_1(R, score, tool, tau)
-        assert concentrated(R, [score[r] for r in R], tool.__getitem__, tau) == wanted
-        assert extended(R, score, tool.__getitem__, tau, lambda tools: {}) == (wanted, {})
+        assert concentrate(R, [score[r] for r in R], tool.__getitem__, tau) == wanted
+        assert extend_list(R, score, tool.__getitem__, tau, lambda tools: {}) == (wanted, {})
         moved += wanted != R
     assert moved > CASES / 4
 
@@ -95,7 +95,7 @@ def test_algorithm_2_is_the_pseudo_code() -> None:
         R, score, tool, tau = case["R"], case["score"], case["tool"], case["tau"]
         sim = {(a, b): case["similar"][i, j] for i, a in enumerate(R) for j, b in enumerate(R)}
         wanted = algorithm_2(R, score, tool, sim, tau, case["n"])
-        assert diverse(R, tool.__getitem__, case["similar"], tau, case["n"]) == wanted
+        assert diversify(R, tool.__getitem__, case["similar"], tau, case["n"]) == wanted
         moved += wanted != R
     assert moved > CASES / 4
 
@@ -109,7 +109,7 @@ def test_truncation_keeps_what_is_within_the_limit_of_its_kind() -> None:
         for i in range(1, len(seen) + 1):
             if (seen[i - 1] and i <= most_seen) or (not seen[i - 1] and i <= most):
                 T.append(i - 1)
-        assert truncated(range(len(seen)), seen.__getitem__, most_seen, most) == T
+        assert truncate(range(len(seen)), seen.__getitem__, most_seen, most) == T
 
 
 def test_a_long_chain_of_likes_is_one_group() -> None:
@@ -117,9 +117,9 @@ def test_a_long_chain_of_likes_is_one_group() -> None:
     similar = np.eye(n)
     for i in range(n - 1):
         similar[i, i + 1] = similar[i + 1, i] = 0.9
-    found = diverse(range(n), lambda each: each, similar, 0.8, 3)
+    found = diversify(range(n), lambda each: each, similar, 0.8, 3)
     assert found == [0, 1, 2, *range(3, n)]
-    apart = diverse([0, 1, 2, 3], lambda each: each // 2, np.eye(4), 0.8, 1)
+    apart = diversify([0, 1, 2, 3], lambda each: each // 2, np.eye(4), 0.8, 1)
     assert apart == [0, 2, 1, 3]
 
 
@@ -133,15 +133,15 @@ def test_what_likely_tools_bring_in_is_ranked_with_them_and_before_the_rest() ->
 
     scores = {"a1": 0.95, "c1": 0.7, "b1": 0.85, "a2": 0.1}
     ranked = ["a1", "b1", "c1", "a2"]
-    found, brought = extended(ranked, scores, tool.__getitem__, 0.8, more)
+    found, brought = extend_list(ranked, scores, tool.__getitem__, 0.8, more)
     assert asked == [{"a", "b"}] == [likely(ranked, [0.95, 0.85, 0.7, 0.1], tool.__getitem__, 0.8)]
     assert found == ["b9", "a1", "b1", "a9", "a2", "c1"] and brought == {"a9": 0.5, "b9": 0.97}
 
 
-@pytest.mark.parametrize("empty", [concentrated, extended])
+@pytest.mark.parametrize("empty", [concentrate, extend_list])
 def test_no_results_stay_none(empty: Any) -> None:
-    if empty is concentrated:
+    if empty is concentrate:
         assert empty([], [], str, 0.5) == []
     else:
         assert empty([], {}, str, 0.5, lambda tools: {}) == ([], {})
-    assert diverse([], str, np.empty((0, 0)), 0.5, 2) == []
+    assert diversify([], str, np.empty((0, 0)), 0.5, 2) == []

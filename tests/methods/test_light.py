@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods.neighbours import Log
@@ -15,11 +16,11 @@ from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
 from toolscout.methods.shared.tool_sets import Sets
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, prepared
-from toolscout.recipes.registry import Parts
+from toolscout.recipes.fit import Lesson, fit
 from toolscout.search.pipeline import Stage
 from toolscout.testing import HashEncoder, check_stage
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 LIGHT = ("tool2vec", "neighbours", "mlc-light")
 light = pytest.mark.parametrize("name", LIGHT)
@@ -28,18 +29,19 @@ light = pytest.mark.parametrize("name", LIGHT)
 @pytest.fixture(scope="module")
 def fitted(slang: Lesson, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     shelf = tmp_path_factory.mktemp("models")
-    return {name: fit(prepared(name, slang, shelf / name, encoder=HashEncoder())) for name in LIGHT}
+    return {name: fit(lessons.plan(name, slang, shelf / name, encoder=HashEncoder())) for name in LIGHT}
 
 
 def pipeline(model: Model, tools: Any, encoder: Any = None) -> Stage:
-    parts = Parts(Catalogue.of(tools), encoder or HashEncoder(), model=model.folder)
-    return registry.build(model.manifest.recipe, parts)
+    return registry.build(
+        model.manifest.recipe, Catalogue.of(tools), Workspace(encoder or HashEncoder()), model=model.folder
+    )
 
 
 @light
 def test_usage_finds_what_no_description_says(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
     stage = pipeline(fitted[name], slang.tools)
-    plain = registry.build("hybrid", Parts(Catalogue.of(slang.tools), HashEncoder()))
+    plain = registry.build("hybrid", Catalogue.of(slang.tools), Workspace(HashEncoder()))
     texts = slang.dataset.texts("test")
     gold = {query: {f"d/{tool}" for tool in tools} for query, tools in slang.dataset.split("test").items()}
 
@@ -54,7 +56,7 @@ def test_usage_finds_what_no_description_says(name: str, slang: Lesson, fitted: 
 @light
 def test_a_tool_that_training_never_saw_is_found_by_its_description(name: str, slang: Lesson, tmp_path: Path) -> None:
     trusting = {"sharpness": 1.0, "novelty": 1.0}  # on these dev queries descriptions are of no use
-    model = fit(prepared(name, slang, tmp_path / "m", encoder=HashEncoder(), changes=trusting))
+    model = fit(lessons.plan(name, slang, tmp_path / "m", encoder=HashEncoder(), changes=trusting))
     new = Tool(id="other/translate", name="translate", description="Translate a text into another language.")
     stage = pipeline(model, [*slang.tools, new])
     [unused, fresh] = stage([Search(query="start a song"), Search(query="translate into another language")])
@@ -97,7 +99,7 @@ def test_the_tools_of_a_source_with_another_name_are_the_same(
 def test_the_same_seed_gives_the_same_model_and_a_query_the_same_answer_in_any_batch(
     name: str, slang: Lesson, fitted: dict[str, Model], tmp_path: Path
 ) -> None:
-    again = fit(prepared(name, slang, tmp_path / "again", encoder=HashEncoder()))
+    again = fit(lessons.plan(name, slang, tmp_path / "again", encoder=HashEncoder()))
     for key, array in fitted[name].arrays.items():
         np.testing.assert_array_equal(array, again.arrays[key])
     assert again.manifest.metrics == fitted[name].manifest.metrics
@@ -110,21 +112,23 @@ def test_the_same_seed_gives_the_same_model_and_a_query_the_same_answer_in_any_b
 
 @light
 def test_a_model_on_another_encoder_or_catalogue_is_refused(name: str, slang: Lesson, fitted: dict[str, Model]) -> None:
-    with pytest.raises(ConfigError, match=r"expected a model fitted on encoder hash .* found one fitted on hash"):
+    with pytest.raises(ConfigError, match=r"fitted on hash .*, not on the encoder hash"):
         pipeline(fitted[name], slang.tools, HashEncoder(32))
-    with pytest.raises(ConfigError, match="shares none with it"):
+    with pytest.raises(ConfigError, match="shares no tool with this catalogue"):
         pipeline(fitted[name], [Tool(id="x/else", name="else")])
 
 
 @light
 def test_without_a_model_the_recipe_says_how_to_get_one(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"found none: run  toolscout train {name} --data DIR --out MODEL_DIR"):
+    with pytest.raises(
+        ConfigError, match=f"needs a fitted model. Run  toolscout train {name} --data DIR --out MODEL_DIR"
+    ):
         registry.build(name, Catalogue.of([Tool(id="x/else", name="else")]))
 
 
 @light
 def test_what_is_set_is_not_chosen(name: str, slang: Lesson, tmp_path: Path) -> None:
-    model = fit(prepared(name, slang, tmp_path / "m", encoder=HashEncoder(), changes={"kappa": 7.0}))
+    model = fit(lessons.plan(name, slang, tmp_path / "m", encoder=HashEncoder(), changes={"kappa": 7.0}))
     assert model.manifest.settings["kappa"].value == 7.0
     assert model.manifest.settings["kappa"].origin == "argument"
     assert model.manifest.settings["sharpness"].origin == "dev"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from tests_cli import run as cli  # noqa: E402
@@ -24,15 +26,16 @@ from toolscout.journal.evidence import Example  # noqa: E402
 from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
-from toolscout.methods import Parts, colt  # noqa: E402
+from toolscout.methods import colt  # noqa: E402
 from toolscout.methods.masstool import Options, Pool, Reader, meanings, nearest, needs  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.intents import Intents, IntentShape, Towers, Transfer  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace  # noqa: E402
 
 BASE = {"base.epochs": 8, "base.batch": 16, "base.rate": 0.01, "base.precision": "float32", "base.threads": 1}
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "length": 4, "k": 4, "floor": 0.0, "patience": 100, "threads": 1}
@@ -56,7 +59,7 @@ def chat() -> NoTool:
 
 def fitted(slang: Lesson, bert: str, home: Path, name: str = "masstool", **changes: Any) -> Model:
     no_tool = changes.pop("no_tool", None)
-    job = prepared(
+    job = lessons.plan(
         name,
         slang,
         home / "out" / f"{name}-{len(changes)}",
@@ -79,7 +82,7 @@ def model(slang: Lesson, bert: str, home: Path, chat: NoTool) -> Model:
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return registry.build(model.manifest.recipe, Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build(model.manifest.recipe, Catalogue.of(tools), model=model.folder)
 
 
 def test_it_learns_which_tools_and_whether_any(slang: Lesson, model: Model, chat: NoTool) -> None:
@@ -103,9 +106,9 @@ def test_without_no_tool_queries_it_does_not_judge_the_need(slang: Lesson, bert:
 
 @pytest.mark.parametrize("name", ["masstool-no-suim", "masstool-no-adakt", "masstool-no-df", "masstool-no-cl"])
 def test_the_ablations_are_fitted(slang: Lesson, bert: str, home: Path, chat: NoTool, name: str) -> None:
-    changes = {} if "floor" in registry.RECIPES[name].settings else {"epochs": 2}
-    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in registry.RECIPES[name].settings}
-    job = prepared(
+    changes = {} if "floor" in registry.recipe(name).settings else {"epochs": 2}
+    given = {key: value for key, value in {**QUICK, **changes}.items() if key not in registry.recipe(name).settings}
+    job = lessons.plan(
         name,
         slang,
         home / "out" / name,
@@ -311,15 +314,15 @@ def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
         return (vectors @ tools.T)[0]
 
     second = int(np.argsort(scores(pool))[-2])
-    grown = pool.added(asked[None], [tools[[second]]])
+    grown = pool.extend(asked[None], [tools[[second]]])
     assert int(scores(grown).argmax()) == second
     assert len(pool.keys) == 30 and len(grown.keys) == 31
 
 
 def test_what_was_used_since_counts_at_once_and_not_when_the_tool_is_gone(slang: Lesson, model: Model) -> None:
     used: list[Example] = []
-    parts = Parts(Catalogue.of(slang.tools), model=model.folder, live=lambda: (len(used), used))
-    stage = registry.build("masstool", parts)
+    workspace = Workspace(live=lambda: (len(used), used))
+    stage = registry.build("masstool", Catalogue.of(slang.tools), workspace, model=model.folder)
     asked = Search(query="zzz qqq zzz")
 
     def score(tool: str) -> float:
@@ -388,7 +391,7 @@ def test_bench_scores_the_decision_and_writes_each_need(
 def test_a_base_without_an_encoder_of_its_own_is_refused(slang: Lesson, bert: str, home: Path) -> None:
     with pytest.raises(ConfigError, match="expected a recipe that tunes an encoder"):
         fit(
-            prepared(
+            lessons.plan(
                 "masstool",
                 slang,
                 home / "no",

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from toolscout.catalogue.store import Catalogue  # noqa: E402
@@ -15,18 +17,17 @@ from toolscout.methods.mlc import SCALE  # noqa: E402
 from toolscout.methods.shared.tool_sets import Sets  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.recipes.registry import Parts  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
-from toolscout.training.classifiers import Heads, thin  # noqa: E402
+from toolscout.training.classifiers import Heads, drop_tokens  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 
 QUICK = {"epochs": 30, "batch": 16, "rate": 0.01, "fast": 2.0, "patience": 30, "precision": "float32", "threads": 1}
 
 
 def fitted(slang: Lesson, bert: str, out: Path, **changes: Any) -> Model:
-    return fit(prepared("mlc", slang, out, encoder=TransformerEncoder(bert), changes={**QUICK, **changes}))
+    return fit(lessons.plan("mlc", slang, out, encoder=TransformerEncoder(bert), changes={**QUICK, **changes}))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def model(slang: Lesson, bert: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def pipeline(model: Model, tools: Any) -> Stage:
-    return registry.build("mlc", Parts(Catalogue.of(tools), model=model.folder))
+    return registry.build("mlc", Catalogue.of(tools), model=model.folder)
 
 
 def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
@@ -47,7 +48,7 @@ def complete(slang: Lesson, stage: Stage, split: str = "test") -> float:
 
 def test_usage_finds_what_no_description_says(slang: Lesson, model: Model) -> None:
     stage = pipeline(model, slang.tools)
-    plain = registry.build("bm25", Parts(Catalogue.of(slang.tools)))
+    plain = registry.build("bm25", Catalogue.of(slang.tools))
     assert complete(slang, stage) >= 0.75 > 0.5 > complete(slang, plain)
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:6]])
 
@@ -96,9 +97,9 @@ def test_the_same_seed_gives_the_same_model(slang: Lesson, bert: str, model: Mod
 
 def test_a_flipped_byte_another_catalogue_and_no_model_are_refused(slang: Lesson, bert: str, tmp_path: Path) -> None:
     made = fitted(slang, bert, tmp_path / "m", epochs=1)
-    with pytest.raises(ConfigError, match="shares none with it"):
+    with pytest.raises(ConfigError, match="shares no tool with this catalogue"):
         pipeline(made, [Tool(id="x/else", name="else")])
-    with pytest.raises(ConfigError, match="found none: run  toolscout train mlc"):
+    with pytest.raises(ConfigError, match="needs a fitted model. Run  toolscout train mlc"):
         registry.build("mlc", Catalogue.of(slang.tools))
     weights = next((made.folder / "encoder").rglob("*.safetensors"))
     data = bytearray(weights.read_bytes())
@@ -110,7 +111,7 @@ def test_a_flipped_byte_another_catalogue_and_no_model_are_refused(slang: Lesson
 
 def test_an_encoder_that_cannot_be_tuned_is_refused(slang: Lesson, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected an encoder that can be tuned"):
-        fit(prepared("mlc", slang, tmp_path / "m", encoder="static", changes=QUICK))
+        fit(lessons.plan("mlc", slang, tmp_path / "m", encoder="static", changes=QUICK))
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_a_layer_starts_at_the_mean_of_the_queries_of_each_class_and_its_frequen
 
 def test_thinned_texts_keep_their_ends_and_their_order() -> None:
     tokens = list(range(100, 160))
-    kept = thin(tokens, 0.5, np.random.default_rng(0))
+    kept = drop_tokens(tokens, 0.5, np.random.default_rng(0))
     assert kept[0] == 100 and kept[-1] == 159 and kept == sorted(kept) and 15 < len(kept) < 45
-    assert thin(tokens, 0.0, np.random.default_rng(0)) == tokens
-    assert thin([1, 2], 0.9, np.random.default_rng(0)) == [1, 2]
+    assert drop_tokens(tokens, 0.0, np.random.default_rng(0)) == tokens
+    assert drop_tokens([1, 2], 0.9, np.random.default_rng(0)) == [1, 2]

@@ -10,11 +10,11 @@ import pytest
 
 from toolscout import encoders
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.config import Settings
-from toolscout.methods import Data, Fitting
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.stages import Families
 from toolscout.types import Tool
+from toolscout.workspace import Workspace
 
 THINGS = {"music": ("play a song", "stop the song"), "files": ("copy a file", "delete a file"), "mail": ("send mail",)}
 TOOLS = [
@@ -24,7 +24,7 @@ TOOLS = [
 ]
 
 
-def job(tmp_path: Path, *, few: int | None = None) -> Fitting:
+def lesson(*, few: int | None = None) -> Lesson:
     """Requests for two things each; only "also" tells those of two parents from those of one."""
     texts, golds = {}, {}
     for number, (one, other) in enumerate(itertools.product(TOOLS, TOOLS)):
@@ -33,25 +33,19 @@ def job(tmp_path: Path, *, few: int | None = None) -> Fitting:
             texts[f"q{number}-{again}"] = f"{polite} {one.name} {joint} {other.name}".strip()
             golds[f"q{number}-{again}"] = {one.id: 1, other.id: 1}
     queries = sorted(texts)[:few]
-    return Fitting(
-        "toolrerank",
-        None,
-        {},
-        TOOLS,
-        texts,
-        {query: golds[query] for query in queries if not query.endswith("-3")},
-        {query: golds[query] for query in queries if query.endswith("-3")},
-        "static",
-        Data(name="things", fingerprint="1", n_train=0, n_dev=0),
-        tmp_path / "out",
-        settings=Settings(home=tmp_path),
+    return Lesson(
+        name="things",
+        tools=TOOLS,
+        texts=texts,
+        train={query: golds[query] for query in queries if not query.endswith("-3")},
+        dev={query: golds[query] for query in queries if query.endswith("-3")},
     )
 
 
 def test_a_word_that_a_vector_hardly_shows_decides(tmp_path: Path) -> None:
-    task, families = job(tmp_path), Families(TOOLS)
-    encoder = encoders.load("static", task.settings)
-    arrays, told = query_kind.learn(task, families, encoder)
+    task, families = lesson(), Families(TOOLS)
+    encoder = encoders.load("static", Workspace().settings)
+    arrays, told = query_kind.learn(Workspace(), task, families, encoder)
     one_parent = query_kind.OneParent(arrays)
     texts = ["sing and also cook", "sing and then cook"]
     assert one_parent(texts, encoder.encode(texts, "query")) == [False, True]
@@ -63,8 +57,8 @@ def test_a_word_that_a_vector_hardly_shows_decides(tmp_path: Path) -> None:
 
 def test_of_words_those_count_that_neither_few_nor_nearly_all_have() -> None:
     texts = [f"the {'often' if number % 2 else 'else'} {'seldom' if number == 3 else ''}" for number in range(40)]
-    words = query_kind._common(texts)
-    found = query_kind._present(["often", "else", "seldom", "the", "OFTEN else"], words)
+    words = query_kind._find_common(texts)
+    found = query_kind._mark_words(["often", "else", "seldom", "the", "OFTEN else"], words)
     assert found.sum(axis=1).tolist() == [1, 1, 0, 0, 2]
 
 
@@ -76,25 +70,25 @@ def test_its_weights_say_what_those_of_the_scaled_problem_say() -> None:
     scaled = np.column_stack([vectors, 0.15 * (present - present.mean(axis=0)) / present.std(axis=0)])
     theirs = logistic(scaled, labels, 3e-3)
     rows = np.column_stack([vectors, present])
-    ours = query_kind._fitted(rows, labels, 3e-3, 3)
+    ours = query_kind._fit_weights(rows, labels, 3e-3, 3)
     assert sigmoid(rows @ ours[:-1] + ours[-1]) == pytest.approx(sigmoid(scaled @ theirs[:-1] + theirs[-1]))
-    assert query_kind._fitted(vectors, labels, 3e-3, 0) == pytest.approx(logistic(vectors, labels, 3e-3))
+    assert query_kind._fit_weights(vectors, labels, 3e-3, 0) == pytest.approx(logistic(vectors, labels, 3e-3))
 
 
 def test_each_training_query_is_judged_by_a_fit_that_left_it_out() -> None:
     """A vector of its own for each query: nothing can be learned of those left out."""
     labels = np.arange(40) % 2 == 0
-    part = np.arange(40) // 2 % query_kind.PARTS
-    assert np.array(query_kind._says(np.eye(40), query_kind._fitted(np.eye(40), labels, 1e-3, 0))).tolist() == (
+    part = np.arange(40) // 2 % query_kind.CROSS_VALIDATION_FOLDS
+    assert np.array(query_kind._decide(np.eye(40), query_kind._fit_weights(np.eye(40), labels, 1e-3, 0))).tolist() == (
         labels.tolist()
     )
-    assert query_kind._crossed(np.eye(40), labels, part, 1e-3, 0) == pytest.approx(0.5)
+    assert query_kind._cross_validate(np.eye(40), labels, part, 1e-3, 0) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("few", [2, 6])
 def test_few_queries_are_enough(tmp_path: Path, few: int) -> None:
-    task = job(tmp_path, few=4 * few)
-    arrays, told = query_kind.learn(task, Families(TOOLS), encoders.load("static", task.settings))
+    task = lesson(few=4 * few)
+    arrays, told = query_kind.learn(Workspace(), task, Families(TOOLS), encoders.load("static", Workspace().settings))
     assert 0 <= told["crossed"] <= 1 and np.isfinite(arrays["classifier"]).all()
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolscout.methods.shared.reranking import clear, placed, trust
+from toolscout.methods.shared.reranking import clear, keep_places, trust
 from toolscout.metrics import PerQuery
 
 
@@ -38,12 +38,12 @@ def test_a_gain_is_clear_above_one_standard_error() -> None:
 def test_what_nothing_was_learned_of_keeps_its_place_or_gives_way_by_one_if_it_is_not_the_first() -> None:
     learned = np.array([False, True, True, False, True, False])
     totals = np.array([-9.0, 1.0, 3.0, 99.0, 2.0, -np.inf])
-    assert placed(totals, learned).tolist() == [4.0, 1.0, 3.0, 1.5, 2.0, 0.0]  # behind none, two, all three
-    assert placed(totals, learned, True).tolist() == [4.0, 1.0, 3.0, 0.0, 2.0, -1.0]  # two and one more
+    assert keep_places(totals, learned).tolist() == [4.0, 1.0, 3.0, 1.5, 2.0, 0.0]  # behind none, two, all three
+    assert keep_places(totals, learned, True).tolist() == [4.0, 1.0, 3.0, 0.0, 2.0, -1.0]  # two and one more
     learned = np.array([True, False, True, False, True, True])
     totals = np.array([4.0, 0.0, 3.0, 0.0, 2.0, 1.0])
-    assert placed(totals, learned).tolist() == [4.0, 3.5, 3.0, 2.5, 2.0, 1.0]
-    assert placed(totals, learned, True).tolist() == [4.0, 3.5, 3.0, 1.5, 2.0, 1.0]
+    assert keep_places(totals, learned).tolist() == [4.0, 3.5, 3.0, 2.5, 2.0, 1.0]
+    assert keep_places(totals, learned, True).tolist() == [4.0, 3.5, 3.0, 1.5, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("give_way", [False, True])
@@ -51,7 +51,7 @@ def test_what_nothing_was_learned_of_keeps_its_place_or_gives_way_by_one_if_it_i
 def test_places_are_kept_and_the_learned_stand_by_their_scores(seed: int, give_way: bool) -> None:
     random = np.random.default_rng(seed)
     totals, learned = random.normal(size=12), random.random(12) < random.random()
-    order = np.argsort(-placed(totals, learned, give_way), kind="stable").tolist()
+    order = np.argsort(-keep_places(totals, learned, give_way), kind="stable").tolist()
     ordered = [tool for tool in order if learned[tool]]
     assert ordered == sorted(ordered, key=lambda tool: -totals[tool])
     if not give_way:
@@ -65,5 +65,5 @@ def test_places_are_kept_and_the_learned_stand_by_their_scores(seed: int, give_w
 
 def test_all_or_nothing_learned() -> None:
     totals = np.array([0.0, 2.0, 1.0])
-    assert placed(totals, np.ones(3, dtype=np.bool_)).tolist() == totals.tolist()
-    assert np.argsort(-placed(totals, np.zeros(3, dtype=np.bool_))).tolist() == [0, 1, 2]
+    assert keep_places(totals, np.ones(3, dtype=np.bool_)).tolist() == totals.tolist()
+    assert np.argsort(-keep_places(totals, np.zeros(3, dtype=np.bool_))).tolist() == [0, 1, 2]

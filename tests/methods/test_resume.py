@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import lessons
+
 pytest.importorskip("torch")
 
 from toolscout import training
 from toolscout.config import Settings
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.recipes.fit import Lesson, fit, prepared
+from toolscout.recipes.fit import Lesson, fit
 
 TUNED = {"epochs": 3, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
 BASE = {f"base.{name}": value for name, value in TUNED.items()}
@@ -38,9 +39,9 @@ def test_a_killed_fit_goes_on_to_the_same_model(
 ) -> None:
     settings, encoder = Settings(home=tmp_path), TransformerEncoder(bert)
     given: dict[str, Any] = {"encoder": encoder, "changes": CASES[name], "settings": settings}
-    whole = fit(prepared(name, slang, tmp_path / "whole", **given))
+    whole = fit(lessons.plan(name, slang, tmp_path / "whole", **given))
 
-    job = prepared(name, slang, tmp_path / "killed", **given)
+    job = lessons.plan(name, slang, tmp_path / "killed", **given)
     step, left = training._Loop._step, [int(np.random.default_rng().integers(4, 9))]
 
     def dying(self: Any, *about: Any) -> None:
@@ -55,8 +56,8 @@ def test_a_killed_fit_goes_on_to_the_same_model(
     monkeypatch.setattr(training._Loop, "_step", step)
     assert not (tmp_path / "killed").exists()
     said: list[str] = []
-    again = fit(dataclasses.replace(job, resume=True, say=said.append))
-    assert any("going on after" in line for line in said)
+    again = fit(lessons.resumed(job, say=said.append))
+    assert any("resuming after" in line for line in said)
     assert again.manifest.metrics == whole.manifest.metrics
     weights = [name for name in whole.manifest.files if name.endswith((".safetensors", ".onnx"))]
     assert weights and all(again.manifest.files[name] == whole.manifest.files[name] for name in weights)

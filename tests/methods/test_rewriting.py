@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import lessons
+
 torch = pytest.importorskip("torch")
 
 from toolscout.catalogue.store import Catalogue  # noqa: E402
@@ -11,8 +13,7 @@ from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
-from toolscout.recipes.registry import Parts  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.testing import Faults, ScriptedLLM, ScriptedServer, check_stage  # noqa: E402
 from toolscout.types import Search  # noqa: E402
 
@@ -26,7 +27,7 @@ def test_qta_learns_from_rewritings_and_from_the_queries_where_there_are_none(
 ) -> None:
     said: list[str] = []
     with ScriptedServer(ScriptedLLM(faults=Faults(bad_json=0.2))) as server:
-        job = prepared(
+        job = lessons.plan(
             "qta",
             slang,
             tmp_path / "m",
@@ -39,10 +40,14 @@ def test_qta_learns_from_rewritings_and_from_the_queries_where_there_are_none(
         bad = server.llm.count("bad_json")
         assert model.manifest.recipe == "qta" and 0 < bad < len(slang.train)
         assert any(line.startswith(f"{2 * (len(slang.train) - bad):,} rewritings") for line in said), said
-    stage = registry.build("qta", Parts(Catalogue.of(slang.tools), model=model.folder))
+    stage = registry.build("qta", Catalogue.of(slang.tools), model=model.folder)
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:3]])
 
 
 def test_qta_says_that_it_needs_a_language_model(slang: Lesson, bert: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a language model"):
-        fit(prepared("qta", slang, tmp_path / "m", encoder=TransformerEncoder(bert), settings=Settings(home=tmp_path)))
+    with pytest.raises(ConfigError, match="No language model is set"):
+        fit(
+            lessons.plan(
+                "qta", slang, tmp_path / "m", encoder=TransformerEncoder(bert), settings=Settings(home=tmp_path)
+            )
+        )

@@ -10,28 +10,29 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import lessons  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods import Parts  # noqa: E402
-from toolscout.models import model_store
+from toolscout.models import model_store  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit, prepared  # noqa: E402
+from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
-from toolscout.training.refiners import SPOT, Refine, Refiner  # noqa: E402
+from toolscout.training.refiners import TOOL_POSITION, Refine, Refiner  # noqa: E402
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
+from toolscout.workspace import Workspace  # noqa: E402
 
 TUNED = {"epochs": 10, "batch": 16, "rate": 0.01, "precision": "float32", "threads": 1}
 QUICK = {**TUNED, "epochs": 20, "patience": 20, "fast": 1.0}
 
 
 def fitted(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Model:
-    job = prepared(
+    job = lessons.plan(
         name,
         slang,
         home / "out" / f"{name}-{len(changes)}",
@@ -54,8 +55,9 @@ def model(slang: Lesson, bert: str, home: Path) -> Model:
 
 
 def pipeline(model: Model, tools: Any, bert: str) -> Stage:
-    parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder)
-    return registry.build(model.manifest.recipe, parts)
+    return registry.build(
+        model.manifest.recipe, Catalogue.of(tools), Workspace(TransformerEncoder(bert)), model=model.folder
+    )
 
 
 def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesson, bert: str, model: Model) -> None:
@@ -65,7 +67,7 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
     stage = pipeline(model, slang.tools, bert)
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
     check_stage(stage, texts[:6])
-    first = registry.build("tool2vec-tuned", Parts(Catalogue.of(slang.tools), model=model.folder / "base"))
+    first = registry.build("tool2vec-tuned", Catalogue.of(slang.tools), model=model.folder / "base")
     pairs = list(zip(first(texts), stage(texts), strict=True))
     assert all(set(one.ids[:4]) == set(other.ids[:4]) and one.ids[4:] == other.ids[4:] for one, other in pairs)
     assert any(one.ids[:4] != other.ids[:4] for one, other in pairs)
@@ -77,7 +79,7 @@ def test_it_puts_the_first_tools_in_a_new_order_and_leaves_the_rest(slang: Lesso
 def test_a_tool_that_training_knew_nothing_of_keeps_its_place(slang: Lesson, bert: str, model: Model) -> None:
     tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 3 == 0 else tool for n, tool in enumerate(slang.tools)]
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
-    first = registry.build("tool2vec-tuned", Parts(Catalogue.of(tools), model=model.folder / "base"))(texts)
+    first = registry.build("tool2vec-tuned", Catalogue.of(tools), model=model.folder / "base")(texts)
     needed = {tool for gold in slang.train.values() for tool in gold} & {tool.id for tool in tools}
     assert model.manifest.settings["give_way"].value is True
     kept = around = 0
@@ -98,7 +100,7 @@ def test_what_training_knew_nothing_of_gives_way_only_where_it_is_told_to(slang:
     needed = {tool for gold in slang.train.values() for tool in gold}
     tools = [msgspec.structs.replace(tool, id=f"new/{n}") if n % 2 else tool for n, tool in enumerate(slang.tools)]
     texts = [Search(query=text) for text in slang.dataset.texts("test").values()]
-    first = registry.build("dense", Parts(Catalogue.of(tools), TransformerEncoder(bert)))(texts)
+    first = registry.build("dense", Catalogue.of(tools), Workspace(TransformerEncoder(bert)))(texts)
     several = 0
     for one, other in zip(first, pipeline(made, tools, bert)(texts), strict=True):
         assert [tool in needed for tool in other.ids[:8]] == [tool in needed for tool in one.ids[:8]]
@@ -149,7 +151,7 @@ def test_the_input_is_the_query_s_tokens_and_then_the_tools_all_in_one_place(ref
         rows.append(
             refiner.project.weight @ vector
             + refiner.project.bias
-            + tables.position_embeddings.weight[SPOT]
+            + tables.position_embeddings.weight[TOOL_POSITION]
             + tables.token_type_embeddings.weight[1]
         )
     hidden = tables.LayerNorm(torch.stack(rows)[None])
@@ -194,14 +196,14 @@ def test_triplets_share_a_tool_with_their_positive_and_none_with_their_negative(
     task = Triplets(texts, 0.3)
     rows = np.array([4, 2, 0, 1, 3])
     for seed in range(5):
-        anchors, positives, negatives = task.drawn(rows, np.random.default_rng(seed))
+        anchors, positives, negatives = task.draw_triplets(rows, np.random.default_rng(seed))
         assert rows[anchors].tolist() == [2, 0, 1, 3]  # the query that uses the fifth tool has no like
         for anchor, positive, negative in zip(anchors, positives, negatives, strict=True):
             assert anchor != positive
             assert set(gold[rows[anchor]]) & set(gold[rows[positive]])
             assert not set(gold[rows[anchor]]) & set(gold[rows[negative]])
     vectors = tower.vectors([queries[row] for row in rows])
-    drawn = task.drawn(rows, np.random.default_rng(3))
+    drawn = task.draw_triplets(rows, np.random.default_rng(3))
     one, near, far = (vectors[each] for each in drawn)
     wanted = np.maximum((one * far).sum(axis=1) - (one * near).sum(axis=1) + 0.3, 0.0).mean()
     assert task.backward(rows, np.random.default_rng(3)) == pytest.approx(wanted, abs=1e-5)

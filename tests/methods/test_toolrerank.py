@@ -12,24 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lessons
+
 pytest.importorskip("torch")
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.onnx_pairs import OnnxPairs
-from toolscout.encoders.pair_cache import Readings
+from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
-from toolscout.methods import Fitting, Parts
 from toolscout.methods.crossencoder import Judging
 from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
-from toolscout.recipes.fit import Lesson, fit, prepared
+from toolscout.recipes.fit import FitJob, Lesson, fit
 from toolscout.search.pipeline import Pipeline
 from toolscout.testing import check_stage
 from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
 
 BELOW = {
     f"base.{name}": value
@@ -51,9 +53,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitting:
+def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> FitJob:
     """A fit; all of them share one cross-encoder, from the shelf."""
-    return prepared(
+    return lessons.plan(
         name,
         slang,
         home / "out" / f"{name}-{'-'.join(map(str, changes.values()))}",
@@ -63,9 +65,13 @@ def job(slang: Lesson, bert: str, home: Path, name: str, **changes: Any) -> Fitt
     )
 
 
+def with_pairs(planned: FitJob, pairs: PairCache) -> FitJob:
+    return dataclasses.replace(planned, workspace=dataclasses.replace(planned.workspace, pairs=pairs))
+
+
 def pipeline(model: Model, tools: Sequence[Tool], bert: str, **more: Any) -> Pipeline:
-    parts = Parts(Catalogue.of(tools), TransformerEncoder(bert), model=model.folder, **more)
-    stage = registry.build(model.manifest.recipe, parts)
+    workspace = Workspace(TransformerEncoder(bert), **more)
+    stage = registry.build(model.manifest.recipe, Catalogue.of(tools), workspace, model=model.folder)
     assert isinstance(stage, Pipeline)
     return stage
 
@@ -157,7 +163,7 @@ def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: st
     [plain] = pipeline(fit(job(slang, bert, home, "toolrerank-none", seen=6, unseen=6)), slang.tools, bert)(
         [Search(query="somewhere to sleep")]
     )
-    stage = registry.build("toolrerank", Parts(Catalogue.of(slang.tools), TransformerEncoder(bert), model=kept))
+    stage = registry.build("toolrerank", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)), model=kept)
     assert isinstance(stage, Pipeline)
     last = stage.stages[-1]
     assert isinstance(last, Hierarchy) and last.off == UNUSED
@@ -179,7 +185,7 @@ def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path)
 def test_a_base_that_reads_no_pairs_is_refused(slang: Lesson, bert: str, home: Path) -> None:
     with pytest.raises(ConfigError, match="--set base: expected the recipe crossencoder, found dense"):
         fit(
-            prepared(
+            lessons.plan(
                 "toolrerank",
                 slang,
                 home / "refused",
@@ -214,7 +220,7 @@ def test_what_was_read_before_a_kill_is_not_read_again(
     with pytest.raises(KeyboardInterrupt):
         fit(begun)
     before, left[0] = len(read), 1_000
-    again = fit(dataclasses.replace(begun, resume=True)).manifest
+    again = fit(lessons.resumed(begun)).manifest
     assert len(set(read)) == len(read) > before and left[0] < 1_000
     assert (again.metrics, again.settings, again.values["truncation"]) == (
         whole.metrics,
@@ -235,17 +241,17 @@ def test_what_one_fit_read_serves_the_next_and_the_searches(
         return logits(self, query, texts, *about)
 
     monkeypatch.setattr(OnnxPairs, "logits", counted)
-    readings = Readings(tmp_path)
+    readings = PairCache(tmp_path)
     names = ("toolrerank", "toolrerank-none", "crossencoder-10")
-    tasks = {name: dataclasses.replace(job(slang, bert, home, name), readings=readings) for name in names}
+    tasks = {name: with_pairs(job(slang, bert, home, name), readings) for name in names}
     made = {name: fit(dataclasses.replace(task, out=tmp_path / name)) for name, task in tasks.items()}
     searches = [Search(query=slang.dataset.queries[query]) for query in slang.dev]
     for model in made.values():
-        pipeline(model, slang.tools, bert, readings=readings)(searches)
+        pipeline(model, slang.tools, bert, pairs=readings)(searches)
     assert len(set(read)) == len(read) > 0
     [plain] = pipeline(made["toolrerank"], slang.tools, bert)(searches[:1])
     assert len(set(read)) < len(read), "a search keeps nothing"
-    [same] = pipeline(made["toolrerank"], slang.tools, bert, readings=readings)(searches[:1])
+    [same] = pipeline(made["toolrerank"], slang.tools, bert, pairs=readings)(searches[:1])
     assert same.ids == plain.ids and [h.score for h in same.hits] == pytest.approx([h.score for h in plain.hits])
 
 
@@ -296,7 +302,7 @@ def test_for_one_parent_all_of_a_new_likely_parent_is_read() -> None:
     assert [hit.score for hit in found.hits] == pytest.approx([0.9, 0.85, 0.8, 0.7, 0.6, 0.5]), "probabilities still"
     for extend, more in {"none": [], "seen": ["s/a2"], "both": ["s/a2", "s/b2"]}.items():
         reader = Reader(dict.fromkeys(["s/a2", "s/b2"], 0.0))
-        stage(reader, Chosen(10, 50, sure=0.75), True, extend=extend).run([search()])
+        stage(reader, Chosen(10, 50, sure=0.75, extend=extend), True).run([search()])
         assert reader.asked == more
 
 

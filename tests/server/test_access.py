@@ -19,11 +19,11 @@ from toolscout.server import Limits, Service, app, catalogue
 from toolscout.server.limits import Buckets
 from toolscout.server.routes import ROUTES
 from toolscout.server.view import Views
-from toolscout.testing import TOOLS
+from toolscout.testing import TOY_TOOLS
 from toolscout.types import Hints, Tool
 
 BOBS = {"mail/search", "weather/get_forecast", "weather/getAirQuality"}
-HIDDEN = sorted(set(TOOLS) - BOBS)
+HIDDEN = sorted(set(TOY_TOOLS) - BOBS)
 
 
 def test_without_a_valid_key_only_health_the_page_and_the_document_answer(guarded: Any) -> None:
@@ -66,12 +66,12 @@ def test_what_belongs_to_all_is_for_operators(guarded: Any) -> None:
 
 def everything(client: Any, headers: dict[str, str]) -> str:
     """All that a caller can get out of the service, as one text."""
-    queries = [*TOOLS, *(name.partition("/")[2] for name in TOOLS), *(text for text, *_ in TOOLS.values())]
-    queries += [f"select:{name.partition('/')[2]}" for name in TOOLS]
+    queries = [*TOY_TOOLS, *(name.partition("/")[2] for name in TOY_TOOLS), *(text for text, *_ in TOY_TOOLS.values())]
+    queries += [f"select:{name.partition('/')[2]}" for name in TOY_TOOLS]
     texts = [client.post("/v1/search/batch", json={"queries": queries, "k": 50, "trace": True}, headers=headers).text]
     for path in ("/v1/me", "/v1/sources", "/v1/tree", "/v1/tools"):
         texts.append(client.get(path, headers=headers).text)
-    for name in TOOLS:
+    for name in TOY_TOOLS:
         source = name.partition("/")[0]
         texts.append(client.get("/v1/tool", params={"id": name}, headers=headers).text)
         texts.append(client.get("/v1/tools", params={"within": source}, headers=headers).text)
@@ -84,7 +84,7 @@ def everything(client: Any, headers: dict[str, str]) -> str:
 def test_a_caller_gets_nothing_of_what_the_policy_hides(guarded: Any) -> None:
     told = everything(guarded, as_caller("bob"))
     for name in HIDDEN:
-        assert f'"description":"{TOOLS[name][0]}"' not in told
+        assert f'"description":"{TOY_TOOLS[name][0]}"' not in told
         assert f'"id":"{name}"' not in told and f'["{name}"' not in told
     for name in BOBS:
         assert f'"id":"{name}"' in told

@@ -9,7 +9,7 @@ import pytest
 from toolscout.catalogue.store import Catalogue
 from toolscout.scout import Scout
 from toolscout.server.view import View, key_of
-from toolscout.testing import TOOLS
+from toolscout.testing import TOY_TOOLS
 from toolscout.types import Tool
 
 
@@ -21,7 +21,7 @@ def get(client: Any, path: str, **parameters: Any) -> Any:
 
 def test_pages_of_tools_put_together_are_the_catalogue(client: Any) -> None:
     pages = [get(client, "/v1/tools", offset=offset, limit=3) for offset in range(0, 12, 3)]
-    assert [row["id"] for page in pages for row in page["tools"]] == sorted(TOOLS)
+    assert [row["id"] for page in pages for row in page["tools"]] == sorted(TOY_TOOLS)
     assert {page["total"] for page in pages} == {10}
 
 

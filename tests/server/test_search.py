@@ -11,7 +11,7 @@ import pytest
 from toolscout.errors import Unavailable
 from toolscout.scout import Scout
 from toolscout.server import Limits
-from toolscout.testing import TOOLS
+from toolscout.testing import TOY_TOOLS
 from toolscout.types import as_json
 
 
@@ -98,7 +98,7 @@ def test_searches_that_wait_go_together_and_each_gets_its_own_answer(start: Any,
         return real(queries, *arguments, **named)
 
     monkeypatch.setattr(toy, "search_many", slow)
-    wanted = {f"{tool.partition('/')[2]} {text}": tool for tool, (text, *_) in TOOLS.items()}
+    wanted = {f"{tool.partition('/')[2]} {text}": tool for tool, (text, *_) in TOY_TOOLS.items()}
     found: dict[str, str] = {}
 
     def one(query: str) -> None:

@@ -1,4 +1,4 @@
-"""Freed memory is held for the next step while a training runs, and given back afterwards."""
+"""Freed memory is kept for the next step while a training runs, and returned to the system afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 SCRIPT = """
 import numpy as np, re
-from toolscout.training.allocator import held
+from toolscout.training.allocator import keep_freed_memory
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
@@ -24,14 +24,14 @@ def used():
     return resident()
 
 print(resident(), used(), end=" ")
-with held():
+with keep_freed_memory():
     print(used(), end=" ")
 print(resident())
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_freed_memory_is_held_inside_and_given_back_afterwards() -> None:
+def test_freed_memory_is_kept_inside_and_returned_afterwards() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     before, without, inside, after = map(int, re.findall(r"\d+", done.stdout))

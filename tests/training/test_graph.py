@@ -65,12 +65,12 @@ def test_propagation_is_what_the_equations_say(layers: int, scaled: bool) -> Non
 
 def test_a_thinned_graph_has_the_degrees_of_what_is_left() -> None:
     graph = Bipartite(np.repeat(np.arange(100), 10), np.tile(np.arange(10), 100), (100, 10))
-    thin = graph.thinned(0.2, np.random.default_rng(0))
+    thin = graph.drop_edges(0.2, np.random.default_rng(0))
     assert 740 < len(thin.left) < 860
     again = Bipartite(thin.left, thin.right, graph.shape)
     rows = torch.ones(100, 1), torch.ones(10, 1)
     assert torch.equal(thin.propagate(*rows, 1)[0], again.propagate(*rows, 1)[0])
-    assert graph.thinned(0.0, np.random.default_rng(0)) is graph
+    assert graph.drop_edges(0.0, np.random.default_rng(0)) is graph
 
 
 def test_a_group_is_the_mean_of_its_members() -> None:

@@ -32,7 +32,7 @@ def gradients(folder: Path, hold: int, dropout: float = 0.0, chunk: int = 20) ->
     made.model.train()
     tokens = made.tokens(TEXTS, "query", 48)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolscout.training.towers.CHUNK", chunk)
+        patch.setattr("toolscout.training.towers.MAX_CHUNK_TOKENS", chunk)
         torch.manual_seed(7)
         loss = made.backward(tokens, lambda rows: list_softmax(rows[:3] @ rows[3:].T / 0.05, GOLD), hold)
     return loss, {name: each.grad for name, each in made.model.named_parameters() if each.grad is not None}

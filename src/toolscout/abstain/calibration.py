@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Floats
 from toolscout.search.pipeline import Floors
 
 __all__ = ["BUDGETS", "floors", "platt"]
 
-Values = npt.NDArray[np.float64]
 BUDGETS: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
-CLOSE: Final = 1e-9
-STEPS: Final = 100
+FLOOR_TOLERANCE: Final = 1e-9
+MAX_PLATT_STEPS: Final = 100
 
 
-def platt(yes: Values, no: Values) -> dict[str, float]:
+def platt(yes: Floats, no: Floats) -> dict[str, float]:
     """Slope and shift that make logits probabilities on held-out examples of both kinds, each with half of the mass.
 
     Platt's sigmoid by Newton's method (Platt 1999), with his smoothed targets.
@@ -32,25 +31,25 @@ def platt(yes: Values, no: Values) -> dict[str, float]:
     mass = np.repeat([0.5 / len(yes), 0.5 / len(no)], [len(yes), len(no)])
     columns = np.stack([logits / scale, np.ones_like(logits)], axis=1)
 
-    def cost(found: Values) -> float:
+    def cost(found: Floats) -> float:
         sums = columns @ found
         return float(mass @ (np.logaddexp(0, sums) - targets * sums))
 
-    found: Values = np.zeros(2)
-    for _ in range(STEPS):
+    found: Floats = np.zeros(2)
+    for _ in range(MAX_PLATT_STEPS):
         shares = 1 / (1 + np.exp(-np.clip(columns @ found, -40, 40)))
         slope = columns.T @ (mass * (shares - targets))
         bend = columns.T @ (columns * (mass * shares * (1 - shares))[:, None]) + 1e-12 * np.eye(2)
         step = np.linalg.solve(bend, slope)
-        while cost(found - step) > cost(found) + CLOSE and np.abs(step).max() > CLOSE:
+        while cost(found - step) > cost(found) + FLOOR_TOLERANCE and np.abs(step).max() > FLOOR_TOLERANCE:
             step = step / 2  # confident logits bend so little that a whole step would overshoot
         found = found - step
-        if np.abs(step).max() < CLOSE:
+        if np.abs(step).max() < FLOOR_TOLERANCE:
             break
     return {"slope": float(found[0]) / scale, "shift": float(found[1])}
 
 
-def floors(need: Values, fit: Values | None = None, mass: Values | None = None) -> Floors:
+def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None) -> Floors:
     """The floors that turn away at most so large a share of requests as each budget says.
 
     A request is turned away if its need or its fit is low. Both floors stand at the same share of all requests, and
@@ -72,14 +71,14 @@ def floors(need: Values, fit: Values | None = None, mass: Values | None = None) 
     lost = (np.cumsum(held[order]) + (len(values) - 1) * held[order]) * count / (count + 1)
     found: list[list[float]] = [[] for _ in values]
     for budget in BUDGETS:
-        inside = order[lost <= budget + CLOSE]
+        inside = order[lost <= budget + FLOOR_TOLERANCE]
         for column, each, share in zip(found, values, below, strict=True):
-            floor = each[share >= least[inside].max() - CLOSE].min() if len(inside) else 0.0
+            floor = each[share >= least[inside].max() - FLOOR_TOLERANCE].min() if len(inside) else 0.0
             column.append(float(np.floor(floor * 1e6) / 1e6))
     return Floors(BUDGETS, *map(tuple, found))
 
 
-def _below(values: Values, mass: Values) -> Values:
+def _below(values: Floats, mass: Floats) -> Floats:
     """The share of the mass that lies strictly below each value."""
     _, places = np.unique(values, return_inverse=True)
     total = np.bincount(places, weights=mass)

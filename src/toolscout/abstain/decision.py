@@ -1,14 +1,15 @@
-"""Whether a request needs a tool at all, and whether any tool of the catalogue does what it asks: two probabilities.
+"""Estimates two probabilities: that a request needs a tool at all, and that a tool of the catalogue fits it.
 
-Both come from a logistic regression on how the catalogue scores the request (`toolscout.abstain.score_features`); the first also knows
-what the words of the request mean, by another one on its vector. Only the bundled encoder and BM25 are asked, so that
-the decision is the same whatever encoder and recipe rank the hits. A request is turned away if a probability lies below
-its floor, and the floors follow from a budget: the share of requests that need a tool, and have one, that may be lost.
-Which of the two answers it then gets depends on the request alone: whether such requests need tools elsewhere.
+Both come from logistic regressions on how the catalogue scores the request (`toolscout.abstain.score_features`). The
+first also reads the meaning of the request, by another regression on its vector. Only the bundled encoder and BM25 are
+used, so the decision does not depend on the encoder and recipe that rank the hits. A request is turned away if a
+probability lies below its threshold. The thresholds follow from the false-abstention budget: the share of answerable
+requests that may be turned away. Which of the two answers the caller then gets depends on the request alone: whether
+such requests need tools elsewhere.
 
-The numbers that come with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file says
-on what. They say nothing (None) where they would guess: of tools that the request names, of a request none of whose
-words the encoder knows, as in most languages but English, and where no tool is visible.
+The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file says
+on what. They say nothing (None) where they would guess: about tools that the request names, about requests without a
+word that the encoder knows, as in most languages but English, and where no tool is visible.
 """
 
 from __future__ import annotations
@@ -20,43 +21,43 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout.abstain import calibration
 from toolscout.abstain.logistic import sigmoid
-from toolscout.abstain.score_features import Signals
-from toolscout.encoders import Encoder, Vectors
+from toolscout.abstain.score_features import ScoreFeatures
+from toolscout.arrays import Floats, Mask, Vectors
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import Encoder
 from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import StoreError
-from toolscout.indexes import Mask
-from toolscout.methods import Parts
-from toolscout.methods.zero_shot import tool_index, word_index
 from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, selected
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.types import Search
+from toolscout.workspace import Workspace, index_words
 
 __all__ = [
-    "BUNDLED",
-    "FORMAT",
+    "BUNDLED_DECISION",
+    "DECISION_FORMAT",
+    "Abstainer",
     "Decision",
-    "Judge",
     "Linear",
-    "bundled",
+    "build_abstainer",
     "columns",
-    "floors_of",
-    "judge",
+    "fit_floors",
+    "load_bundled",
     "read",
     "wishes",
 ]
 
-Floats = npt.NDArray[np.float64]
-BUNDLED: Final = Path(__file__).with_name("data") / "decision.json"
-FORMAT: Final = "decision/1"
+BUNDLED_DECISION: Final = Path(__file__).with_name("data") / "decision.json"
+DECISION_FORMAT: Final = "decision/1"
 VIEW: Final = "static"
-CLIP: Final = 4.0  # deviations: beyond, a number says no more
-GROWN: Final = 2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
-NEVER: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
+MAX_DEVIATIONS: Final = 4.0  # deviations: beyond, a number says no more
+MAX_CATALOGUE_GROWTH: Final = (
+    2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
+)
+NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +81,7 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def logits(self, table: Mapping[str, Floats]) -> Floats:
         """(n,) of numbers by name, (n,) each."""
         rows = np.stack([table[name] for name in self.columns], axis=1)
-        scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -CLIP, CLIP)
+        scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return np.asarray((scaled * np.array(self.weights)).sum(axis=1) + self.shift)
 
 
@@ -88,7 +89,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is fitted: plain numbers.
 
     Attributes:
-        format: `FORMAT`.
+        format: `DECISION_FORMAT`.
         about: what it was fitted on and by which command; JSON values.
         encoders: view → fingerprint of the encoder that its numbers belong to.
         wishes: view → the weights of a query's vector and their constant; the sum is the number `wish.<view>`.
@@ -105,7 +106,7 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fit: Linear
     floors: Floors
 
-    def judged(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """(need, fit), (n,) each, of `columns`."""
         return sigmoid(self.need.logits(table)), sigmoid(self.fit.logits(table))
 
@@ -133,7 +134,7 @@ def wishes(table: Mapping[str, Floats]) -> Floats:
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
 
-def read(file: Path = BUNDLED) -> Decision:
+def read(file: Path = BUNDLED_DECISION) -> Decision:
     """A decision that was written as JSON.
 
     Raises:
@@ -142,16 +143,16 @@ def read(file: Path = BUNDLED) -> Decision:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Decision)
         sizes = [{len(getattr(each, name)) for name in each.__struct_fields__[:4]} for each in (found.need, found.fit)]
-        whole = found.format == FORMAT and all(len(size) == 1 for size in sizes)
+        whole = found.format == DECISION_FORMAT and all(len(size) == 1 for size in sizes)
     except (OSError, msgspec.MsgspecError):
         whole = False
     if not whole:
-        raise StoreError(f"{file}: expected a decision of format {FORMAT}, found a damaged or another one")
+        raise StoreError(f"{file}: expected a decision of format {DECISION_FORMAT}, found a damaged or another one")
     return found
 
 
 @dataclasses.dataclass(frozen=True)
-class Judge:
+class Abstainer:
     """A decision over one catalogue, for the stage `Decide`.
 
     Attributes:
@@ -166,7 +167,7 @@ class Judge:
     """
 
     decision: Decision
-    signals: Signals
+    signals: ScoreFeatures
     encoders: Mapping[str, Encoder]
     mask: Callable[[Visible | None], Mask | None]
     budget: float
@@ -182,14 +183,14 @@ class Judge:
         known = np.logical_and.reduce([each.any(axis=1) for each in vectors.values()]) if texts else []
         sizes = [len(self.signals.words.ids) if mask is None else int(mask.sum()) for mask in masks]
         asked = [
-            bool(says and size) and not _named(search)
+            bool(says and size) and not _names_a_tool(search)
             for search, says, size in zip(searches, known, sizes, strict=True)
         ]
         some = [number for number, each in enumerate(asked) if each]
         chosen = {view: each[some] for view, each in vectors.items()}
         rows = self.signals.rows([texts[n] for n in some], list(chosen.values()), [masks[n] for n in some])
         table = columns(self.signals.names, rows, chosen, self.decision.wishes)
-        judged = zip(some, *(each.tolist() for each in (*self.decision.judged(table), wishes(table))), strict=True)
+        judged = zip(some, *(each.tolist() for each in (*self.decision.estimate(table), wishes(table))), strict=True)
         found: list[Verdict | None] = [None] * len(searches)
         for number, need, fit, wish in judged:
             found[number] = self._verdict(searches[number], need, fit, wish, sizes[number])
@@ -212,46 +213,49 @@ class Judge:
         return Verdict(need, fit, "no_tool_fits", reason)
 
 
-def _named(search: Search) -> bool:
+def _names_a_tool(search: Search) -> bool:
     """Whether the query names a tool, or asks for tools by name: then nothing is left to judge."""
     return selected(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
-def judge(parts: Parts, stage: Stage) -> Judge | None:
-    """The bundled decision over a snapshot, with the budget of the settings; None: nobody may be turned away.
+def build_abstainer(
+    workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
+) -> Abstainer | None:
+    """Return the bundled decision over a snapshot, within the budget of the settings; None: nobody may be turned away.
 
     A fitted model has learned what requests mean, which the bundled decision has not: then the floors count that keep
-    the budget among the requests it was fitted on (`floors_of`). A champion of `toolscout learn` also knows from
+    the budget among the requests it was fitted on (`fit_floors`). A champion of `toolscout learn` also knows from
     requests that it was not fitted on how high the first hit of a request it understands stands.
 
     Args:
-        parts: the snapshot, and the model if there is one.
+        workspace: with the settings and the caches.
+        catalogue: the snapshot.
         stage: what retrieves; if it judges the need itself, that counts.
+        manifest: of the fitted model that serves, if there is one.
 
     Raises:
         StoreError: if the bundled file is damaged.
     """
-    budget = parts.settings.false_rejects
+    budget = workspace.settings.false_rejects
     if not budget:
         return None
-    decision, encoder = bundled()
+    decision, encoder = load_bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
     floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
-    if parts.model is not None:
-        manifest = model_store.read_manifest(parts.model)
-        floors, sure = _of_model(manifest, len(parts.catalogue)), manifest.values.get("sure")
-    signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
-    return Judge(decision, signals, {VIEW: encoder}, parts.catalogue.mask, budget, floors, own, sure)
+    if manifest is not None:
+        floors, sure = _of_model(manifest, len(catalogue)), manifest.values.get("sure")
+    signals = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    return Abstainer(decision, signals, {VIEW: encoder}, catalogue.mask, budget, floors, own, sure)
 
 
 def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
     """The floors of a fitted model; none, where its catalogue is another one by now: they say nothing there."""
     small, large = sorted((size, manifest.n_tools))
-    found = manifest.values.get("floors") if large <= GROWN * small else None
-    return msgspec.convert(NEVER if found is None else found, Floors)
+    found = manifest.values.get("floors") if large <= MAX_CATALOGUE_GROWTH * small else None
+    return msgspec.convert(NO_FLOORS if found is None else found, Floors)
 
 
-def bundled() -> tuple[Decision, Encoder]:
+def load_bundled() -> tuple[Decision, Encoder]:
     """The decision that comes with toolscout, and the encoder that it asks.
 
     Raises:
@@ -260,24 +264,25 @@ def bundled() -> tuple[Decision, Encoder]:
     decision, encoder = read(), StaticEncoder()
     if decision.encoders != {VIEW: encoder.fingerprint}:
         raise StoreError(
-            f"{BUNDLED}: expected a decision for the bundled encoder {encoder.fingerprint}, found one for "
+            f"{BUNDLED_DECISION}: expected a decision for the bundled encoder {encoder.fingerprint}, found one for "
             f"{decision.encoders}: install toolscout again"
         )
     return decision, encoder
 
 
-def floors_of(parts: Parts, texts: Sequence[str]) -> Floors:
+def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
     """The floors of the bundled decision that keep each budget among requests that the catalogue's tools serve.
 
     Args:
-        parts: the catalogue.
+        workspace: with the caches.
+        catalogue: the tools.
         texts: the requests.
     """
-    decision, encoder = bundled()
-    signals = Signals(word_index(parts), {VIEW: tool_index(parts, encoder)})
+    decision, encoder = load_bundled()
+    signals = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
     said = np.flatnonzero(vectors.any(axis=1)).tolist()
     if not said:
-        return msgspec.convert(NEVER, Floors)
+        return msgspec.convert(NO_FLOORS, Floors)
     rows = signals.rows([texts[number] for number in said], [vectors[said]])
-    return calibration.floors(*decision.judged(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))
+    return calibration.floors(*decision.estimate(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))

@@ -13,31 +13,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from toolscout.abstain.calibration import floors, platt
-from toolscout.abstain.decision import CLIP, FORMAT, Decision, Linear, columns
+from toolscout.abstain.decision import DECISION_FORMAT, MAX_DEVIATIONS, Decision, Linear, columns
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.encoders import Vectors
+from toolscout.arrays import Floats, Vectors
 from toolscout.errors import UserError
 from toolscout.search.pipeline import Floors
 
-__all__ = ["Asked", "fitted"]
+__all__ = ["QueryGroup", "fit_decision"]
 
-Floats = npt.NDArray[np.float64]
-RIDGE: Final = 1e-2
-WISH: Final = 1e-3  # ridge of the regression on vectors
-ENOUGH: Final = 100  # requests: of fewer, a budget of 2 % says nothing
-MISSED: Final = 0.5  # of the requests that need a tool, how much those count for which the catalogue has none
+SCORE_RIDGE: Final = 1e-2
+VECTOR_RIDGE: Final = 1e-3  # ridge of the regression on vectors
+MIN_REQUESTS_FOR_FLOORS: Final = 100  # requests: of fewer, a budget of 2 % says nothing
+UNFIT_SHARE: Final = 0.5  # of the requests that need a tool, how much those count for which the catalogue has none
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class QueryGroup:
     """Queries of one group, put to one catalogue.
 
     Attributes:
         group: the domain whose catalogue it is.
-        rows: (n, columns) of `Signals`.
+        rows: (n, columns) of `ScoreFeatures`.
         vectors: view → (n, d) of the queries.
         needs: whether they need a tool.
         fits: whether a tool of that catalogue fits; None: nobody knows.
@@ -53,10 +51,10 @@ class Asked:
         return len(self.rows)
 
 
-def fitted(
+def fit_decision(
     names: Sequence[str],
-    train: Sequence[Asked],
-    held: Sequence[Asked],
+    train: Sequence[QueryGroup],
+    held: Sequence[QueryGroup],
     encoders: Mapping[str, str],
     about: Mapping[str, Any],
     *,
@@ -90,7 +88,7 @@ def fitted(
     of_need: list[_Labelled] = []
     for each in train:
         if each.needs:
-            share = 1 - MISSED if each.fits else MISSED
+            share = 1 - UNFIT_SHARE if each.fits else UNFIT_SHARE
             of_need.append(_Labelled(_table(names, each, inner[each.group][0]), True, each.group, share))
         else:
             for odd in (False, True):
@@ -100,10 +98,10 @@ def fitted(
     known = _wishes(views, [*_others(train, ""), *chat])
     need, fit = _linear(of_need), _linear(of_fit)
     tables = [_table(names, each, known) for each in held]
-    need = _calibrated(need, tables, [each.needs for each in held])
-    fit = _calibrated(fit, tables, [each.fits if each.needs else None for each in held])
+    need = _calibrate(need, tables, [each.needs for each in held])
+    fit = _calibrate(fit, tables, [each.fits if each.needs else None for each in held])
     return Decision(
-        format=FORMAT,
+        format=DECISION_FORMAT,
         about=dict(about),
         encoders=dict(encoders),
         wishes={view: tuple(weights.tolist()) for view, weights in known.items()},
@@ -120,23 +118,25 @@ def _floors(need: Linear, fit: Linear, tables: Sequence[dict[str, Floats]]) -> F
     whoever uses them may be like any one of the parts.
     """
     sure = [(sigmoid(need.logits(table)), sigmoid(fit.logits(table))) for table in tables]
-    large = [floors(*each) for each in sure if len(each[0]) >= ENOUGH] or [floors(*each) for each in sure]
+    large = [floors(*each) for each in sure if len(each[0]) >= MIN_REQUESTS_FOR_FLOORS] or [
+        floors(*each) for each in sure
+    ]
     of_need, of_fit = np.array([each.need for each in large]), np.array([each.fit for each in large])
     return Floors(large[0].budgets, tuple(of_need.min(axis=0).tolist()), tuple(of_fit.min(axis=0).tolist()))
 
 
-def _others(train: Sequence[Asked], group: str) -> list[Asked]:
+def _others(train: Sequence[QueryGroup], group: str) -> list[QueryGroup]:
     return [each for each in train if each.needs and each.fits and each.group != group]
 
 
-def _half(each: Asked, odd: bool) -> Asked:
+def _half(each: QueryGroup, odd: bool) -> QueryGroup:
     chosen = slice(int(odd), None, 2)
     return dataclasses.replace(
         each, rows=each.rows[chosen], vectors={view: rows[chosen] for view, rows in each.vectors.items()}
     )
 
 
-def _table(names: Sequence[str], each: Asked, wishes: Mapping[str, Floats]) -> dict[str, Floats]:
+def _table(names: Sequence[str], each: QueryGroup, wishes: Mapping[str, Floats]) -> dict[str, Floats]:
     return columns(names, each.rows, each.vectors, wishes)
 
 
@@ -163,12 +163,12 @@ def _mass(keys: Sequence[tuple[bool, str, float]], sizes: Sequence[int]) -> Floa
     return np.repeat(each, sizes)
 
 
-def _wishes(views: Sequence[str], asked: Sequence[Asked]) -> dict[str, Floats]:
+def _wishes(views: Sequence[str], asked: Sequence[QueryGroup]) -> dict[str, Floats]:
     sizes = [len(each) for each in asked]
     mass = _mass([(each.needs, each.group if each.needs else "", 1.0) for each in asked], sizes)
     needs = np.repeat([each.needs for each in asked], sizes)
     return {
-        view: np.round(logistic(np.concatenate([each.vectors[view] for each in asked]), needs, WISH, mass), 6)
+        view: np.round(logistic(np.concatenate([each.vectors[view] for each in asked]), needs, VECTOR_RIDGE, mass), 6)
         for view in views
     }
 
@@ -180,15 +180,15 @@ def _linear(parts: Sequence[_Labelled]) -> Linear:
     mass = _mass([(each.label, each.group, each.share) for each in parts], sizes)
     means = np.average(rows, axis=0, weights=mass)
     deviations = np.sqrt(np.average((rows - means) ** 2, axis=0, weights=mass)) + 1e-6
-    found = logistic(np.clip((rows - means) / deviations, -CLIP, CLIP), labels, RIDGE, mass)
-    return Linear(names, _rounded(means), _rounded(deviations), _rounded(found[:-1]), round(float(found[-1]), 6))
+    found = logistic(np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS), labels, SCORE_RIDGE, mass)
+    return Linear(names, _round(means), _round(deviations), _round(found[:-1]), round(float(found[-1]), 6))
 
 
-def _rounded(values: Floats) -> tuple[float, ...]:
+def _round(values: Floats) -> tuple[float, ...]:
     return tuple(np.round(values, 6).tolist())
 
 
-def _calibrated(linear: Linear, tables: Sequence[dict[str, Floats]], labels: Sequence[bool | None]) -> Linear:
+def _calibrate(linear: Linear, tables: Sequence[dict[str, Floats]], labels: Sequence[bool | None]) -> Linear:
     """The same, its sums made logits of probabilities on held-out queries; those without a label do not count."""
     sides = [
         np.concatenate([linear.logits(table) for table, each in zip(tables, labels, strict=True) if each is side])
@@ -199,6 +199,6 @@ def _calibrated(linear: Linear, tables: Sequence[dict[str, Floats]], labels: Seq
         linear.columns,
         linear.means,
         linear.deviations,
-        _rounded(by["slope"] * np.array(linear.weights)),
+        _round(by["slope"] * np.array(linear.weights)),
         round(by["slope"] * linear.shift + by["shift"], 6),
     )

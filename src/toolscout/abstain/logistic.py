@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
+
+from toolscout.arrays import Array, Floats, Mask
 
 __all__ = ["logistic", "sigmoid"]
 
-Floats = npt.NDArray[np.float64]
-STEPS: Final = 30
-ENOUGH: Final = 1e-8
+MAX_NEWTON_STEPS: Final = 30
+NEWTON_TOLERANCE: Final = 1e-8
 
 
-def sigmoid(values: npt.NDArray[Any]) -> Floats:
+def sigmoid(values: Array) -> Floats:
     """`1 / (1 + e^-x)`, of any shape."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(values, dtype=np.float64))))
 
 
-def logistic(
-    rows: npt.NDArray[Any], labels: npt.NDArray[np.bool_], ridge: float, mass: npt.NDArray[Any] | None = None
-) -> Floats:
+def logistic(rows: Array, labels: Mask, ridge: float, mass: Array | None = None) -> Floats:
     """The weights, `(d + 1,)`, the last of them the constant: of the mean log-loss and `ridge / 2 · |w|²`.
 
     Args:
@@ -35,12 +33,12 @@ def logistic(
     held = np.full(given.shape[1], ridge)
     held[-1] *= 1e-3
     weights = np.zeros(given.shape[1])
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         shares = sigmoid(given @ weights)
         slope = given.T @ (share * (shares - labels)) + held * weights
         curve = (given * (share * shares * (1 - shares))[:, None]).T @ given + np.diag(held)
         step = np.linalg.solve(curve, slope)
         weights -= step
-        if np.abs(step).max() < ENOUGH:
+        if np.abs(step).max() < NEWTON_TOLERANCE:
             break
     return weights

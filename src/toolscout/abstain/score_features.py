@@ -13,18 +13,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from toolscout.indexes import Mask, masks
+from toolscout.arrays import Array, Floats, Mask
+from toolscout.indexes import masks
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 
-__all__ = ["Signals", "names"]
+__all__ = ["ScoreFeatures", "names"]
 
-Floats = npt.NDArray[np.float64]
-DEPTH: Final = 20
-OF_VIEW: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
-LEAST: Final = 1e-3  # deviation below which scores count as equal
+SCORES_READ: Final = 20
+VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
+MIN_DEVIATION: Final = 1e-3  # deviation below which scores count as equal
 
 
 def names(views: Sequence[str]) -> tuple[str, ...]:
@@ -37,14 +36,14 @@ def names(views: Sequence[str]) -> tuple[str, ...]:
     has; `size`: log of one more than the number of tools.
     """
     pairs = (f"{a}>{b}" for a, b in itertools.permutations(views, 2))
-    return (*(f"{view}.{each}" for view in views for each in OF_VIEW), *pairs, "points", "known", "size")
+    return (*(f"{view}.{each}" for view in views for each in VIEW_FEATURES), *pairs, "points", "known", "size")
 
 
 def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
     """The part of the rows that comes from each view alone, see `names`.
 
     Args:
-        best: (queries, views, DEPTH), descending.
+        best: (queries, views, SCORES_READ), descending.
         mean: (queries, views).
         deviation: (queries, views).
     """
@@ -57,14 +56,14 @@ def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
             top - best[..., 5:].mean(axis=2),
             best[..., :10].mean(axis=2),
             top - mean,
-            (top - mean) / (deviation + LEAST),
-            (top - best[..., 1:11].mean(axis=2)) / (best[..., 1:].std(axis=2) + LEAST),
+            (top - mean) / (deviation + MIN_DEVIATION),
+            (top - best[..., 1:11].mean(axis=2)) / (best[..., 1:].std(axis=2) + MIN_DEVIATION),
         ],
         axis=2,
     ).reshape(len(best), -1)
 
 
-class Signals:
+class ScoreFeatures:
     """The rows of queries against one catalogue.
 
     Attributes:
@@ -82,7 +81,7 @@ class Signals:
         self.names = names(("words", *meanings))
 
     def rows(
-        self, texts: Sequence[str], vectors: Sequence[npt.NDArray[Any]], visible: Sequence[Mask | None] | None = None
+        self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None] | None = None
     ) -> Floats:
         """(queries, columns); a row of zeros where no tool is visible.
 
@@ -101,10 +100,10 @@ class Signals:
         views: list[tuple[Any, Any]] = [(self.words, asked)]
         for index, each in zip(self.meanings.values(), vectors, strict=True):
             views.append((index, each[some]))
-        spreads = [index.spreads(queries, DEPTH, seen) for index, queries in views]
+        spreads = [index.spreads(queries, SCORES_READ, seen) for index, queries in views]
         mass, known = np.array([self.words.mass(text) for text in asked]).T
         scale = np.ones((len(some), len(views)))
-        scale[:, 0] = np.maximum(mass, LEAST)
+        scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
         best = np.stack([[each.best for each in view] for view in spreads], axis=1) / scale[..., None]
         mean = np.array([[each.mean for each in view] for view in spreads]).T / scale
         deviation = np.array([[each.deviation for each in view] for view in spreads]).T / scale

@@ -1,8 +1,8 @@
-"""The same Scout inside other people's frameworks. A module each; this one holds what they share.
+"""Adapters for agent frameworks and model APIs, one module each. This module holds what they share.
 
-Two shapes: `Toolbox` offers the catalogue's tools to a model under names that every API takes; `Chooser` picks among
-the tools that a framework holds itself, which it puts into the catalogue as one source, so that the journal and
-`toolscout learn` know them too.
+There are two kinds. `Toolbox` offers the catalogue's tools to a model under names that every API accepts. `Chooser`
+chooses among tools that a framework manages. It adds them to the catalogue as one source, so that the journal and
+`toolscout learn` include them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SEARCH_PARAMETERS: Final[dict[str, Any]] = {
     "required": ["query"],
     "additionalProperties": False,
 }
-LONGEST: Final = 64
-TRIES: Final = 3
-EMPTY: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+MAX_WIRE_NAME_CHARS: Final = 64
+MAX_SYNC_ATTEMPTS: Final = 3
+EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 class Toolbox:
-    """The catalogue for a model: names that APIs take, searches, and what came of them."""
+    """Offers the catalogue to a model: names that APIs accept, searches, and a record of the calls."""
 
     def __init__(
         self,
@@ -47,50 +47,59 @@ class Toolbox:
         caller: str | None = None,
         visible: Callable[[Tool], bool] | None = None,
     ) -> None:
-        """Take whose catalogue, how many tools a search brings, who asks, and what that one may discover."""
+        """Create a toolbox.
+
+        Args:
+            scout: its catalogue and journal are used.
+            k: tools per search; None takes the scout's default.
+            caller: name of the caller for the journal.
+            visible: which tools the caller may discover; None for all.
+        """
         self.scout, self.k, self.caller, self.visible = scout, k, caller, visible
         self._shown: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._ids: dict[str, str] = {}
 
     def tools(self) -> list[tuple[str, Tool]]:
-        """(name, tool) of all that may be discovered, by id."""
+        """List (name, tool) of all visible tools, by id."""
         tools = self.scout.store.catalogue().tools()
-        return [(self._name(tool), tool) for tool in tools if self._may(tool)]
+        return [(self._wire_name(tool), tool) for tool in tools if self._is_visible(tool)]
 
     def search(self, query: str) -> list[tuple[str, Tool]]:
-        """(name, tool) of the answer, best first."""
-        found: Search = self.scout.search(query, self.k, visible=self.visible, caller=self.caller)
-        shown = [(self._name(hit.tool), hit.tool) for hit in found.hits if hit.tool is not None]
-        self._shown.update((name, found.search_id or "") for name, _ in shown)
+        """Search and return (name, tool) of the answer, best first."""
+        result: Search = self.scout.search(query, self.k, visible=self.visible, caller=self.caller)
+        shown = [(self._wire_name(hit.tool), hit.tool) for hit in result.hits if hit.tool is not None]
+        self._shown.update((name, result.search_id or "") for name, _ in shown)
         return shown
 
     def tool(self, name: str) -> Tool:
-        """The tool that a model calls by a name.
+        """Return the tool that a model calls by this name.
 
         Raises:
-            NotFound: if there is none that may be discovered.
+            NotFound: if no visible tool has this name.
         """
         if name not in self._ids:
             self.tools()
         if (tool_id := self._ids.get(name)) is not None:
             tool = self.scout.tool(tool_id)
-            if self._may(tool):
+            if self._is_visible(tool):
                 return tool
-        raise NotFound(f"expected the name of a tool, found {name!r}: search first")
+        raise NotFound(f"There is no tool named {name!r} here. Search first, then call a tool of the answer.")
 
-    def called(self, name: str, *, ok: bool, ms: float | None = None) -> None:
-        """Tell the journal what came of a call, so that `toolscout learn` can use it."""
+    def record_call(self, name: str, *, ok: bool, ms: float | None = None) -> None:
+        """Record the outcome of a call in the journal, so that `toolscout learn` can use it."""
         search_id = self._shown.get(name) or None
-        if search_id and self.scout.journal.is_full(search_id):  # the call is told nevertheless
+        if search_id and self.scout.journal.is_full(search_id):  # record the call without its search
             search_id = None
         self.scout.called(self.tool(name).id, ok=ok, search_id=search_id, ms=ms, caller=self.caller)
 
-    def _may(self, tool: Tool) -> bool:
+    called = record_call  # the name in version 0.1
+
+    def _is_visible(self, tool: Tool) -> bool:
         return self.visible is None or allows(self.visible, tool)
 
-    def _name(self, tool: Tool) -> str:
-        """What the model calls a tool: given once, it means this tool as long as the box lives."""
+    def _wire_name(self, tool: Tool) -> str:
+        """Return the model's name for a tool; it never changes during the life of the toolbox."""
         name = self._names.get(tool.id)
         if name is None:
             name = self._names[tool.id] = wire_name(tool.name, tool.id, self._ids)
@@ -99,17 +108,17 @@ class Toolbox:
 
 
 def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
-    """A name of letters, digits, `_` and `-`, 64 at most: the tool's own, its id's, or one with a hash, if taken."""
+    """Make a name of at most 64 letters, digits, `_` and `-`: from the tool's name or id, with a hash if taken."""
     for text in (raw, tool_id):
-        name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:LONGEST]
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:MAX_WIRE_NAME_CHARS]
         if name and name != SEARCH and name not in taken:
             return name
-    return f"{name[: LONGEST - 9]}_{digest('wire/1', tool_id)[:8]}"
+    return f"{name[: MAX_WIRE_NAME_CHARS - 9]}_{digest('wire/1', tool_id)[:8]}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Among:
-    """A predicate: one of these tools; equal sets are one predicate, so that its mask is kept."""
+    """A predicate for a set of tool ids. It is hashable, so that equal sets share one compiled mask."""
 
     ids: frozenset[str]
 
@@ -118,53 +127,56 @@ class _Among:
 
 
 class Chooser:
-    """Picks among tools that a framework holds, by their names."""
+    """Chooses among the tools of a framework, by their names."""
 
     def __init__(self, scout: Scout, source: str, *, k: int | None = None, caller: str | None = None) -> None:
-        """Take whose catalogue and journal, the name of the source there, how many tools, and who asks.
+        """Create a chooser. Several may share a source, also across processes; it keeps every tool's last definition.
 
-        Several may share a source, in other processes too: it holds all that was ever offered, each tool as it was
-        offered last.
+        Args:
+            scout: its catalogue and journal are used.
+            source: name of the source for the framework's tools.
+            k: tools per request; None takes the scout's default.
+            caller: name of the caller for the journal.
         """
         self.scout, self.source, self.k, self.caller = scout, source_name(source), k, caller
         self._generation = -1
-        self._there: dict[str, Tool] = {}  # of the source, by name
-        self._offered: dict[str, tuple[dict[str, Any], Tool]] = {}  # name → what was offered, and what became of it
+        self._stored: dict[str, Tool] = {}  # the source's tools, by name
+        self._offered: dict[str, tuple[dict[str, Any], Tool]] = {}  # name → offered definition, stored tool
         self._lock = threading.Lock()
 
     def choose(self, queries: Sequence[str], tools: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Names of the tools for some requests, best first, those of each request in turn.
+        """Choose tools for some requests; return their names, best first, taking turns among the requests.
 
         Args:
             queries: the requests.
-            tools: what may be chosen now: `name`, `description` and `parameters` (JSON Schema) of each.
+            tools: the available tools: `name`, `description` and `parameters` (JSON Schema) of each.
         """
         offered = {str(tool["name"]): dict(tool) for tool in tools}
         with self._lock:
-            for _ in range(TRIES):  # another process may put its own in between
-                if not self._missing(offered):
+            for _ in range(MAX_SYNC_ATTEMPTS):  # another process may replace the source meanwhile
+                if not self._is_outdated(offered):
                     break
-                held = {name: _definition(tool) for name, tool in self._there.items()}
-                self.scout.add(list((held | offered).values()), name=self.source)
-                self._look()
-                self._offered |= {name: (offered[name], self._there[name]) for name in offered if name in self._there}
-            among = _Among(frozenset(self._there[name].id for name in offered if name in self._there))
-        found = self.scout.search_many(list(queries), self.k, visible=among, caller=self.caller)
-        turns = max((len(each.hits) for each in found), default=0)
-        order = [each.hits[turn].tool for turn in range(turns) for each in found if turn < len(each.hits)]
+                stored = {name: _definition(tool) for name, tool in self._stored.items()}
+                self.scout.add(list((stored | offered).values()), name=self.source)
+                self._refresh()
+                self._offered |= {name: (offered[name], self._stored[name]) for name in offered if name in self._stored}
+            among = _Among(frozenset(self._stored[name].id for name in offered if name in self._stored))
+        results = self.scout.search_many(list(queries), self.k, visible=among, caller=self.caller)
+        turns = max((len(result.hits) for result in results), default=0)
+        order = [result.hits[turn].tool for turn in range(turns) for result in results if turn < len(result.hits)]
         return list(dict.fromkeys(tool.name for tool in order if tool is not None))
 
-    def _missing(self, offered: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether any of these is not in the catalogue as it is offered."""
+    def _is_outdated(self, offered: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether the catalogue lacks any of these tools or holds another definition of it."""
         if self._generation != self.scout.store.generation():
-            self._look()
-        return any(self._offered.get(name) != (tool, self._there.get(name)) for name, tool in offered.items())
+            self._refresh()
+        return any(self._offered.get(name) != (tool, self._stored.get(name)) for name, tool in offered.items())
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         catalogue = self.scout.store.catalogue()
         prefix = f"{self.source}/"
-        mine = [tool_id for tool_id in catalogue.ids if tool_id.startswith(prefix)]
-        self._generation, self._there = catalogue.generation, {tool.name: tool for tool in catalogue.tools(mine)}
+        ids = [tool_id for tool_id in catalogue.ids if tool_id.startswith(prefix)]
+        self._generation, self._stored = catalogue.generation, {tool.name: tool for tool in catalogue.tools(ids)}
 
 
 def _definition(tool: Tool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""FastMCP: a transform that puts our search in front of a server's tools, in the place of its BM25 or regex.
+"""FastMCP: a transform that searches a server's tools with toolscout instead of BM25 or regular expressions.
 
 ::
 
@@ -17,30 +17,30 @@ from toolscout.scout import Scout
 
 
 def __getattr__(name: str) -> Any:
-    """`ToolscoutTransform`, made when it is first asked for: its base class is FastMCP's."""
+    """Create `ToolscoutTransform` at its first use, because its base class comes from FastMCP."""
     if name != "ToolscoutTransform":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = made = _transform()
-    return made
+    globals()[name] = transform = _make_transform()
+    return transform
 
 
-def _transform() -> type:
+def _make_transform() -> type:
     bm25: Any = require("fastmcp.server.transforms.search", "adapters").BM25SearchTransform
 
     class ToolscoutTransform(bm25):  # type: ignore[misc]
-        """`search_tools` and `call_tool` as FastMCP has them; what is found is found by toolscout."""
+        """FastMCP's `search_tools` and `call_tool` with the search of toolscout."""
 
         def __init__(self, scout: Scout, *, source: str = "fastmcp", caller: str | None = None, **options: Any) -> None:
             super().__init__(**options)
             self._chooser = Chooser(scout, source, k=self._max_results, caller=caller)
 
         async def _search(self, tools: Sequence[Any], query: str) -> Sequence[Any]:
-            held = {tool.name: tool for tool in tools}
+            by_name = {tool.name: tool for tool in tools}
             offered = [
                 {"name": tool.name, "description": tool.description or "", "parameters": tool.parameters}
                 for tool in tools
             ]
             names = await asyncio.to_thread(self._chooser.choose, [query], offered)
-            return [held[name] for name in names]
+            return [by_name[name] for name in names]
 
     return ToolscoutTransform

@@ -17,18 +17,18 @@ from toolscout.scout import Scout
 
 
 def __getattr__(name: str) -> Any:
-    """`ToolChoice`, made when it is first asked for: its base class is LangChain's."""
+    """Create `ToolChoice` at its first use, because its base class comes from LangChain."""
     if name != "ToolChoice":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = made = _tool_choice()
-    return made
+    globals()[name] = middleware = _make_tool_choice()
+    return middleware
 
 
-def _tool_choice() -> type:
+def _make_tool_choice() -> type:
     middleware: Any = require("langchain.agents.middleware", "adapters")
 
     class ToolChoice(middleware.AgentMiddleware):  # type: ignore[misc]
-        """Narrows `request.tools`; tools of the provider itself, and those named in `always`, stay."""
+        """Narrows `request.tools`; the provider's own tools and those named in `always` stay."""
 
         def __init__(
             self,
@@ -43,27 +43,27 @@ def _tool_choice() -> type:
             self._chooser, self._always = Chooser(scout, source, k=k, caller=caller), always
 
         def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-            """Narrow the tools, then ask the model."""
-            return handler(self._narrowed(request))
+            """Narrow the tools, then call the model."""
+            return handler(self._narrow_tools(request))
 
         async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-            """The same for asynchronous agents."""
-            return await handler(await asyncio.to_thread(self._narrowed, request))
+            """Narrow the tools, then call the model, for asynchronous agents."""
+            return await handler(await asyncio.to_thread(self._narrow_tools, request))
 
-        def _narrowed(self, request: Any) -> Any:
-            asked = [message.text for message in request.messages if message.type == "human"]
-            own = [tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always]
-            if not asked or not own:
+        def _narrow_tools(self, request: Any) -> Any:
+            queries = [message.text for message in request.messages if message.type == "human"]
+            choices = [tool for tool in request.tools if not isinstance(tool, dict) and tool.name not in self._always]
+            if not queries or not choices:
                 return request
             offered = [
                 {"name": tool.name, "description": tool.description, "parameters": tool.tool_call_schema}
-                for tool in own
+                for tool in choices
             ]
-            for each in offered:
-                if not isinstance(each["parameters"], dict):
-                    each["parameters"] = each["parameters"].model_json_schema()
-            chosen = set(self._chooser.choose(asked[-1:], offered))
-            kept = [tool for tool in request.tools if tool not in own or tool.name in chosen]
-            return request.override(tools=kept)
+            for definition in offered:
+                if not isinstance(definition["parameters"], dict):
+                    definition["parameters"] = definition["parameters"].model_json_schema()
+            chosen = set(self._chooser.choose(queries[-1:], offered))
+            tools = [tool for tool in request.tools if tool not in choices or tool.name in chosen]
+            return request.override(tools=tools)
 
     return ToolChoice

@@ -1,4 +1,4 @@
-"""OpenAI's APIs: our search as the client-executed tool search of Responses, or a short `tools` list for each request.
+"""OpenAI's APIs: client-executed tool search for Responses, or a short `tools` list for each request.
 
 ::
 
@@ -6,7 +6,7 @@
     response = client.responses.create(model=…, tools=[search_tool()], input=items)
     items += [output(box, item) for item in response.output if searches(item)]
 
-    client.chat.completions.create(model=…, messages=…, tools=filtered(box, question, nested=True))
+    client.chat.completions.create(model=…, messages=…, tools=select_tools(box, question, nested=True))
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from toolscout.adapters import EMPTY, SEARCH_DESCRIPTION, SEARCH_PARAMETERS, Toolbox
+from toolscout.adapters import EMPTY_SCHEMA, SEARCH_DESCRIPTION, SEARCH_PARAMETERS, Toolbox
 from toolscout.types import Tool
 
-__all__ = ["filtered", "output", "search_tool", "searches"]
+__all__ = ["filtered", "output", "search_tool", "searches", "select_tools"]
 
 
 def search_tool() -> dict[str, Any]:
-    """The entry of `tools` that lets the model search, executed by us."""
+    """Build the entry of `tools` that lets the model search; the client executes it."""
     return {
         "type": "tool_search",
         "execution": "client",
@@ -32,12 +32,12 @@ def search_tool() -> dict[str, Any]:
 
 
 def searches(item: Any) -> bool:
-    """Whether an output item asks for our search."""
+    """Whether an output item calls our search."""
     return getattr(item, "type", "") == "tool_search_call" and getattr(item, "execution", "") == "client"
 
 
 def output(box: Toolbox, item: Any) -> dict[str, Any]:
-    """The `tool_search_output` of a search: the definitions that it loads."""
+    """Search and build the `tool_search_output` with the definitions to load."""
     arguments = item.arguments
     if isinstance(arguments, str):
         try:
@@ -45,22 +45,25 @@ def output(box: Toolbox, item: Any) -> dict[str, Any]:
         except msgspec.DecodeError:
             arguments = {}
     query = arguments.get("query") if isinstance(arguments, dict) else None
-    found = box.search(query) if isinstance(query, str) else []
+    matches = box.search(query) if isinstance(query, str) else []
     return {
         "type": "tool_search_output",
         "call_id": item.call_id,
         "execution": "client",
         "status": "completed",
-        "tools": [{**_function(name, tool), "defer_loading": True} for name, tool in found],
+        "tools": [{**_function(name, tool), "defer_loading": True} for name, tool in matches],
     }
 
 
-def filtered(box: Toolbox, query: str, *, nested: bool = False) -> list[dict[str, Any]]:
-    """The `tools` for one request: those that it needs; `nested` as chat completions want them."""
-    found = [_function(name, tool) for name, tool in box.search(query)]
+def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict[str, Any]]:
+    """Build the `tools` for one request from its search results; chat completions need `nested`."""
+    functions = [_function(name, tool) for name, tool in box.search(query)]
     if not nested:
-        return found
-    return [{"type": "function", "function": {k: v for k, v in each.items() if k != "type"}} for each in found]
+        return functions
+    return [{"type": "function", "function": {k: v for k, v in item.items() if k != "type"}} for item in functions]
+
+
+filtered = select_tools  # the name in version 0.1
 
 
 def _function(name: str, tool: Tool) -> dict[str, Any]:
@@ -68,6 +71,6 @@ def _function(name: str, tool: Tool) -> dict[str, Any]:
         "type": "function",
         "name": name,
         "description": tool.description,
-        "parameters": {**EMPTY, **(tool.parameters or {})},
+        "parameters": {**EMPTY_SCHEMA, **(tool.parameters or {})},
         "strict": False,
     }

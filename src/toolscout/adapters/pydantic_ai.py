@@ -20,7 +20,7 @@ __all__ = ["strategy"]
 def strategy(
     scout: Scout, *, source: str = "pydantic-ai", k: int | None = None, caller: str | None = None
 ) -> Callable[[Any, Sequence[str], Sequence[Any]], Awaitable[list[str]]]:
-    """The search function of `pydantic_ai.capabilities.ToolSearch`; see `toolscout.adapters.Chooser`."""
+    """Make the search function of `pydantic_ai.capabilities.ToolSearch`; see `toolscout.adapters.Chooser`."""
     chooser = Chooser(scout, source, k=k, caller=caller)
 
     async def search(ctx: Any, queries: Sequence[str], tools: Sequence[Any]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Findability: which tools are not found by requests made for them, what stands in their place, and what would help.
+"""Finds tools that a search misses or confuses, and advises what to change in their descriptions.
 
-Each tool is asked for in a few ways (`toolscout.checks.synthetic_queries`). One that is hardly ever among the answers is hidden; two that
-are taken for one another are confused. What is advised rests on what can be seen: a missing or short description, a
-twin that says the same, words that only its parameters or its path say.
+Each tool gets a few synthetic queries (`toolscout.checks.synthetic_queries`). A tool that its own queries rarely find
+is hidden. Two tools that stand in each other's place are confused. The advice rests on what can be checked: a missing
+or short description, a near-duplicate, words that stand only in the parameters.
 """
 
 from __future__ import annotations
@@ -13,23 +13,32 @@ from typing import Final
 
 import msgspec
 
-from toolscout.checks.synthetic_queries import Maker, sample
+from toolscout.checks.synthetic_queries import QueryGenerator, sample_tools
 from toolscout.indexes.words import tokenize
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.types import Search, Tool, parameter_names
 
 __all__ = ["Confused", "Finding", "Lint", "lint"]
 
-WAYS: Final = 3  # in which each tool is asked for
-K: Final = 5
-FOUND: Final = 0.5  # share of the requests that must find a tool
-TWIN: Final = 0.8  # share of words in common from which two tools are called twins
-SHORT: Final = 4  # words of a description
+QUERIES_PER_TOOL: Final = 3
+LINT_DEPTH: Final = 5
+MIN_FOUND_SHARE: Final = 0.5
+"""A tool that a smaller share of its queries finds is hidden."""
+DUPLICATE_OVERLAP: Final = 0.8
+"""Two descriptions that share at least so many of their words are near-duplicates."""
+MIN_DESCRIPTION_WORDS: Final = 4
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that is hard to find: the share of requests that found it, one that missed it, who stood there instead,
-    and what to do.
+    """A tool that is hard to find.
+
+    Attributes:
+        tool: its id.
+        found: share of its queries that found it.
+        missed: a query that missed it.
+        instead: ids of the tools that stood in its place, the most frequent first.
+        causes: what makes it hard to find.
+        fixes: what to do about each cause.
     """
 
     tool: str
@@ -41,7 +50,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confused(msgspec.Struct, frozen=True, kw_only=True):
-    """Two tools of which one stood first when the other was asked for: how often, and whether they say the same."""
+    """Two tools, one of which stood first for queries of the other.
+
+    Attributes:
+        one: id of a tool.
+        other: id of the other tool.
+        times: how often one stood first for a query of the other.
+        twins: whether their descriptions are near-duplicates.
+        fix: what to do about it.
+    """
 
     one: str
     other: str
@@ -51,7 +68,14 @@ class Confused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lint(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found: tools that nothing can be asked of, hidden tools, confused pairs, and how many were asked for."""
+    """The result of `lint`.
+
+    Attributes:
+        asked: number of tools that queries were generated for.
+        silent: ids of the tools without a description.
+        hidden: the hidden tools, the least found first.
+        confused: the confused pairs, the most frequent first.
+    """
 
     asked: int
     silent: tuple[str, ...]
@@ -63,79 +87,79 @@ def lint(
     tools: Sequence[Tool],
     stage: Stage,
     *,
-    most: int = 1_000,
+    max_tools: int = 1_000,
     seed: int = 0,
     visible: Callable[[Tool], bool] | None = None,
 ) -> Lint:
-    """Ask for each tool, or a sample of `most`, and say which are not found.
+    """Search for each tool, or for a sample, and report the tools that are not found.
 
     Args:
-        tools: of the catalogue; where not all are visible, those that are.
-        stage: what searches it; whether a request would be turned away does not count here.
-        most: tools at most.
-        seed: of the requests.
-        visible: whose tools are searched; None: all.
+        tools: the tools to check. They are those that `visible` allows.
+        stage: searches them. Abstention is left out: it does not count here.
+        max_tools: a larger catalogue is sampled.
+        seed: seed of the synthetic queries.
+        visible: which tools are searched; None: all.
     """
     if isinstance(stage, Pipeline):
-        stage = Pipeline(each for each in stage.stages if not isinstance(each, Decide))
+        stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
     by_id = {tool.id: tool for tool in tools}
     tries: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     instead: dict[str, Counter[str]] = defaultdict(Counter)
     missed: dict[str, str] = {}
-    firsts: Counter[tuple[str, str]] = Counter()
-    maker = Maker(tools, sample(tools, most, seed), unions=False)
-    for way in range(WAYS):
-        single = maker.probes(seed + way)
-        answers = stage([Search(query=probe.text, k=K, visible=visible) for probe in single])
-        for probe, answer in zip(single, answers, strict=True):
-            [wanted], shown = probe.tools, answer.ids[:K]
-            tries[wanted] += 1
-            hits[wanted] += wanted in shown
-            if wanted not in shown:
-                instead[wanted].update(shown)
-                missed.setdefault(wanted, probe.text)
-            if shown and shown[0] != wanted:
-                firsts[min(wanted, shown[0]), max(wanted, shown[0])] += 1
-    hidden = [
-        _finding(
-            by_id, tool, hits[tool] / tries[tool], missed[tool], [other for other, _ in instead[tool].most_common(3)]
-        )
-        for tool in tries
-        if hits[tool] / tries[tool] < FOUND
-    ]
+    swaps: Counter[tuple[str, str]] = Counter()
+    generator = QueryGenerator(tools, sample_tools(tools, max_tools, seed), unions=False)
+    for round_number in range(QUERIES_PER_TOOL):
+        queries = generator.generate(seed + round_number)
+        answers = stage([Search(query=query.text, k=LINT_DEPTH, visible=visible) for query in queries])
+        for query, answer in zip(queries, answers, strict=True):
+            [gold], top = query.tools, answer.ids[:LINT_DEPTH]
+            tries[gold] += 1
+            hits[gold] += gold in top
+            if gold not in top:
+                instead[gold].update(top)
+                missed.setdefault(gold, query.text)
+            if top and top[0] != gold:
+                swaps[min(gold, top[0]), max(gold, top[0])] += 1
+    hidden = []
+    for tool_id, count in tries.items():
+        if hits[tool_id] / count < MIN_FOUND_SHARE:
+            rivals = [rival for rival, _ in instead[tool_id].most_common(3)]
+            hidden.append(_explain_hidden(by_id, tool_id, hits[tool_id] / count, missed[tool_id], rivals))
     return Lint(
         asked=len(tries),
         silent=tuple(sorted(tool.id for tool in tools if not tool.description.strip())),
-        hidden=tuple(sorted(hidden, key=lambda each: (each.found, each.tool))),
+        hidden=tuple(sorted(hidden, key=lambda finding: (finding.found, finding.tool))),
         confused=tuple(
-            _confused(by_id[one], by_id[other], times) for (one, other), times in firsts.most_common() if times > 1
+            _describe_confusion(by_id[one], by_id[other], times)
+            for (one, other), times in swaps.most_common()
+            if times > 1
         ),
     )
 
 
-def _finding(tools: dict[str, Tool], tool_id: str, found: float, missed: str, instead: Sequence[str]) -> Finding:
+def _explain_hidden(tools: dict[str, Tool], tool_id: str, share: float, missed: str, instead: Sequence[str]) -> Finding:
     tool = tools[tool_id]
     causes, fixes = [], []
     words = tokenize(tool.description)
-    if len(words) < SHORT:
-        causes.append(f"its description says {len(words)} words that can be searched for")
-        fixes.append("say in a sentence what it does, to what, and what for")
-    twins = [other for other in instead if _alike(tool, tools[other]) >= TWIN]
-    if twins:
-        causes.append(f"{twins[0]} says almost the same")
-        fixes.append(f"say in its description what it does that {twins[0]} does not, or remove one of them")
-    said = set(words)
-    unsaid = [name for name in parameter_names(tool) if not said & set(tokenize(name))]
-    if unsaid and not twins:
-        causes.append(f"its description does not speak of {', '.join(unsaid[:3])}")
-        fixes.append(f"name in the description what it takes: {', '.join(unsaid[:3])}")
+    if len(words) < MIN_DESCRIPTION_WORDS:
+        causes.append(f"its description has only {len(words)} words that a search can match")
+        fixes.append("describe in a sentence what it does, to what, and what for")
+    duplicates = [rival for rival in instead if _word_overlap(tool, tools[rival]) >= DUPLICATE_OVERLAP]
+    if duplicates:
+        causes.append(f"{duplicates[0]} has almost the same description")
+        fixes.append(f"describe what it does that {duplicates[0]} does not, or remove one of them")
+    described = set(words)
+    undescribed = [name for name in parameter_names(tool) if not described & set(tokenize(name))]
+    if undescribed and not duplicates:
+        causes.append(f"its description does not mention {', '.join(undescribed[:3])}")
+        fixes.append(f"mention its parameters in the description: {', '.join(undescribed[:3])}")
     if not causes:
-        causes.append("its words are those of many other tools")
-        fixes.append("say in its description what only this tool does, in the words of those who ask")
+        causes.append("many other tools use the same words")
+        fixes.append("describe what only this tool does, in the words that people ask with")
     return Finding(
         tool=tool_id,
-        found=round(found, 3),
+        found=round(share, 3),
         missed=missed,
         instead=tuple(instead),
         causes=tuple(causes),
@@ -143,13 +167,15 @@ def _finding(tools: dict[str, Tool], tool_id: str, found: float, missed: str, in
     )
 
 
-def _confused(one: Tool, other: Tool, times: int) -> Confused:
-    twins = _alike(one, other) >= TWIN
-    fix = "remove one of them, or say in each what the other does not do" if twins else "say in each when not to use it"
-    return Confused(one=one.id, other=other.id, times=times, twins=twins, fix=fix)
+def _describe_confusion(one: Tool, other: Tool, times: int) -> Confused:
+    duplicates = _word_overlap(one, other) >= DUPLICATE_OVERLAP
+    fix = "remove one of them, or describe in each what the other does not do"
+    if not duplicates:
+        fix = "describe in each when not to use it"
+    return Confused(one=one.id, other=other.id, times=times, twins=duplicates, fix=fix)
 
 
-def _alike(one: Tool, other: Tool) -> float:
-    """Share of words in common of the descriptions, 0 to 1; of the names where there are none."""
-    a, b = (set(tokenize(tool.description or tool.name)) for tool in (one, other))
-    return len(a & b) / len(a | b) if a | b else 0.0
+def _word_overlap(one: Tool, other: Tool) -> float:
+    """Return the Jaccard overlap of two descriptions, 0 to 1; of the names if there are no descriptions."""
+    words, other_words = (set(tokenize(tool.description or tool.name)) for tool in (one, other))
+    return len(words & other_words) / len(words | other_words) if words | other_words else 0.0

@@ -1,12 +1,13 @@
-"""How well are your own tools found, and by which recipe? A test from the catalogue and the journal, without an LLM.
+"""Measures how well a catalogue's own tools are found, by recipe. Needs no language model.
 
-Requests made by rule (`toolscout.checks.synthetic_queries`) say which recipe serves a catalogue better; how people really ask only the
-journal knows. Where it holds enough requests that successful calls followed, those count at least as much as the rules
-do, and only those are asked that came after what the promoted model was fitted on.
+Synthetic queries (`toolscout.checks.synthetic_queries`) show which recipe serves a catalogue better. Only the journal
+shows how people really ask. If the journal holds enough queries that successful calls followed, these weigh at least
+as much as the synthetic ones. Queries that the promoted model was fitted on are left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,35 +16,45 @@ import msgspec
 import numpy as np
 
 from toolscout import metrics
-from toolscout.checks.synthetic_queries import Probe, chatter, probes
+from toolscout.checks.synthetic_queries import SyntheticQuery, generate_queries, make_chat_queries
 from toolscout.errors import ConfigError, SourceError, UserError
-from toolscout.journal.evidence import collect
+from toolscout.journal.evidence import collect_evidence
 from toolscout.recipes import registry
-from toolscout.recipes.select import Way
+from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut
 from toolscout.types import Search, digest
 
-__all__ = ["FORMAT", "RECIPES", "Row", "Selftest", "floor", "read_floor", "selftest"]
+__all__ = [
+    "BASELINE_FORMAT",
+    "SELFTEST_RECIPES",
+    "RecipeScore",
+    "Selftest",
+    "encode_baseline",
+    "read_baseline",
+    "run_selftest",
+]
 
-FORMAT: Final = "toolscout-floor/1"
-RECIPES: Final = ("bm25", "dense", "hybrid")
+BASELINE_FORMAT: Final = "toolscout-floor/1"
+SELFTEST_RECIPES: Final = ("bm25", "dense", "hybrid")
+SELFTEST_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
 CHAMPION: Final = "champion"
-MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
-LEAST_LOGGED: Final = 30
-MOST_LOGGED: Final = 1_000
-MARGIN: Final = 0.02  # of recall@5, below what was measured, where the floor is
-DEPTH: Final = 20
+MIN_LOGGED_QUERIES: Final = 30
+MAX_LOGGED_QUERIES: Final = 1_000
+BASELINE_MARGIN: Final = 0.02
+"""By how much recall@5 may fall below what was measured before a check fails."""
+SELFTEST_DEPTH: Final = 20
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one recipe does.
+class RecipeScore(msgspec.Struct, frozen=True, kw_only=True):
+    """The scores of one recipe.
 
     Attributes:
         recipe: its name; `champion` is the promoted model.
-        measures: of all requests; where there are logged ones, they count half together, or more if they are more.
-        kinds: kind of request → its number `n`, recall@5 and ndcg@5.
-        no_tool: share of requests that need no tool and got none.
+        measures: measure → mean over all queries. Logged queries, if there are any, weigh half of the total, or more if
+            they are more than half.
+        kinds: kind of query → its number `n`, recall@5 and ndcg@5.
+        no_tool: share of the chat queries that got no tool.
     """
 
     recipe: str
@@ -53,30 +64,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the test found.
+    """The result of a selftest.
 
     Attributes:
-        n_tools: in the catalogue.
-        requests: how many of each kind were asked.
-        rows: a row a recipe, the best first.
+        n_tools: size of the catalogue.
+        requests: kind of query → how many were asked.
+        rows: one per recipe, the best first.
         recommended: the best recipe.
         sure: whether it is significantly better than the next (paired test on ndcg@5, p < 0.05).
         problems: recipe → why it could not be scored.
-        seed: of the requests.
-        test: fingerprint of the requests, so that two runs can be told to have asked the same.
+        seed: seed of the synthetic queries.
+        test: fingerprint of the queries. Two runs with the same fingerprint asked the same.
     """
 
     n_tools: int
     requests: dict[str, int]
-    rows: tuple[Row, ...]
+    rows: tuple[RecipeScore, ...]
     recommended: str
     sure: bool
     problems: dict[str, str]
     seed: int
     test: str
 
-    def row(self, recipe: str) -> Row:
-        """The row of a recipe.
+    def row(self, recipe: str) -> RecipeScore:
+        """Return the scores of a recipe.
 
         Raises:
             ConfigError: if it was not scored.
@@ -84,131 +95,137 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         for row in self.rows:
             if row.recipe == recipe:
                 return row
-        raise ConfigError(f"expected a recipe that was scored, found {recipe!r}: name it with --recipe")
+        raise ConfigError(f"The recipe {recipe!r} was not scored. Name it with --recipe.")
 
 
-def selftest(
+def run_selftest(
     scout: Scout,
     *,
     recipe: Sequence[str] = (),
-    most: int = 1_000,
+    max_queries: int = 1_000,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Selftest:
-    """Ask the catalogue's own tools for, and score the recipes.
+    """Generate queries for the catalogue's own tools and score the recipes on them.
 
     Args:
-        scout: whose catalogue and journal.
-        recipe: further recipes than `RECIPES` and the champion; those that are fitted need a champion of their name.
-        most: requests by rule at most.
-        seed: of the requests.
-        say: told what is going on.
+        scout: its catalogue and journal are used.
+        recipe: recipes to score besides `SELFTEST_RECIPES` and the champion. A fitted recipe needs a champion of its
+            name.
+        max_queries: upper bound for synthetic queries.
+        seed: seed of the synthetic queries.
+        say: receives progress, a line at a time.
 
     Raises:
-        ConfigError: if the catalogue is empty, or says too little of its tools.
+        ConfigError: if the catalogue is empty or no tool has a description.
     """
     catalogue = scout.store.catalogue()
-    asked = probes(catalogue.tools(), most=most, seed=seed)
-    if not asked:
-        raise ConfigError("expected tools with a description to make requests of, found none: add a source")
+    queries = generate_queries(catalogue.tools(), max_queries=max_queries, seed=seed)
+    if not queries:
+        raise ConfigError("No tool of the catalogue has a description to make queries from. Add a source first.")
     way, notice = scout.serving()
-    logged = _logged(scout, set(catalogue.ids), way)
-    asked += logged
-    ways = {name: Way(name) for name in dict.fromkeys((*RECIPES, *recipe))}
+    queries += _collect_logged_queries(scout, set(catalogue.ids), way)
+    ways = {name: Selection(name) for name in dict.fromkeys((*SELFTEST_RECIPES, *recipe))}
     for name in ways:
-        if registry.recipe(name).fit is not None:
-            ways[name] = scout.ways.find(name, None)
+        if registry.recipe(name).is_fitted:
+            ways[name] = scout.selector.find(name, None)
     if way.model is not None:
         ways[CHAMPION] = way
-    scored: dict[str, metrics.PerQuery] = {}
-    rows: list[Row] = []
+    scores: dict[str, metrics.PerQuery] = {}
+    rows: list[RecipeScore] = []
     problems = {CHAMPION: notice} if notice else {}
-    for name, each in ways.items():
-        say(f"{name}: {len(asked):,} requests")
+    for name, candidate in ways.items():
+        say(f"{name}: {len(queries):,} requests")
         try:
-            stage = registry.build(each.recipe, scout.parts(each, catalogue)) >> Cut(DEPTH)
-            found = stage([Search(query=probe.text, k=DEPTH) for probe in asked])
-            idle = stage([Search(query=probe.text, k=5) for probe in chatter()])
+            stage = scout.build(candidate, catalogue) >> Cut(SELFTEST_DEPTH)
+            answers = stage([Search(query=query.text, k=SELFTEST_DEPTH) for query in queries])
+            chat_answers = stage([Search(query=query.text, k=5) for query in make_chat_queries()])
         except UserError as error:
             problems[name] = str(error)
             continue
-        run = {probe.id: list(answer.ids) for probe, answer in zip(asked, found, strict=True)}
-        scored[name] = metrics.score(run, {probe.id: dict.fromkeys(probe.tools, 1.0) for probe in asked}, MEASURES)
-        rows.append(_row(name, scored[name], asked, float(np.mean([not answer.hits for answer in idle]))))
+        rankings = {query.id: list(answer.ids) for query, answer in zip(queries, answers, strict=True)}
+        gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
+        scores[name] = metrics.score(rankings, gold, SELFTEST_MEASURES)
+        without_tool = float(np.mean([not answer.hits for answer in chat_answers]))
+        rows.append(_summarise(name, scores[name], queries, without_tool))
     if not rows:
-        raise ConfigError(f"expected a recipe that can search here, found none: {'; '.join(problems.values())}")
+        raise ConfigError(f"No recipe can search this catalogue: {'; '.join(problems.values())}")
     rows.sort(key=lambda row: -row.measures["ndcg@5"])
+    kinds = Counter(query.kind for query in queries)
     return Selftest(
         n_tools=len(catalogue),
-        requests={kind: sum(probe.kind == kind for probe in asked) for kind in dict.fromkeys(p.kind for p in asked)}
-        | {"no-tool": len(chatter())},
+        requests={**kinds, "no-tool": len(make_chat_queries())},
         rows=tuple(rows),
         recommended=rows[0].recipe,
-        sure=len(rows) < 2 or _better(scored[rows[0].recipe], scored[rows[1].recipe], asked, seed),
+        sure=len(rows) < 2 or _is_better(scores[rows[0].recipe], scores[rows[1].recipe], queries, seed),
         problems=problems,
         seed=seed,
-        test=digest("selftest/1", [[probe.text, probe.tools] for probe in asked]),
+        test=digest("selftest/1", [[query.text, query.tools] for query in queries]),
     )
 
 
-def _logged(scout: Scout, known: set[str], way: Way) -> list[Probe]:
-    """The newest requests of the journal that the champion was not fitted on, if they are many enough."""
-    noted = way.manifest.values.get("journal") if way.manifest else None
-    after = int(noted["through"]) if isinstance(noted, Mapping) else 0
-    evidence = collect(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
-    found = [
-        Probe(id=f"q{each.row}", text=each.query, tools=tools, kind="logged")
-        for each in evidence.examples
-        if each.row > after and (tools := tuple(sorted(known & set(each.tools))))
+def _collect_logged_queries(scout: Scout, tool_ids: set[str], way: Selection) -> list[SyntheticQuery]:
+    """Return the newest logged queries that the champion was not fitted on, if there are enough."""
+    fitted_through = way.manifest.values.get("journal") if way.manifest else None
+    after = int(fitted_through["through"]) if isinstance(fitted_through, Mapping) else 0
+    evidence = collect_evidence(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
+    queries = [
+        SyntheticQuery(id=f"q{example.row}", text=example.query, tools=tools, kind="logged")
+        for example in evidence.examples
+        if example.row > after and (tools := tuple(sorted(tool_ids & set(example.tools))))
     ]
-    return found[-MOST_LOGGED:] if len(found) >= LEAST_LOGGED else []
+    return queries[-MAX_LOGGED_QUERIES:] if len(queries) >= MIN_LOGGED_QUERIES else []
 
 
-def _weights(ids: Sequence[str], asked: Sequence[Probe]) -> Any:
-    """Of each request, mean 1: those logged count half together, or more if they are more."""
-    logged = {probe.id for probe in asked if probe.kind == "logged"}
-    is_logged = np.array([query in logged for query in ids])
+def _weigh_queries(ids: Sequence[str], queries: Sequence[SyntheticQuery]) -> Any:
+    """Return a weight per query, mean 1. Logged queries weigh half of the total, or more if they are more."""
+    logged = {query.id for query in queries if query.kind == "logged"}
+    is_logged = np.array([query_id in logged for query_id in ids])
     if not is_logged.any() or is_logged.mean() >= 0.5:
         return np.ones(len(ids))
     return np.where(is_logged, 0.5 / is_logged.mean(), 0.5 / (~is_logged).mean())
 
 
-def _row(name: str, scored: metrics.PerQuery, asked: Sequence[Probe], no_tool: float) -> Row:
-    weights, kinds = _weights(scored.ids, asked), {probe.id: probe.kind for probe in asked}
-    measures = {measure: float((values * weights).mean()) for measure, values in scored.values.items()}
-    slices = metrics.slices(scored, {"kind": kinds})["kind"]
-    shown = {kind: {name: row[name] for name in ("n", "recall@5", "ndcg@5")} for kind, row in slices.items()}
-    return Row(recipe=name, measures=measures, kinds=shown, no_tool=no_tool)
+def _summarise(
+    name: str, scores: metrics.PerQuery, queries: Sequence[SyntheticQuery], without_tool: float
+) -> RecipeScore:
+    weights, kinds = _weigh_queries(scores.ids, queries), {query.id: query.kind for query in queries}
+    measures = {measure: float((values * weights).mean()) for measure, values in scores.values.items()}
+    slices = metrics.slices(scores, {"kind": kinds})["kind"]
+    by_kind = {kind: {column: row[column] for column in ("n", "recall@5", "ndcg@5")} for kind, row in slices.items()}
+    return RecipeScore(recipe=name, measures=measures, kinds=by_kind, no_tool=without_tool)
 
 
-def _better(one: metrics.PerQuery, other: metrics.PerQuery, asked: Sequence[Probe], seed: int) -> bool:
-    weights = _weights(one.ids, asked)
-    test = metrics.paired_test(one.values["ndcg@5"] * weights, other.values["ndcg@5"] * weights, seed)
+def _is_better(best: metrics.PerQuery, second: metrics.PerQuery, queries: Sequence[SyntheticQuery], seed: int) -> bool:
+    weights = _weigh_queries(best.ids, queries)
+    test = metrics.paired_test(best.values["ndcg@5"] * weights, second.values["ndcg@5"] * weights, seed)
     return test.difference > 0 and test.p < 0.05
 
 
-# --- the floor --------------------------------------------------------------------------------------------------------
+# --- the baseline that later runs are checked against -----------------------------------------------------------------
 
 
-def floor(found: Selftest, recipe: str) -> bytes:
-    """The content of a floor file: what a recipe must reach from now on, and all that was measured."""
-    lowest = max(0.0, round(found.row(recipe).measures["recall@5"] - MARGIN, 4))
-    value = {"format": FORMAT, "recipe": recipe, "min_recall": lowest, "found": found}
+def encode_baseline(result: Selftest, recipe: str) -> bytes:
+    """Return the content of a baseline file: the recall@5 that a recipe must keep, and the whole result."""
+    min_recall = max(0.0, round(result.row(recipe).measures["recall@5"] - BASELINE_MARGIN, 4))
+    value = {"format": BASELINE_FORMAT, "recipe": recipe, "min_recall": min_recall, "found": result}
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
-def read_floor(file: Path) -> tuple[str, float]:
-    """The recipe and the floor of its recall@5.
+def read_baseline(file: Path) -> tuple[str, float]:
+    """Read a baseline file: the recipe, and the lowest recall@5 that passes.
 
     Raises:
-        SourceError: if it is no floor file.
+        SourceError: if the file cannot be read or is no baseline.
     """
     try:
-        held = msgspec.json.decode(file.read_bytes())
-        if held["format"] != FORMAT:
-            raise ValueError(f"format {held['format']!r}")
-        return str(held["recipe"]), float(held["min_recall"])
+        value = msgspec.json.decode(file.read_bytes())
+        if value["format"] != BASELINE_FORMAT:
+            raise ValueError(f"format {value['format']!r}")
+        return str(value["recipe"]), float(value["min_recall"])
     except OSError as error:
-        raise SourceError(f"{file}: expected a file that selftest --write wrote, found: {error.strerror}") from None
+        raise SourceError(
+            f"{file} cannot be read ({error.strerror}). Write one with  toolscout selftest --write."
+        ) from None
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{file}: expected a file that selftest --write wrote, found another: {error}") from None
+        raise SourceError(f"{file} was not written by  toolscout selftest --write: {error}") from None

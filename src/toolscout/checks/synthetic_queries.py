@@ -1,11 +1,12 @@
-"""Requests by rule, for a catalogue of which nobody has logged any: what its tools say, in other words.
+"""Generates synthetic queries from tool definitions, for catalogues without logged queries.
 
-A tool with parameters is a function: people command it, in much of its own words, and say values of its parameters. A
-tool without is a service: people describe what they are about, in words of their own, and do not know its name. Some
-requests need two tools or three, of one path or from anywhere; some need none. Every choice is drawn from a hash of the
-seed and the tool, so that a tool is asked for alike whatever else the catalogue holds.
+A tool with parameters is treated as a function: people command it, with many of its own words, and give values for its
+parameters. A tool without parameters is treated as a service: people describe their situation in words of their own and
+do not know the tool's name. Some queries need two or three tools, of one path or of any; some need none. Every random
+choice is seeded by a hash of the seed and the tool id. The query for a tool therefore does not depend on the rest of
+the catalogue.
 
-Rules cannot say how well people are served; they can say which way to search serves better (`toolscout.checks.selftest`).
+Synthetic queries cannot measure how well people are served. They can compare recipes (`toolscout.checks.selftest`).
 """
 
 from __future__ import annotations
@@ -16,27 +17,45 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from toolscout.types import Tool, digest
 
-__all__ = ["NO_TOOL", "Maker", "Probe", "chatter", "probes", "sample"]
+__all__ = [
+    "CHAT_QUERIES",
+    "QueryGenerator",
+    "SyntheticQuery",
+    "generate_queries",
+    "make_chat_queries",
+    "sample_tools",
+]
 
-MOST_WORDS: Final = 14  # of a command; longer descriptions are cut
-SITUATION_WORDS: Final = (4, 8)
-LITERAL: Final = 3  # words of a situation at least; one of them at least as the description has it
-SWAPPED: Final = {"command": 0.4, "situation": 0.9}  # of the words that can be said otherwise
-DROPPED: Final = {"command": 0.6, "situation": 0.9}  # of the words that no other tool has: askers do not know them
-FEW: Final = 3  # a word that two or three tools have is left out so many times less often
-BENT: Final = 0.4  # of the words stand in another number
-BY_NAME: Final = 0.4  # of the commands say what the name says, where it is made of words
-UNIONS: Final = {True: 0.4, False: 0.15}  # of requests, by whether the tool has parameters: functions are composed
-NEIGHBOURLY: Final = 0.5  # of unions stay within one path
-CHATTY: Final = 0.25  # of requests have something beside them that is no request
+Kind = Literal["command", "situation"]
 
-COMMANDS: Final = (
+MAX_COMMAND_WORDS: Final = 14
+SITUATION_WORD_RANGE: Final = (4, 8)
+MIN_LITERAL_WORDS: Final = 3
+"""A situation has at least so many words; at least one of them is taken unchanged from the description."""
+SYNONYM_RATE: Final = {"command": 0.4, "situation": 0.9}
+"""Share of the words with a known synonym that are replaced by one."""
+OMISSION_RATE: Final = {"command": 0.6, "situation": 0.9}
+"""Share of the words that no other tool has and that are left out: people who ask do not know them."""
+RARE_WORD_TOOLS: Final = 3
+"""A word of up to so many tools may be left out, the less often the more tools have it."""
+NUMBER_CHANGE_RATE: Final = 0.4
+"""Share of the words that change between singular and plural."""
+COMMAND_BY_NAME_RATE: Final = 0.4
+"""Share of the commands that use the words of the tool's name."""
+UNION_RATE: Final = {True: 0.4, False: 0.15}
+"""Share of the queries that need several tools, by whether the tool has parameters."""
+UNION_WITHIN_PATH_RATE: Final = 0.5
+"""Share of the unions whose tools share a path."""
+SMALL_TALK_RATE: Final = 0.25
+"""Share of the queries with a sentence beside them that asks for nothing."""
+
+COMMAND_TEMPLATES: Final = (
     "Please {}.",
     "{}.",
     "I need you to {}.",
@@ -46,7 +65,7 @@ COMMANDS: Final = (
     "I want to {}.",
     "Help me {}.",
 )
-SITUATIONS: Final = (
+SITUATION_TEMPLATES: Final = (
     "I'm looking for something about {}.",
     "What do you have for {}?",
     "Where do I go for {}?",
@@ -56,7 +75,7 @@ SITUATIONS: Final = (
     "How do I get started with {}?",
     "Something to do with {}, please.",
 )
-BESIDE: Final = (
+SMALL_TALK: Final = (
     "I just came home from work.",
     "It is for a friend of mine.",
     "There is no hurry.",
@@ -64,7 +83,7 @@ BESIDE: Final = (
     "Thank you in advance!",
     "I have tried it twice already.",
 )
-NO_TOOL: Final = (
+CHAT_QUERIES: Final = (
     "Hello, how are you today?",
     "Thanks, that was very kind of you.",
     "Tell me something nice.",
@@ -78,9 +97,24 @@ NO_TOOL: Final = (
     "Would you rather be early or late?",
     "Explain to me why the sky is blue.",
 )
-VALUES: Final = {"integer": ("3", "12", "250", "1000"), "number": ("0.5", "7.5", "42", "500"), "boolean": ("yes", "no")}
-NAMES: Final = ("Lisbon", "ABC123", "Martin", "blue", "next Monday", "Acme", "2024-05-01", "Kenya", "premium", "north")
-SMALL: Final = frozenset(
+VALUES_BY_TYPE: Final = {
+    "integer": ("3", "12", "250", "1000"),
+    "number": ("0.5", "7.5", "42", "500"),
+    "boolean": ("yes", "no"),
+}
+TEXT_VALUES: Final = (
+    "Lisbon",
+    "ABC123",
+    "Martin",
+    "blue",
+    "next Monday",
+    "Acme",
+    "2024-05-01",
+    "Kenya",
+    "premium",
+    "north",
+)
+FUNCTION_WORDS: Final = frozenset(
     (
         *("a", "an", "the", "of", "for", "to", "in", "on", "at", "by", "with", "and", "or", "from", "as", "is", "are"),
         *("be", "that", "this", "it", "its", "into", "over", "you", "your", "based", "their", "which", "can", "will"),
@@ -89,17 +123,17 @@ SMALL: Final = frozenset(
     )
 )
 _WORD: Final = re.compile(r"[^\W\d_](?:[^\W\d_]|['’-])*|\d+")
-_PARTS: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_NAME_PART: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
-class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A request made by rule.
+class SyntheticQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query made by rule.
 
     Attributes:
-        id: of the request.
-        text: what is asked.
-        tools: ids of the tools that it needs.
-        kind: command, situation or union.
+        id: identifies the query.
+        text: the query.
+        tools: ids of the gold tools.
+        kind: command, situation, union, logged or no-tool.
     """
 
     id: str
@@ -108,162 +142,176 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
 
 
-def sample(tools: Sequence[Tool], most: int, seed: int) -> list[Tool]:
-    """The tools that say enough of themselves to be asked for, or `most` of them, drawn by the seed."""
-    asked = [tool for tool in tools if _words(tool.description or "")]
-    if len(asked) > most:
-        asked = sorted(asked, key=lambda tool: _draw(tool.id, seed, "sample").random())[:most]
-        asked.sort(key=lambda tool: tool.id)
-    return asked
+def sample_tools(tools: Sequence[Tool], max_tools: int, seed: int) -> list[Tool]:
+    """Return the tools with a description, or a seeded sample of `max_tools` of them."""
+    described = [tool for tool in tools if _find_words(tool.description or "")]
+    if len(described) > max_tools:
+        described = sorted(described, key=lambda tool: _seed_rng(tool.id, seed, "sample").random())[:max_tools]
+        described.sort(key=lambda tool: tool.id)
+    return described
 
 
-def probes(tools: Sequence[Tool], *, most: int = 1_000, seed: int = 0, unions: bool = True) -> list[Probe]:
-    """Requests for the tools of a catalogue that say enough of themselves, one a tool, or of a sample of `most`.
+def generate_queries(
+    tools: Sequence[Tool], *, max_queries: int = 1_000, seed: int = 0, unions: bool = True
+) -> list[SyntheticQuery]:
+    """Generate one query for each described tool of a catalogue, or for a sample of them.
 
     Args:
-        tools: of the catalogue.
-        most: requests at most.
-        seed: of every choice.
-        unions: whether some need several tools.
+        tools: the catalogue.
+        max_queries: upper bound; a larger catalogue is sampled.
+        seed: seeds every random choice.
+        unions: whether some queries need several tools.
     """
-    return Maker(tools, sample(tools, most, seed), unions=unions).probes(seed)
+    return QueryGenerator(tools, sample_tools(tools, max_queries, seed), unions=unions).generate(seed)
 
 
-def chatter() -> tuple[Probe, ...]:
-    """Requests that need no tool."""
-    return tuple(Probe(id=f"none-{n}", text=text, tools=(), kind="no-tool") for n, text in enumerate(NO_TOOL))
+def make_chat_queries() -> tuple[SyntheticQuery, ...]:
+    """Return queries that need no tool."""
+    return tuple(
+        SyntheticQuery(id=f"none-{n}", text=text, tools=(), kind="no-tool") for n, text in enumerate(CHAT_QUERIES)
+    )
 
 
-class Maker:
-    """Makes the requests of one catalogue."""
+class QueryGenerator:
+    """Generates the synthetic queries of one catalogue."""
 
-    def __init__(self, tools: Sequence[Tool], asked: Sequence[Tool], *, unions: bool = True) -> None:
-        """Take the catalogue, the tools to ask for (`sample`), and whether some requests need several tools."""
-        self.asked, self.unions = asked, unions
-        self.holders = Counter(term for tool in tools for term in {_term(word) for word in _told(tool)})
-        self.paths: dict[tuple[str, ...], list[Tool]] = defaultdict(list)
-        for tool in asked:
-            self.paths[tool.path].append(tool)
+    def __init__(self, tools: Sequence[Tool], targets: Sequence[Tool], *, unions: bool = True) -> None:
+        """Count how many tools share each word.
 
-    def probes(self, seed: int) -> list[Probe]:
-        """A request for each tool that is asked for."""
-        return [self.probe(tool, seed) for tool in self.asked]
+        Args:
+            tools: the catalogue.
+            targets: the tools to generate queries for; see `sample_tools`.
+            unions: whether some queries need several tools.
+        """
+        self.targets, self.unions = targets, unions
+        self.tool_counts = Counter(term for tool in tools for term in {_fold_word(word) for word in _tool_words(tool)})
+        self.tools_by_path: dict[tuple[str, ...], list[Tool]] = defaultdict(list)
+        for tool in targets:
+            self.tools_by_path[tool.path].append(tool)
 
-    def probe(self, tool: Tool, seed: int) -> Probe:
-        """The request for a tool, and maybe for others at once."""
-        rng = _draw(tool.id, seed, "probe")
-        kind, text = self.single(tool, rng)
-        needed = [tool]
-        if self.unions and len(self.asked) > 3 and rng.random() < UNIONS[bool(_properties(tool))]:
-            near = self.paths[tool.path]
-            pool = near if len(near) > 1 and rng.random() < NEIGHBOURLY else self.asked
-            others = [other for other in rng.sample(list(pool), min(3, len(pool))) if other.id != tool.id]
-            needed += others[: rng.choice((1, 1, 2))]
-            kind, text = "union", " ".join([text, *(self.single(other, rng)[1] for other in needed[1:])])
-        if rng.random() < CHATTY:
-            beside = rng.choice(BESIDE)
-            text = f"{text} {beside}" if rng.random() < 0.5 else f"{beside} {text}"
-        return Probe(id=f"p-{tool.id}", text=text, tools=tuple(sorted({each.id for each in needed})), kind=kind)
+    def generate(self, seed: int) -> list[SyntheticQuery]:
+        """Generate a query for each target."""
+        return [self.generate_for(tool, seed) for tool in self.targets]
 
-    def single(self, tool: Tool, rng: random.Random) -> tuple[str, str]:
-        """The kind and the text of a request for one tool."""
-        if _properties(tool):
-            return "command", self.command(tool, rng)
-        return "situation", self.situation(tool, rng)
+    def generate_for(self, tool: Tool, seed: int) -> SyntheticQuery:
+        """Generate the query for one tool; it may need other tools too."""
+        rng = _seed_rng(tool.id, seed, "probe")
+        kind, text = self.write_request(tool, rng)
+        gold = [tool]
+        if self.unions and len(self.targets) > 3 and rng.random() < UNION_RATE[bool(_read_properties(tool))]:
+            siblings = self.tools_by_path[tool.path]
+            pool = siblings if len(siblings) > 1 and rng.random() < UNION_WITHIN_PATH_RATE else self.targets
+            partners = [partner for partner in rng.sample(list(pool), min(3, len(pool))) if partner.id != tool.id]
+            gold += partners[: rng.choice((1, 1, 2))]
+            kind, text = "union", " ".join([text, *(self.write_request(partner, rng)[1] for partner in gold[1:])])
+        if rng.random() < SMALL_TALK_RATE:
+            sentence = rng.choice(SMALL_TALK)
+            text = f"{text} {sentence}" if rng.random() < 0.5 else f"{sentence} {text}"
+        return SyntheticQuery(id=f"p-{tool.id}", text=text, tools=tuple(sorted({t.id for t in gold})), kind=kind)
 
-    def command(self, tool: Tool, rng: random.Random) -> str:
-        """What the name or the first sentence says, as an order, with values for some parameters."""
-        named = [part.lower() for part in _PARTS.findall(tool.name) if part.isalpha()]
-        words = _words(_first_sentence(tool.description))[:MOST_WORDS]
-        if len(named) > 1 and rng.random() < BY_NAME:
-            words = named
-        text = " ".join(self.spoken(words, "command", rng))
-        held = sorted(_properties(tool).items())
-        values = [_value(*each, rng) for each in rng.sample(held, min(len(held), rng.randint(1, 3)))]
-        order = rng.choice(COMMANDS).format(f"{text} with {' and '.join(values)}")
-        return order[0].upper() + order[1:]
+    def write_request(self, tool: Tool, rng: random.Random) -> tuple[str, str]:
+        """Return the kind and the text of a request for one tool."""
+        if _read_properties(tool):
+            return "command", self.write_command(tool, rng)
+        return "situation", self.write_situation(tool, rng)
 
-    def situation(self, tool: Tool, rng: random.Random) -> str:
-        """A few things that the description speaks of, mostly in other words, and not by the tool's name."""
-        named = {part.casefold() for part in _PARTS.findall(tool.name)}
-        told = [word for word in _words(tool.description) if word.casefold() not in SMALL]
-        telling = [word for word in dict.fromkeys(told) if word.casefold() not in named] or told
-        telling = telling or _words(tool.description)
-        count = min(len(telling), rng.randint(*SITUATION_WORDS))
-        otherwise = [word for word in telling if word.casefold() in _wordings()]
-        chosen = rng.sample(otherwise, min(count, len(otherwise)))
-        left = [word for word in telling if word not in chosen]
-        chosen += rng.sample(left, min(max(1, LITERAL - len(chosen)), len(left)))
-        chosen.sort(key=telling.index)
-        return rng.choice(SITUATIONS).format(" ".join(self.spoken(chosen, "situation", rng)))
+    def write_command(self, tool: Tool, rng: random.Random) -> str:
+        """Write an order from the name or the first sentence, with values for one to three parameters."""
+        name_words = [part.lower() for part in _NAME_PART.findall(tool.name) if part.isalpha()]
+        words = _find_words(_first_sentence(tool.description))[:MAX_COMMAND_WORDS]
+        if len(name_words) > 1 and rng.random() < COMMAND_BY_NAME_RATE:
+            words = name_words
+        text = " ".join(self.paraphrase(words, "command", rng))
+        properties = sorted(_read_properties(tool).items())
+        values = [_write_value(*item, rng) for item in rng.sample(properties, min(len(properties), rng.randint(1, 3)))]
+        command = rng.choice(COMMAND_TEMPLATES).format(f"{text} with {' and '.join(values)}")
+        return command[0].upper() + command[1:]
 
-    def spoken(self, words: Sequence[str], kind: str, rng: random.Random) -> list[str]:
-        """Words as somebody says them who has not read them: others for some, and some left out, two stay at least."""
-        said, left = [], len(words)
+    def write_situation(self, tool: Tool, rng: random.Random) -> str:
+        """Describe a situation with some words of the description, mostly synonyms, without the tool's name."""
+        name_parts = {part.casefold() for part in _NAME_PART.findall(tool.name)}
+        content = [word for word in _find_words(tool.description) if word.casefold() not in FUNCTION_WORDS]
+        candidates = [word for word in dict.fromkeys(content) if word.casefold() not in name_parts] or content
+        candidates = candidates or _find_words(tool.description)
+        count = min(len(candidates), rng.randint(*SITUATION_WORD_RANGE))
+        replaceable = [word for word in candidates if word.casefold() in _load_synonyms()]
+        chosen = rng.sample(replaceable, min(count, len(replaceable)))
+        rest = [word for word in candidates if word not in chosen]
+        chosen += rng.sample(rest, min(max(1, MIN_LITERAL_WORDS - len(chosen)), len(rest)))
+        chosen.sort(key=candidates.index)
+        return rng.choice(SITUATION_TEMPLATES).format(" ".join(self.paraphrase(chosen, "situation", rng)))
+
+    def paraphrase(self, words: Sequence[str], kind: Kind, rng: random.Random) -> list[str]:
+        """Replace some words by synonyms and leave some out, as somebody would who has not read the description.
+
+        At least two words remain.
+        """
+        paraphrased, remaining = [], len(words)
         for word in words:
-            others = _wordings().get(word.casefold(), ())
-            if others and rng.random() < SWAPPED[kind]:
-                said.append(rng.choice(others))
-            elif left <= 2 or rng.random() >= self.dropped(word, kind):
-                said.append(_bent(word.lower(), rng) if word.isalpha() and word.casefold() not in SMALL else word)
+            synonyms = _load_synonyms().get(word.casefold(), ())
+            if synonyms and rng.random() < SYNONYM_RATE[kind]:
+                paraphrased.append(rng.choice(synonyms))
+            elif remaining <= 2 or rng.random() >= self.omission_rate(word, kind):
+                content = word.isalpha() and word.casefold() not in FUNCTION_WORDS
+                paraphrased.append(_change_number(word.lower(), rng) if content else word)
             else:
-                left -= 1
-        return said
+                remaining -= 1
+        return paraphrased
 
-    def dropped(self, word: str, kind: str) -> float:
-        """How often a word is left out: the fewer tools have it, the less likely an asker says it."""
-        holders = max(1, self.holders[_term(word)])
-        return DROPPED[kind] / holders if holders <= FEW else 0.0
-
-
-def _told(tool: Tool) -> list[str]:
-    return [*_PARTS.findall(tool.name), *_words(tool.description)]
+    def omission_rate(self, word: str, kind: Kind) -> float:
+        """Return how often a word is left out, 0 to 1: the fewer tools have it, the more often."""
+        count = max(1, self.tool_counts[_fold_word(word)])
+        return OMISSION_RATE[kind] / count if count <= RARE_WORD_TOOLS else 0.0
 
 
-def _term(word: str) -> str:
+def _tool_words(tool: Tool) -> list[str]:
+    return [*_NAME_PART.findall(tool.name), *_find_words(tool.description)]
+
+
+def _fold_word(word: str) -> str:
     return word.casefold().removesuffix("s")
 
 
-def _bent(word: str, rng: random.Random) -> str:
-    """The word, or its other number."""
-    if len(word) < 4 or rng.random() >= BENT:
+def _change_number(word: str, rng: random.Random) -> str:
+    """Return the word, or in a share of the calls its plural or singular."""
+    if len(word) < 4 or rng.random() >= NUMBER_CHANGE_RATE:
         return word
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else f"{word}s"
 
 
-def _draw(tool: str, seed: int, what: str) -> random.Random:
-    return random.Random(digest("probe/1", [what, seed, tool]))
+def _seed_rng(tool: str, seed: int, purpose: str) -> random.Random:
+    return random.Random(digest("probe/1", [purpose, seed, tool]))
 
 
-def _value(name: str, schema: Any, rng: random.Random) -> str:
-    """One parameter and a value: one that the schema names, else any of its type."""
+def _write_value(name: str, schema: Any, rng: random.Random) -> str:
+    """Write a parameter and a value: one that the schema lists, else any of its type."""
     schema = schema if isinstance(schema, Mapping) else {}
-    spoken = " ".join(_PARTS.findall(name)).lower() or name
-    held = schema.get("enum") or schema.get("examples")
-    kind = schema.get("type")
-    if isinstance(held, list) and held:
-        value = str(rng.choice(held))
+    words = " ".join(_NAME_PART.findall(name)).lower() or name
+    examples = schema.get("enum") or schema.get("examples")
+    json_type = schema.get("type")
+    if isinstance(examples, list) and examples:
+        value = str(rng.choice(examples))
     else:
-        value = rng.choice(VALUES.get(kind, NAMES) if isinstance(kind, str) else NAMES)
-    return f"{spoken} {value}"
+        value = rng.choice(VALUES_BY_TYPE.get(json_type, TEXT_VALUES) if isinstance(json_type, str) else TEXT_VALUES)
+    return f"{words} {value}"
 
 
-def _properties(tool: Tool) -> Mapping[str, Any]:
-    held = (tool.parameters or {}).get("properties")
-    return held if isinstance(held, Mapping) else {}
+def _read_properties(tool: Tool) -> Mapping[str, Any]:
+    properties = (tool.parameters or {}).get("properties")
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0]
 
 
-def _words(text: str) -> list[str]:
+def _find_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
 @functools.cache
-def _wordings() -> dict[str, tuple[str, ...]]:
-    """Word → words that are used in its place."""
-    lines = files("toolscout").joinpath("data/wordings.txt").read_text(encoding="utf-8").splitlines()
+def _load_synonyms() -> dict[str, tuple[str, ...]]:
+    """Read the synonyms: word → words that people use in its place."""
+    lines = files("toolscout").joinpath("checks/data/synonyms.txt").read_text(encoding="utf-8").splitlines()
     groups = (line.split() for line in lines if line and not line.startswith("#"))
-    return {first: tuple(others) for first, *others in groups}
+    return {first: tuple(synonyms) for first, *synonyms in groups}

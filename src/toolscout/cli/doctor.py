@@ -21,8 +21,7 @@ from toolscout.cli.access import findings as suspicious
 from toolscout.cli.output import echo, escape_line, json_option, print_json
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
-from toolscout.encoders.pair_cache import FILE_NAME as READINGS_FILE
-from toolscout.encoders.pair_cache import Readings
+from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
 from toolscout.errors import StoreError, UserError
 from toolscout.llm import cache as replies
 from toolscout.privacy.private_files import list_exposed, protect_tree
@@ -32,8 +31,8 @@ PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
 #: Files whose content can be made again, wherever in the home they lie.
 CACHES: Final[dict[str, Callable[..., CacheDatabase]]] = {
     VECTORS_FILE: VectorStore,
-    READINGS_FILE: Readings,
-    replies.FILE_NAME: replies.Replies,
+    PAIR_CACHE_FILE: PairCache,
+    replies.REPLIES_FILE: replies.Replies,
 }
 
 

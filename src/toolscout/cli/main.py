@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -14,73 +15,127 @@ import click
 import toolscout
 from toolscout.errors import UserError
 
-__all__ = ["COMMANDS", "main", "program"]
+__all__ = ["COMMANDS", "COMMAND_GROUPS", "LAB_COMMANDS", "main", "program"]
 
-COMMANDS: Final = {
-    "demo": ("demo", "Index real tools and answer questions, without touching your catalogue."),
-    "add": ("catalogue", "Read sources of tools into the catalogue."),
-    "sync": ("catalogue", "Read the sources again; change only what changed."),
-    "list": ("catalogue", "Show the sources, or the tools of one."),
-    "show": ("catalogue", "Show one tool, or one source with its problems."),
-    "remove": ("catalogue", "Forget sources or single tools."),
-    "enable": ("catalogue", "Search a source again."),
-    "disable": ("catalogue", "Keep a source but do not search it."),
-    "search": ("search", "Find the tools that a request needs."),
-    "why": ("search", "Say why a tool is not in an answer, and what would lift it."),
-    "train": ("train", "Fit a recipe on a dataset and write the model."),
-    "models": ("models", "List fitted models, and what is wrong with them."),
-    "bench": ("bench", "Score recipes on datasets."),
-    "sweep": ("sweep", "Fit a recipe with many settings, judged on dev."),
-    "compare": ("bench", "Compare two results query by query."),
-    "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
-    "report": ("bench", "Write HTML and PNG from results."),
-    "anatomy": ("anatomy", "Show where an encoder puts queries and tools, and what each stage costs."),
-    "synth": ("synth", "Write datasets for your tools with a language model."),
-    "judge": ("judge", "Compare queries or answers, two at a time, with a language model as judge."),
-    "downstream": ("downstream", "Measure what retrieval is worth to an agent that only has what was retrieved."),
-    "journal": ("journal", "Import, export or count what was searched and called."),
-    "serve": ("serve", "Serve search, catalogue, journal and a page over HTTP."),
-    "selftest": ("selftest", "Ask for your own tools in other words; score the recipes; recommend one."),
-    "lint": ("lint", "Say which tools cannot be found, which are confused, and what would help."),
-    "learn": ("learn", "Fit recipes on what was used, and promote what is better."),
-    "promote": ("learn", "Make a fitted model the champion, which every search uses that names none."),
-    "rollback": ("learn", "Take the last promotion back."),
-    "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
-    "key": ("access", "Make an API key for a caller of the gateway."),
-    "approve": ("access", "Show the definitions that wait because they changed, and approve them."),
-    "trust": ("access", "Let the toolscout.toml of a folder set everything."),
-    "doctor": ("doctor", "Check the installation and the store."),
+Command = tuple[str, str]  # (file below toolscout.cli, one sentence for the help)
+
+COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
+    "Catalogue": {
+        "add": ("catalogue", "Read sources of tools into the catalogue."),
+        "sync": ("catalogue", "Read the sources again and change only what changed."),
+        "list": ("catalogue", "List the sources, or the tools of one."),
+        "show": ("catalogue", "Show one tool, or one source with its problems."),
+        "remove": ("catalogue", "Remove sources or single tools."),
+        "enable": ("catalogue", "Search a source again."),
+        "disable": ("catalogue", "Keep a source but do not search it."),
+        "approve": ("access", "Review definitions that changed, and approve them."),
+        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
+    },
+    "Search": {
+        "demo": ("demo", "Index real tools and answer questions, without touching your catalogue."),
+        "search": ("search", "Find the tools that a request needs."),
+        "why": ("search", "Explain why a tool is missing from an answer, and how to lift it."),
+    },
+    "Serve": {
+        "serve": ("serve", "Serve search, catalogue, journal and a page over HTTP."),
+        "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
+        "key": ("access", "Make an API key for a caller."),
+    },
+    "Learn": {
+        "journal": ("journal", "Import, export or count searches and calls."),
+        "learn": ("learn", "Fit recipes on the journal and promote a better one."),
+        "train": ("train", "Fit a recipe on a dataset and write the model."),
+        "models": ("models", "List fitted models and check them."),
+        "promote": ("learn", "Make a fitted model the champion, which serves searches by default."),
+        "rollback": ("learn", "Undo the last promotion."),
+    },
+    "Check": {
+        "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
+        "lint": ("lint", "List tools that cannot be found or are confused, with advice."),
+        "doctor": ("doctor", "Check the installation and the home folder."),
+        "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
+    },
+}
+LAB_COMMANDS: Final[Mapping[str, Command]] = {
+    "bench": ("lab.bench", "Score recipes on datasets."),
+    "transfer": ("lab.bench", "Fit a recipe on one dataset and score it on others."),
+    "compare": ("lab.bench", "Compare two results query by query, with paired tests."),
+    "sweep": ("lab.sweep", "Fit a recipe with many settings, judged on dev."),
+    "report": ("lab.bench", "Write HTML and PNG from results."),
+    "anatomy": ("lab.anatomy", "Plot where an encoder puts queries and tools, and the cost of each stage."),
+    "synth": ("lab.synth", "Write datasets for your tools with a language model."),
+    "judge": ("lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
+    "downstream": ("lab.downstream", "Measure what retrieval is worth to an agent that sees only retrieved tools."),
+}
+_LAB: Final = "lab"
+_LAB_HELP: Final = "Research: measure, compare and tune recipes on datasets."
+COMMANDS: Final[Mapping[str, Command]] = {
+    name: command for commands in COMMAND_GROUPS.values() for name, command in commands.items()
 }
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's file when the command is used; help is printed from the table above."""
+    """A group that imports the file of a command when the command is used. Help is printed from the tables above."""
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, Command]] | None = None,
+        unlisted: Mapping[str, Command] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take the commands.
+
+        Args:
+            *args: as in `click.Group`.
+            sections: heading of the help → name of a command → its file and sentence.
+            unlisted: commands that work and are not in the help.
+            **kwargs: as in `click.Group`.
+        """
+        super().__init__(*args, **kwargs)
+        self.sections = sections or {}
+        self.lazy = {name: command for part in self.sections.values() for name, command in part.items()}
+        self.lazy |= unlisted or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
-        return list(COMMANDS)
+        """Names in the order of the help."""
+        return [*(name for part in self.sections.values() for name in part), *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the file of one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"toolscout.cli.{COMMANDS[cmd_name][0]}")
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"toolscout.cli.{self.lazy[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        """Write the commands under their headings, without importing them."""
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
+        if self.commands:
+            with formatter.section("More"):
+                formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    sections=COMMAND_GROUPS,
+    unlisted=LAB_COMMANDS,  # their spellings before there was `toolscout lab`
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal. Also TOOLSCOUT_HOME.")
 @click.version_option(toolscout.__version__, prog_name="toolscout")
 @click.pass_context
 def program(ctx: click.Context, home: str | None) -> None:
     """Find the tools that a request needs, among thousands."""
     ctx.obj = {"home": home}
+
+
+program.add_command(
+    LazyGroup(_LAB, sections={"Commands": LAB_COMMANDS}, help=_LAB_HELP, short_help=_LAB_HELP),
+)
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""selftest."""
+"""The command `selftest`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from toolscout.checks.selftest import Selftest, floor, read_floor, selftest
+from toolscout.checks.selftest import Selftest, encode_baseline, read_baseline, run_selftest
 from toolscout.cli.output import json_option, print_json, progress, table, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
@@ -14,56 +14,63 @@ from toolscout.scout import Scout
 
 @click.command("selftest")
 @click.option("--recipe", "-r", "names", multiple=True, help="One more recipe to score; may be repeated.")
-@click.option("--most", type=click.IntRange(min=1), default=1_000, show_default=True, help="Requests by rule at most.")
-@click.option("--seed", default=0, show_default=True, help="Of the requests.")
-@click.option("--min-recall", type=click.FloatRange(0, 1), help="Exit 1 where recall@5 of what serves now is below.")
-@click.option("--write", "target", metavar="FILE", type=click.Path(path_type=Path), help="Write a floor file for CI.")
-@click.option("--check", metavar="FILE", type=click.Path(path_type=Path), help="Exit 1 below the floor of this file.")
+@click.option(
+    "--most",
+    "max_queries",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    help="Synthetic queries at most.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the synthetic queries.")
+@click.option("--min-recall", type=click.FloatRange(0, 1), help="Exit 1 if recall@5 of the serving recipe is lower.")
+@click.option("--write", "target", metavar="FILE", type=click.Path(path_type=Path), help="Write a baseline for CI.")
+@click.option("--check", metavar="FILE", type=click.Path(path_type=Path), help="Exit 1 below this baseline.")
 @json_option
 @with_scout
 def selftest_command(
     scout: Scout,
     names: tuple[str, ...],
-    most: int,
+    max_queries: int,
     seed: int,
     min_recall: float | None,
     target: Path | None,
     check: Path | None,
     as_json: bool,
 ) -> int:
-    """Ask for your own tools in other words, score the recipes on that, and recommend one.
+    """Measure how well your own tools are found, and recommend a recipe.
 
-    The requests are made by rule from names, descriptions and parameters, and taken from the journal where it holds
-    enough. The figures compare recipes and watch for loss; they do not say how well people are served.
+    Queries are generated from names, descriptions and parameters. If the journal holds enough queries, those are used
+    too. The figures compare recipes and reveal regressions. They do not tell how well people are served.
     """
     way, _ = scout.serving()
     serving = "champion" if way.model is not None else way.recipe
-    wanted, lowest = read_floor(check) if check else (serving, min_recall)
-    extra = [name for name in (*names, serving, wanted) if name != "champion"]
+    checked, baseline = read_baseline(check) if check else (serving, min_recall)
+    extra = [name for name in (*names, serving, checked) if name != "champion"]
     with progress("asking") as say:
-        found = selftest(scout, recipe=extra, most=most, seed=seed, say=say)
+        result = run_selftest(scout, recipe=extra, max_queries=max_queries, seed=seed, say=say)
     if target is not None:
         try:
-            target.write_bytes(floor(found, serving))
+            target.write_bytes(encode_baseline(result, serving))
         except OSError as error:
-            raise SourceError(f"{target}: expected a file to write, found: {error.strerror}") from None
-    print_json(found) if as_json else _show(found, serving)
-    for recipe, floor_of in ((wanted, lowest), (serving, min_recall)):
-        if floor_of is not None and found.row(recipe).measures["recall@5"] < floor_of:
-            reached = found.row(recipe).measures["recall@5"]
+            raise SourceError(f"{target} cannot be written ({error.strerror}).") from None
+    print_json(result) if as_json else _print_result(result, serving)
+    for recipe, minimum in ((checked, baseline), (serving, min_recall)):
+        if minimum is not None and result.row(recipe).measures["recall@5"] < minimum:
+            reached = result.row(recipe).measures["recall@5"]
             click.echo(
-                f"toolscout: expected recall@5 of {recipe} to be at least {floor_of:.4f}, found {reached:.4f}: "
-                "see  toolscout lint",
+                f"toolscout: recall@5 of {recipe} is {reached:.4f}, below the required {minimum:.4f}. "
+                "Run  toolscout lint  to see which tools are not found.",
                 err=True,
             )
             return 1
     return 0
 
 
-def _show(found: Selftest, serving: str) -> None:
-    kinds = [kind for kind in found.requests if kind != "no-tool"]
-    columns = [("recipe", "left"), *((name, "right") for name in found.rows[0].measures)]
-    columns += [(f"{kind} ({found.requests[kind]:,})", "right") for kind in kinds]
+def _print_result(result: Selftest, serving: str) -> None:
+    kinds = [kind for kind in result.requests if kind != "no-tool"]
+    columns = [("recipe", "left"), *((name, "right") for name in result.rows[0].measures)]
+    columns += [(f"{kind} ({result.requests[kind]:,})", "right") for kind in kinds]
     rows = [
         (
             row.recipe,
@@ -71,11 +78,11 @@ def _show(found: Selftest, serving: str) -> None:
             *(f"{100 * row.kinds[kind]['recall@5']:.1f}" if kind in row.kinds else "" for kind in kinds),
             f"{100 * row.no_tool:.0f}",
         )
-        for row in found.rows
+        for row in result.rows
     ]
-    table([*columns, ("no tool", "right")], rows, title=f"{found.n_tools:,} tools; kinds of requests by recall@5")
-    for recipe, problem in found.problems.items():
+    table([*columns, ("no tool", "right")], rows, title=f"{result.n_tools:,} tools; kinds of requests by recall@5")
+    for recipe, problem in result.problems.items():
         click.echo(f"{recipe}: {problem}")
-    surely = "" if found.sure else ", though not significantly better than the next"
-    advice = "" if found.recommended == serving else f" (what serves now is {serving})"
-    click.echo(f"recommended: {found.recommended}{surely}{advice}")
+    certainty = "" if result.sure else ", though not significantly better than the next"
+    advice = "" if result.recommended == serving else f" ({serving} serves now)"
+    click.echo(f"recommended: {result.recommended}{certainty}{advice}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -43,8 +44,9 @@ def train_command(
     from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.dataset import NoTool
     from toolscout.lab.bench import load_dataset
-    from toolscout.recipes.fit import fit, lesson, prepared
+    from toolscout.recipes.fit import fit, make_lesson, plan_fit
     from toolscout.sources.folder import read_tools
+    from toolscout.workspace import Workspace
 
     if Path(out).resolve() in (Path.cwd(), *Path.cwd().parents):
         raise ConfigError(
@@ -58,20 +60,19 @@ def train_command(
         held_out = dataset.texts("test")
     except NotFound:
         held_out = {}
-    job = prepared(
-        recipe,
-        lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
-        Path(out),
-        encoder=encoder,
-        changes=changes(pairs),
-        seed=seed,
+    lesson = dataclasses.replace(
+        make_lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
         no_tool=NoTool.load(below(root, no_tool)) if no_tool else None,
-        settings=settings,
-        vectors=VectorStore(settings.home / "bench"),
-        resume=resume,
-        say=lambda line: click.echo(line, err=True),
     )
-    model = fit(job)
+    workspace = Workspace(
+        encoder,
+        settings,
+        VectorStore(settings.home / "bench"),
+        say=lambda line: click.echo(line, err=True),
+        seed=seed,
+        resume=resume,
+    )
+    model = fit(plan_fit(recipe, lesson, workspace, Path(out), changes(pairs)))
     if as_json:
         print_json(model.manifest)
         return

@@ -1,4 +1,4 @@
-"""Encoders: texts → vectors. This file holds the contract, what the encoders share, and finds one by its name."""
+"""Encoders turn texts into vectors. This file holds their contract, shared helpers, and `load`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|
 
 
 class Encoder(Protocol):
-    """What turns texts into vectors.
+    """Turns texts into vectors.
 
     Attributes:
-        name: how settings spell it.
+        name: its name in the settings.
         dim: length of a vector.
         fingerprint: changes whenever the same text would give another vector.
-        cheap: whether a catalogue is embedded in a second or so, and its vectors are not worth keeping.
+        cheap: whether it embeds a catalogue in about a second, so that caching its vectors is not worthwhile.
     """
 
     name: str
@@ -36,27 +36,26 @@ class Encoder(Protocol):
     cheap: bool
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Texts → `(n, dim)` float32 unit rows, in order; a row of zeros for a text that says nothing to the encoder.
+        """Encode texts as `(n, dim)` float32 unit rows, in order; a text without known words gives a row of zeros.
 
         Args:
-            texts: of any length; what is too long is cut.
-            kind: `query` or `tool`: some encoders treat them differently.
+            texts: of any length; the encoder truncates long texts.
+            kind: `query` or `tool`; some encoders treat them differently.
         """
         ...
 
 
 def load(name: str, settings: Settings) -> Encoder:
-    """The encoder of that name.
+    """Load the encoder of that name.
 
     Args:
-        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `minilm:N` (the same cut to its first N layers, 1 to 5),
-            `onnx:FOLDER` (as `toolscout export-encoder` writes it), `https://host/v1/embeddings#model` (an
-            OpenAI-compatible endpoint), or what sentence-transformers loads: a folder or a name on the Hugging Face
-            hub.
-        settings: timeouts.
+        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `minilm:N` (only its first N layers, 1 to 5),
+            `onnx:FOLDER` (written by `toolscout export-encoder`), `https://host/v1/embeddings#model` (an
+            OpenAI-compatible endpoint), or a folder or Hugging Face name that sentence-transformers loads.
+        settings: provide the timeouts.
 
     Raises:
-        UserError: if it cannot be loaded, with what to do.
+        UserError: if it cannot be loaded; the message says what to do.
     """
     if name == "static":
         from toolscout.encoders.static import StaticEncoder
@@ -75,32 +74,32 @@ def load(name: str, settings: Settings) -> Encoder:
     return TransformerEncoder(name)
 
 
-NAME_SHARE: Final = 0.3
+NAME_WEIGHT: Final = 0.3
 
 
 def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], style: str = "named") -> Vectors:
-    """The vectors that tools are found by, `(len(tools), dim)` float32 unit rows.
+    """Encode tools for retrieval, `(len(tools), dim)` float32 unit rows.
 
     Args:
-        rows: texts → unit rows: an encoder's `encode` for tools, or a store of vectors in front of it.
-        tools: in any order; a row each.
-        style: `named`: 0.7 of the vector of the `short` text and 0.3 of the name's, because what a tool is called says
-            more than its share of a long description (the shares were chosen on validation queries of eight datasets);
-            or a style of `render`.
+        rows: maps texts to unit rows: an encoder's `encode` for tools, or a vector cache in front of it.
+        tools: in any order; each gives one row.
+        style: a style of `render`, or `named`: 0.7 of the vector of the `short` text plus 0.3 of the name's vector,
+            because in a long description the name would weigh too little. The weights were chosen on validation
+            queries of eight datasets.
     """
     if style != "named":
         return rows([render(tool, style) for tool in tools])
     texts, names = rows([render(tool, "short") for tool in tools]), rows([render(tool, "name") for tool in tools])
-    return unit_rows((1 - NAME_SHARE) * texts + NAME_SHARE * names)
+    return unit_rows((1 - NAME_WEIGHT) * texts + NAME_WEIGHT * names)
 
 
 def split_identifiers(text: str) -> str:
-    """`getUserById`, `get_user_by_id` and `users.get` as words with spaces between: encoders know words only."""
+    """Split `getUserById`, `get_user_by_id` and `users.get` into words, because encoders know words only."""
     return _JOINT.sub(" ", text)
 
 
 def unit_rows(vectors: npt.NDArray[Any]) -> Vectors:
-    """Rows divided by their lengths, `(n, d)` float32; rows of zeros stay."""
+    """Divide rows by their lengths, `(n, d)` float32; rows of zeros stay."""
     rows = np.asarray(vectors, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units: Vectors = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)

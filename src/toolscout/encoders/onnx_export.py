@@ -1,4 +1,4 @@
-"""Writes a sentence-transformers model as a folder that `toolscout.encoders.onnx` runs."""
+"""Exports a sentence-transformers model to a folder that `toolscout.encoders.onnx` runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from toolscout.encoders.onnx import FORMAT, GRAPH, TOKENIZER, Manifest, OnnxEncoder, Prompts, file_hash, fingerprint
+from toolscout.encoders.onnx import (
+    GRAPH_FILE,
+    ONNX_FORMAT,
+    TOKENIZER_FILE,
+    Manifest,
+    OnnxEncoder,
+    Prompts,
+    file_hash,
+    fingerprint,
+)
 from toolscout.encoders.onnx_int8 import to_int8
 from toolscout.encoders.transformer import MINILM, TransformerEncoder
 from toolscout.errors import ConfigError, require
 
-__all__ = ["export", "traced"]
+__all__ = ["export", "trace_to_onnx"]
 
-OPSET: Final = 18
-MOST_PARAMETERS: Final = 450_000_000  # a graph in one file holds less than 2 GB
-AGREEMENT: Final = 0.9999
-PROBES: Final = (
+ONNX_OPSET: Final = 18
+MAX_EXPORT_PARAMETERS: Final = 450_000_000  # a graph in one file holds less than 2 GB
+MIN_EXPORT_COSINE: Final = 0.9999
+EXPORT_TEST_TEXTS: Final = (
     "",
     "?!",
     "WILL IT RAIN in São Paulo tomorrow?",
@@ -37,17 +46,16 @@ PROBES: Final = (
 
 
 def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
-    """Write the model as a folder, and check that it answers as the model does.
+    """Export a model to a folder and check that the export gives the same vectors.
 
     Args:
-        name: as `TransformerEncoder` takes it: `minilm`, a folder, or a name on the Hugging Face hub.
-        folder: where to; must not exist, or be empty.
-        int8: whole numbers instead of floats: a quarter of the size, two to three times as fast, nearly the same
-            vectors.
+        name: a name that `TransformerEncoder` accepts: `minilm`, a folder, or a name on the Hugging Face hub.
+        folder: a new or empty folder.
+        int8: quantise to 8-bit integers: a quarter of the size, two to three times as fast, nearly the same vectors.
 
     Raises:
         MissingExtra: without the packages of the extra `train`.
-        ConfigError: if there is no such model, it cannot be exported, or the folder holds something.
+        ConfigError: if there is no such model, it cannot be exported, or the folder is not empty.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require(package, "train")
@@ -55,59 +63,60 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(f"--out: expected a new or an empty folder, found {folder}: choose another, or empty it")
     source = TransformerEncoder(name)
-    graph = _graph(source)
-    texts = _texts()
+    graph = _build_graph(source)
+    texts = _load_test_texts()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as held:
-        made = _write(source, graph, Path(held) / "float32", "float32")
-        agreement = _agreement(source, made, texts)
-        if agreement < AGREEMENT:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
+        exported = _write(source, graph, Path(temporary) / "float32", "float32")
+        agreement = _lowest_cosine(source, exported, texts)
+        if agreement < MIN_EXPORT_COSINE:
             raise ConfigError(
-                f"encoder {name!r}: expected an export that answers as the model does (cosine {AGREEMENT}), "
-                f"found a cosine of {agreement:.4f}: this kind of model cannot be exported, use it as it is"
+                f"The encoder {name!r} cannot be exported: the export's vectors differ from the model's (cosine "
+                f"{agreement:.4f}, at least {MIN_EXPORT_COSINE} is required). Use the model itself."
             )
         if int8:
-            to_int8(graph, [made.inputs([pieces]) for pieces in made.pieces(texts, "tool")])
-            made = _write(source, graph, Path(held) / "int8", "int8")
-            agreement = _agreement(source, made, texts)
-        manifest = msgspec.structs.replace(made.manifest, agreement=agreement)
-        place = Path(held) / manifest.quantisation
-        _describe(manifest, place)
+            to_int8(graph, [exported.inputs([pieces]) for pieces in exported.pieces(texts, "tool")])
+            exported = _write(source, graph, Path(temporary) / "int8", "int8")
+            agreement = _lowest_cosine(source, exported, texts)
+        manifest = msgspec.structs.replace(exported.manifest, agreement=agreement)
+        place = Path(temporary) / manifest.quantisation
+        _write_manifest(manifest, place)
         place.chmod(0o755)
         place.replace(folder)
     return OnnxEncoder(folder)
 
 
-def _texts() -> list[str]:
-    """Probes, and the tools of the bundled catalogue."""
+def _load_test_texts() -> list[str]:
+    """Load the texts for comparing export and model: special cases, and the tools of the bundled catalogue."""
     lines = files("toolscout").joinpath("data/everyday.jsonl").read_bytes().splitlines()
     tools = [msgspec.json.decode(line) for line in lines]
-    return [*PROBES, *(f"{tool['name']}: {tool['description']}" for tool in tools)]
+    return [*EXPORT_TEST_TEXTS, *(f"{tool['name']}: {tool['description']}" for tool in tools)]
 
 
-def _agreement(source: TransformerEncoder, made: OnnxEncoder, texts: Sequence[str]) -> float:
-    """The least cosine between the vectors of both, queries and tools."""
-    if source.dim != made.dim:
+def _lowest_cosine(source: TransformerEncoder, exported: OnnxEncoder, texts: Sequence[str]) -> float:
+    """Return the lowest cosine between the vectors of model and export, over queries and tools."""
+    if source.dim != exported.dim:
         return 0.0
     kinds: tuple[Literal["query", "tool"], ...] = ("query", "tool")
-    cosines = [np.sum(source.encode(texts, kind) * made.encode(texts, kind), axis=1) for kind in kinds]
+    cosines = [np.sum(source.encode(texts, kind) * exported.encode(texts, kind), axis=1) for kind in kinds]
     return round(float(np.min(cosines)), 6)
 
 
 # --- the graph --------------------------------------------------------------------------------------------------------
 
 
-def _graph(source: TransformerEncoder) -> Any:
-    """`input_ids` and `attention_mask`, (batch, pieces) int64 → `vectors`, (batch, dim) float32: an ONNX model."""
+def _build_graph(source: TransformerEncoder) -> Any:
+    """Build an ONNX model from `input_ids` and `attention_mask`, (batch, pieces) int64, to `vectors`, (batch, dim)."""
     import torch
 
     model = source.model.float().to("cpu")
-    if sum(each.numel() for each in model.parameters()) > MOST_PARAMETERS:
+    if sum(parameter.numel() for parameter in model.parameters()) > MAX_EXPORT_PARAMETERS:
         raise ConfigError(
-            f"encoder {source.name!r}: expected at most {MOST_PARAMETERS:,} parameters, found more: use it as it is"
+            f"The encoder {source.name!r} cannot be exported: it has more than {MAX_EXPORT_PARAMETERS:,} parameters. "
+            "Use the model itself."
         )
 
-    class Whole(torch.nn.Module):
+    class SentenceModel(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -115,40 +124,39 @@ def _graph(source: TransformerEncoder) -> Any:
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
             return self.model({"input_ids": input_ids, "attention_mask": attention_mask})["sentence_embedding"]
 
-    return traced(Whole(), ("input_ids", "attention_mask"), "vectors")
+    return trace_to_onnx(SentenceModel(), ("input_ids", "attention_mask"), "vectors")
 
 
-def traced(module: Any, inputs: Sequence[str], output: str) -> Any:
-    """A torch module from `inputs`, each (batch, pieces) int64, to one output: an ONNX model."""
+def trace_to_onnx(module: Any, inputs: Sequence[str], output: str) -> Any:
+    """Convert a torch module to an ONNX model with `inputs`, each (batch, pieces) int64, and one output."""
     import torch
 
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("pieces")}
-    with _quietly():
+    with _silence_exporter():
         program: Any = torch.onnx.export(
             module.eval(),
             tuple(torch.ones((2, 9), dtype=torch.int64) for _ in inputs),
             input_names=list(inputs),
             output_names=[output],
             dynamic_shapes=dict.fromkeys(inputs, axes),
-            opset_version=OPSET,
+            opset_version=ONNX_OPSET,
             dynamo=True,
             external_data=False,
             verbose=False,
         )
     graph = program.model_proto
-    for owner in (graph, graph.graph):  # where in which file each operator came from
-        owner.ClearField("metadata_props")
-        owner.ClearField("doc_string")
+    entries = [graph, graph.graph]
     for part in ("node", "initializer", "value_info", "input", "output"):
-        for each in getattr(graph.graph, part):
-            each.ClearField("metadata_props")
-            each.ClearField("doc_string")
+        entries.extend(getattr(graph.graph, part))
+    for entry in entries:  # these fields name the source file of each operator, and would change the hash
+        entry.ClearField("metadata_props")
+        entry.ClearField("doc_string")
     return graph
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the exporter's remarks on its own insides; that its work is right is checked afterwards."""
+def _silence_exporter() -> Iterator[None]:
+    """Silence the exporter's warnings about its internals; `export` checks the result afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -166,17 +174,20 @@ def _write(
     source: TransformerEncoder, graph: Any, folder: Path, quantisation: Literal["float32", "int8"]
 ) -> OnnxEncoder:
     model = source.model
-    contents = {GRAPH: graph.SerializeToString(deterministic=True), TOKENIZER: _tokenizer(source).encode()}
+    contents = {
+        GRAPH_FILE: graph.SerializeToString(deterministic=True),
+        TOKENIZER_FILE: _serialize_tokenizer(source).encode(),
+    }
     hashes = {name: file_hash(content) for name, content in contents.items()}
-    prompts = Prompts(query=_prompt(model, "query"), tool=_prompt(model, "document", "passage", "corpus"))
+    prompts = Prompts(query=_find_prompt(model, "query"), tool=_find_prompt(model, "document", "passage", "corpus"))
     limit, pad = int(model.max_seq_length), int(model.tokenizer.pad_token_id)
     manifest = Manifest(
-        format=FORMAT,
-        source=_title(source.name),
+        format=ONNX_FORMAT,
+        source=_public_name(source.name),
         source_fingerprint=source.fingerprint,
-        licence=_licence(str(model.tokenizer.name_or_path)),
+        licence=_read_licence(str(model.tokenizer.name_or_path)),
         dim=graph.graph.output[0].type.tensor_type.shape.dim[1].dim_value,
-        pooling=", ".join(str(each.pooling_mode) for each in model if hasattr(each, "pooling_mode")) or "of the model",
+        pooling=", ".join(str(part.pooling_mode) for part in model if hasattr(part, "pooling_mode")) or "of the model",
         max_length=limit,
         pad=pad,
         prompts=prompts,
@@ -189,48 +200,48 @@ def _write(
     folder.mkdir()
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    _describe(manifest, folder)
+    _write_manifest(manifest, folder)
     return OnnxEncoder(folder)
 
 
-def _title(name: str) -> str:
-    """A model's name in the world: a folder's place on this machine means nothing elsewhere."""
+def _public_name(name: str) -> str:
+    """Return the model's public name; the path of a folder on this machine means nothing elsewhere."""
     if name == "minilm":
         return MINILM
     return Path(name).resolve().name if Path(name).is_dir() else name
 
 
-def _tokenizer(source: TransformerEncoder) -> str:
+def _serialize_tokenizer(source: TransformerEncoder) -> str:
     backend = getattr(source.model.tokenizer, "backend_tokenizer", None)
     if backend is None or source.model.max_seq_length is None or source.model.tokenizer.pad_token_id is None:
         raise ConfigError(
-            f"encoder {source.name!r}: expected a tokenizer of the tokenizers library with a greatest length and a "
-            "piece to fill up with, found another: use the model as it is"
+            f"The encoder {source.name!r} cannot be exported: its tokenizer is not of the tokenizers library, or has "
+            "no maximum length or no padding token. Use the model itself."
         )
     return str(backend.to_str())
 
 
-def _prompt(model: Any, *names: str) -> str:
-    """The first of these prompts that the model has, or its default."""
+def _find_prompt(model: Any, *names: str) -> str:
+    """Return the first of these prompts that the model has, or its default."""
     prompts: dict[str, str] = model.prompts
     return next((prompts[name] for name in (*names, model.default_prompt_name) if name in prompts), "")
 
 
-def _licence(place: str) -> str:
-    """What the model's card says: a folder's, or the one that the hub's client keeps."""
+def _read_licence(place: str) -> str:
+    """Read the licence from the model card in the folder or in the hub's cache."""
     hub: Any = require("huggingface_hub", "train")
     card = Path(place, "README.md") if Path(place).is_dir() else hub.try_to_load_from_cache(place, "README.md")
     try:
-        found = (hub.metadata_load(Path(card)) or {}).get("license")
-    except Exception:  # no card, or one that is not YAML: many kinds of error, one meaning
-        found = None
-    return str(found or "not stated")
+        licence = (hub.metadata_load(Path(card)) or {}).get("license")
+    except Exception:  # no card, or one that is not YAML; the libraries raise many kinds of errors
+        licence = None
+    return str(licence or "not stated")
 
 
-def _describe(manifest: Manifest, folder: Path) -> None:
-    """Write `manifest.json` and the card."""
+def _write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write `manifest.json` and the model card."""
     (folder / "manifest.json").write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    text = CARD.format(
+    text = ONNX_CARD.format(
         **msgspec.structs.asdict(manifest),
         kind="8-bit whole numbers" if manifest.quantisation == "int8" else "32-bit floats",
         query=manifest.prompts.query,
@@ -239,7 +250,7 @@ def _describe(manifest: Manifest, folder: Path) -> None:
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-CARD: Final = """# {source}, as an ONNX folder
+ONNX_CARD: Final = """# {source}, as an ONNX folder
 
 A sentence encoder in {kind}: a text becomes {dim} numbers of length 1. Made by `toolscout export-encoder`; run it with
 `pip install 'toolscout[onnx]'` and the encoder's name `onnx:` followed by the path of this folder.

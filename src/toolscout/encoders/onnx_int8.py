@@ -1,11 +1,11 @@
-"""Turns the graph of an encoder into whole numbers of 8 bits, in three steps of standard ONNX operators.
+"""Quantises the graph of an encoder to 8-bit integers with standard ONNX operators, in three steps.
 
-* *Evening.* A few channels of the activations are far larger than the rest and would take the whole range of 8 bits.
-  Each channel is divided by a factor, and its row of the weights multiplied by it; the factor is the root of the
-  channel's peak, over some texts, by the peak of its weights.
-* *Weights* are rounded once, to ±85 with one scale a column; the word table to ±127 with one a word.
-* *Activations* are rounded as they come, with one scale a piece of the text. So, other than with one scale a tensor, a
-  text's vector does not depend on its neighbours in the batch.
+* *Smoothing.* A few channels of the activations are far larger than the rest and would use up the 8-bit range. Each
+  channel is divided by a factor and its row of the weights multiplied by it. The factor is the square root of the
+  channel's peak, over some texts, divided by the peak of its weights.
+* *Weights* are add_rounded once: matrices to ±85 with one scale per column, the word table to ±127 with one per word.
+* *Activations* are add_rounded at run time with one scale per token. With one scale per tensor, a text's vector would
+  depend on the other texts of its batch.
 """
 
 from __future__ import annotations
@@ -21,45 +21,47 @@ from toolscout.errors import require
 
 __all__ = ["to_int8"]
 
-TOP: Final = 127.0
-WEIGHT_TOP: Final = 85.0  # more would overflow: x86 without VNNI adds two products of 255 or less into 16 bits
-ZERO: Final = 128  # what stands for 0 among the activations, which are written unsigned
-SMALLEST: Final = 1e-6
+MAX_INT8: Final = 127.0
+MAX_INT8_WEIGHT: Final = 85.0  # more would overflow: x86 without VNNI adds two products of 255 or less into 16 bits
+UINT8_ZERO_POINT: Final = 128  # activations are unsigned; this value means 0
+MIN_SCALE: Final = 1e-6
 
 Feed: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 
 
 def to_int8(graph: Any, feeds: Sequence[Feed]) -> None:
-    """Change the graph, an ONNX model in float32, in place: its matrix products and its word table.
+    """Quantise the matrix products and the word table of a float32 ONNX model, in place.
 
     Args:
         graph: the model.
-        feeds: inputs of the model, by name: what the peaks of the activations are looked for in.
+        feeds: inputs by name, for measuring the peaks of the activations.
     """
-    _even_out(graph, feeds)
+    _smooth_channels(graph, feeds)
     _quantise(graph)
 
 
-def _matrices(graph: Any) -> dict[str, Any]:
-    """Name → weights with two axes."""
+def _find_matrices(graph: Any) -> dict[str, Any]:
+    """Find the weights with two axes, by name."""
     from onnx import TensorProto
 
-    held = graph.graph.initializer
-    return {each.name: each for each in held if len(each.dims) == 2 and each.data_type == TensorProto.FLOAT}
+    tensors = graph.graph.initializer
+    return {
+        tensor.name: tensor for tensor in tensors if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT
+    }
 
 
-def _products(graph: Any) -> dict[str, list[Any]]:
-    """Name of an activation → the nodes that multiply it by a weight matrix."""
-    matrices = _matrices(graph)
-    found: dict[str, list[Any]] = {}
+def _find_products(graph: Any) -> dict[str, list[Any]]:
+    """Find the nodes that multiply an activation by a weight matrix, by the activation's name."""
+    matrices = _find_matrices(graph)
+    products: dict[str, list[Any]] = {}
     for node in graph.graph.node:
         if node.op_type == "MatMul" and node.input[1] in matrices:
-            found.setdefault(node.input[0], []).append(node)
-    return found
+            products.setdefault(node.input[0], []).append(node)
+    return products
 
 
-def _peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[str, npt.NDArray[Any]]:
-    """Greatest magnitude of each channel of the activations, `(channels,)`, over some inputs."""
+def _measure_peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[str, npt.NDArray[Any]]:
+    """Measure the largest magnitude of each channel of the activations, `(channels,)`, over some inputs."""
     import onnx
 
     onnxruntime: Any = require("onnxruntime", "onnx")
@@ -77,59 +79,59 @@ def _peaks(graph: Any, feeds: Sequence[Feed], names: list[str]) -> dict[str, npt
     return peaks
 
 
-def _even_out(graph: Any, feeds: Sequence[Feed]) -> None:
-    """Bring the channels of what flows into the products nearer to each other; the products stay the same."""
+def _smooth_channels(graph: Any, feeds: Sequence[Feed]) -> None:
+    """Make the channels that enter the products more alike; the products stay the same."""
     from onnx import helper
     from onnx.numpy_helper import from_array, to_array
 
-    weights = _matrices(graph)
+    weights = _find_matrices(graph)
     uses = collections.Counter(name for node in graph.graph.node for name in node.input)
     products = {
-        name: users for name, users in _products(graph).items() if all(uses[node.input[1]] == 1 for node in users)
+        name: users for name, users in _find_products(graph).items() if all(uses[node.input[1]] == 1 for node in users)
     }
-    peaks = _peaks(graph, feeds, list(products))
-    evened = {}
+    peaks = _measure_peaks(graph, feeds, list(products))
+    nodes = {}
     for name, users in products.items():
         matrices = {node.input[1]: to_array(weights[node.input[1]]) for node in users}
         largest = np.max([np.abs(matrix).max(axis=1) for matrix in matrices.values()], axis=0)
-        factors = np.sqrt(np.maximum(peaks[name], SMALLEST) / np.maximum(largest, SMALLEST)).astype(np.float32)
+        factors = np.sqrt(np.maximum(peaks[name], MIN_SCALE) / np.maximum(largest, MIN_SCALE)).astype(np.float32)
         for key, matrix in matrices.items():
             weights[key].CopyFrom(from_array(matrix * factors[:, None], key))
         graph.graph.initializer.append(from_array(1 / factors, f"{name}.even_by"))
-        evened[name] = helper.make_node("Mul", [name, f"{name}.even_by"], [f"{name}.even"])
+        nodes[name] = helper.make_node("Mul", [name, f"{name}.even_by"], [f"{name}.even"])
         for node in users:
             node.input[0] = f"{name}.even"
-    _replace(graph, {users[0].output[0]: [evened[name], users[0]] for name, users in products.items()})
+    _replace(graph, {users[0].output[0]: [nodes[name], users[0]] for name, users in products.items()})
 
 
 def _quantise(graph: Any) -> None:
-    """Whole numbers for the weights of the products, what they multiply, and the word table."""
+    """Convert the weights of the products, their inputs and the word table to 8-bit integers."""
     from onnx import TensorProto, helper
     from onnx.numpy_helper import from_array, to_array
 
-    weights = _matrices(graph)
+    weights = _find_matrices(graph)
     added = {
         "last": np.array([-1]),
-        "top": np.float32(TOP),
-        "smallest": np.float32(SMALLEST),
-        "half_up": np.float32(ZERO + 0.5),
-        "zero": np.uint8(ZERO),
+        "top": np.float32(MAX_INT8),
+        "smallest": np.float32(MIN_SCALE),
+        "half_up": np.float32(UINT8_ZERO_POINT + 0.5),
+        "zero": np.uint8(UINT8_ZERO_POINT),
     }
     changed: dict[str, list[Any]] = {}
 
-    def rounded(name: str, axis: int, top: float) -> None:
+    def add_rounded(name: str, axis: int, top: float) -> None:
         values = to_array(weights[name])
-        scales = np.maximum(np.abs(values).max(axis=axis, keepdims=True), SMALLEST) / top
+        scales = np.maximum(np.abs(values).max(axis=axis, keepdims=True), MIN_SCALE) / top
         added[f"{name}.int8"] = np.rint(values / scales).astype(np.int8)
         added[f"{name}.scales"] = scales.astype(np.float32)
 
     def step(kind: str, inputs: list[str], output: str, **settings: Any) -> Any:
         return helper.make_node(kind, inputs, [output], **settings)
 
-    for name, users in _products(graph).items():
+    for name, users in _find_products(graph).items():
         for node in users:
             key, out = node.input[1], node.output[0]
-            rounded(key, axis=0, top=WEIGHT_TOP)
+            add_rounded(key, axis=0, top=MAX_INT8_WEIGHT)
             changed[out] = [
                 step("MatMulInteger", [f"{name}.uint8", f"{key}.int8", "zero"], f"{out}.whole"),
                 step("Cast", [f"{out}.whole"], f"{out}.float", to=TensorProto.FLOAT),
@@ -146,10 +148,10 @@ def _quantise(graph: Any) -> None:
             step("Cast", [f"{name}.shifted"], f"{name}.uint8", to=TensorProto.UINT8),
         ]
     for node in graph.graph.node:
-        if node.op_type != "Gather" or node.input[0] not in weights or any(each.i for each in node.attribute):
+        if node.op_type != "Gather" or node.input[0] not in weights or any(attribute.i for attribute in node.attribute):
             continue
         key, ids, out = node.input[0], node.input[1], node.output[0]
-        rounded(key, axis=1, top=TOP)
+        add_rounded(key, axis=1, top=MAX_INT8)
         changed[out] = [
             step("Gather", [f"{key}.int8", ids], f"{out}.int8"),
             step("Cast", [f"{out}.int8"], f"{out}.float", to=TensorProto.FLOAT),
@@ -158,14 +160,14 @@ def _quantise(graph: Any) -> None:
         ]
     _replace(graph, changed)
     used = {name for node in graph.graph.node for name in node.input}
-    kept = [each for each in graph.graph.initializer if each.name in used]
-    kept += [from_array(np.asarray(values), name) for name, values in added.items()]
+    initializers = [tensor for tensor in graph.graph.initializer if tensor.name in used]
+    initializers += [from_array(np.asarray(values), name) for name, values in added.items()]
     del graph.graph.initializer[:], graph.graph.value_info[:]
-    graph.graph.initializer.extend(kept)
+    graph.graph.initializer.extend(initializers)
 
 
 def _replace(graph: Any, changed: dict[str, list[Any]]) -> None:
-    """Put other nodes where the nodes with these outputs stand."""
+    """Replace nodes, found by the name of their output, with other nodes."""
     nodes = [new for node in graph.graph.node for new in changed.get(node.output[0], [node])]
     del graph.graph.node[:]
     graph.graph.node.extend(nodes)

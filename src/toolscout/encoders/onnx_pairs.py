@@ -1,4 +1,4 @@
-"""Cross-encoders as ONNX graphs: a query and a tool read together, by onnxruntime and tokenizers alone."""
+"""Cross-encoders as ONNX graphs, which read a query and a tool together; they need onnxruntime and tokenizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.encoders import split_identifiers
-from toolscout.encoders.onnx import GRAPH, TOKENIZER
+from toolscout.encoders.onnx import GRAPH_FILE, TOKENIZER_FILE
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
@@ -20,26 +20,26 @@ __all__ = ["INPUTS", "OUTPUT", "OnnxPairs", "write"]
 
 INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUT: Final = "logits"
-LETTERS: Final = 12  # of a text, for each piece that is read: the rest is never looked at
-_BATCH: Final = 8
+MAX_CHARS_PER_PIECE: Final = 12  # characters beyond this many per token are dropped before tokenising
+PAIR_BATCH: Final = 8
 
 Feed = dict[str, npt.NDArray[np.int64]]
 
 
 class OnnxPairs:
-    """An exported cross-encoder, on one thread.
+    """Runs an exported cross-encoder on one thread.
 
     Attributes:
-        length: pieces that are read of a pair, the marks of its beginning, middle and end included.
-        fingerprint: of graph, tokenizer and length.
+        length: maximum tokens of a pair, special tokens included.
+        fingerprint: fingerprint of graph, tokenizer and length.
     """
 
     def __init__(self, folder: Path, length: int) -> None:
-        """Read the folder that `write` made.
+        """Load a folder written by `write`.
 
         Raises:
             MissingExtra: without onnxruntime or tokenizers.
-            ConfigError: if it holds none.
+            ConfigError: if the folder holds no cross-encoder that can be loaded.
         """
         runtime: Any = require("onnxruntime", "onnx")
         tokenizers: Any = require("tokenizers", "onnx")
@@ -47,58 +47,60 @@ class OnnxPairs:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
-            graph, pieces = (folder / GRAPH).read_bytes(), (folder / TOKENIZER).read_bytes()
+            graph, pieces = (folder / GRAPH_FILE).read_bytes(), (folder / TOKENIZER_FILE).read_bytes()
             self._session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
             self._tokenizer = tokenizers.Tokenizer.from_buffer(pieces)
         except Exception as error:  # neither library has a base class for what it raises here
             reason = " ".join(str(error).split())[:200]
-            raise ConfigError(f"{folder}: expected a cross-encoder, found none that can be loaded: {reason}") from None
+            raise ConfigError(f"The cross-encoder in {folder} cannot be loaded: {reason}") from None
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(length, strategy="longest_first")
-        self._inputs = [each.name for each in self._session.get_inputs()]
-        marks = [hashlib.blake2b(each, digest_size=16).hexdigest() for each in (graph, pieces)]
-        self.fingerprint = digest("pairs/1", [*marks, length])
+        self._inputs = [node.name for node in self._session.get_inputs()]
+        hashes = [hashlib.blake2b(content, digest_size=16).hexdigest() for content in (graph, pieces)]
+        self.fingerprint = digest("pairs/1", [*hashes, length])
 
     def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> npt.NDArray[np.float64]:
-        """How much the query needs each tool, as a logit, in the order of the texts.
+        """Score how much the query needs each tool, as logits in the order of the texts.
 
         Args:
             query: the request.
-            texts: of the tools.
-            deadline: on the clock of `time.monotonic`; no batch is begun that would probably end after it, so there
-                may be fewer logits than texts.
+            texts: texts of the tools.
+            deadline: on the clock of `time.monotonic`. No batch starts that would probably end after it, so there may
+                be fewer logits than texts.
         """
         pairs = self.pieces(query, texts)
-        found: list[npt.NDArray[Any]] = []
+        parts: list[npt.NDArray[Any]] = []
         started = time.monotonic()
-        for at in range(0, len(pairs), _BATCH):
+        for start in range(0, len(pairs), PAIR_BATCH):
             now = time.monotonic()
-            if deadline is not None and now + (now - started) / max(1, len(found)) >= deadline:
+            if deadline is not None and now + (now - started) / max(1, len(parts)) >= deadline:
                 break
-            found.append(self._session.run(None, self.feed(pairs[at : at + _BATCH]))[0])
-        return np.concatenate(found).astype(np.float64) if found else np.empty(0)
+            parts.append(self._session.run(None, self.feed(pairs[start : start + PAIR_BATCH]))[0])
+        return np.concatenate(parts).astype(np.float64) if parts else np.empty(0)
 
     def pieces(self, query: str, texts: Sequence[str]) -> list[Any]:
-        """Each text behind the query, cut where the longer of both is too long."""
-        asked = split_identifiers(query[: LETTERS * self.length])
-        whole = [(asked, split_identifiers(text[: LETTERS * self.length])) for text in texts]
-        found: list[Any] = self._tokenizer.encode_batch(whole)
-        return found
+        """Tokenise the query with each text; a pair that is too long loses tokens of the longer text."""
+        max_chars = MAX_CHARS_PER_PIECE * self.length
+        first = split_identifiers(query[:max_chars])
+        encodings: list[Any] = self._tokenizer.encode_batch(
+            [(first, split_identifiers(text[:max_chars])) for text in texts]
+        )
+        return encodings
 
     def feed(self, pairs: Sequence[Any]) -> Feed:
-        """What the graph takes for one batch, `(batch, longest)` int64 each, filled up on the right."""
-        shape = (len(pairs), max(len(each.ids) for each in pairs))
-        whole = {name: np.zeros(shape, dtype=np.int64) for name in INPUTS}
-        for row, each in enumerate(pairs):
-            n = len(each.ids)
-            whole["input_ids"][row, :n] = each.ids
-            whole["attention_mask"][row, :n] = 1
-            whole["token_type_ids"][row, :n] = each.type_ids
-        return {name: whole[name] for name in self._inputs}
+        """Build the graph's input for one batch, `(batch, longest)` int64 each, padded on the right."""
+        shape = (len(pairs), max(len(pair.ids) for pair in pairs))
+        inputs = {name: np.zeros(shape, dtype=np.int64) for name in INPUTS}
+        for row, pair in enumerate(pairs):
+            n = len(pair.ids)
+            inputs["input_ids"][row, :n] = pair.ids
+            inputs["attention_mask"][row, :n] = 1
+            inputs["token_type_ids"][row, :n] = pair.type_ids
+        return {name: inputs[name] for name in self._inputs}
 
 
 def write(folder: Path, graph: Any, tokenizer: str) -> None:
-    """Put a graph from `INPUTS`, or the first two of them, to one logit a pair, and its tokenizer, into a folder."""
+    """Write a graph and its tokenizer to a folder; the graph maps `INPUTS`, or the first two, to one logit a pair."""
     folder.mkdir(exist_ok=True)
-    (folder / GRAPH).write_bytes(graph.SerializeToString(deterministic=True))
-    (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+    (folder / GRAPH_FILE).write_bytes(graph.SerializeToString(deterministic=True))
+    (folder / TOKENIZER_FILE).write_text(tokenizer, encoding="utf-8")

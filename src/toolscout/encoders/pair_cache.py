@@ -1,6 +1,6 @@
-"""What cross-encoders said of pairs of a query and a tool, kept by content: a pair is read once, whichever recipe asks.
+"""A cache of cross-encoder logits, keyed by the content of the pair: each (query, tool) pair is scored once.
 
-For measuring, not for searching: `bench` fits and scores many recipes over one cross-encoder.
+It serves measurements, not searches: `bench` fits and scores many recipes over one cross-encoder.
 """
 
 from __future__ import annotations
@@ -12,119 +12,119 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Floats
 from toolscout.database import CacheDatabase, rebuild_if_damaged
 from toolscout.errors import StoreError
 from toolscout.types import digest
 
-__all__ = ["Kept", "Reader", "Readings", "kept"]
+__all__ = ["CachedPairScorer", "PairCache", "PairScorer", "cache_pairs"]
 
-FILE_NAME: Final = "readings.db"
-MIGRATIONS: Final = (
+PAIR_CACHE_FILE: Final = "readings.db"
+PAIR_CACHE_MIGRATIONS: Final = (
     """
     CREATE TABLE readings (
         reader TEXT NOT NULL, pair BLOB NOT NULL, logit REAL NOT NULL, PRIMARY KEY (reader, pair)) WITHOUT ROWID
     """,
 )
 _log: Final = logging.getLogger("toolscout.encoders.pair_cache")
-Floats = npt.NDArray[np.float64]
 
 
-class Reader(Protocol):
+class PairScorer(Protocol):
     """A cross-encoder; see `OnnxPairs`.
 
     Attributes:
-        length: pieces that are read of a pair.
-        fingerprint: of all that decides on a logit.
+        length: the most tokens it reads of a pair.
+        fingerprint: changes with everything that decides a logit.
     """
 
     length: int
     fingerprint: str
 
     def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> Floats:
-        """How much the query needs each tool; fewer where the deadline came first."""
+        """Return how much the query needs each tool; fewer logits if the deadline comes first."""
         ...
 
 
-class Readings(CacheDatabase):
-    """The file of readings.
+class PairCache(CacheDatabase):
+    """The file of kept logits.
 
     Attributes:
-        taken: how many readings, about, were answered from the file; 0 if none was.
+        reused: about how many logits were answered from the file; 0 if none was.
+        paused: whether the cache is bypassed at present.
     """
 
     def __init__(self, folder: Path, *, repair: bool = True) -> None:
         """Open or create the file in the folder; see `CacheDatabase`."""
-        super().__init__(folder / FILE_NAME, MIGRATIONS, repair=repair)
-        self.taken, self.resting, self._warned = 0, False, False
+        super().__init__(folder / PAIR_CACHE_FILE, PAIR_CACHE_MIGRATIONS, repair=repair)
+        self.reused, self.paused, self._warned = 0, False, False
 
     @contextlib.contextmanager
-    def rest(self) -> Iterator[None]:
-        """Meanwhile everything is read anew and nothing is kept: what it takes is what a search takes."""
-        self.resting = True
+    def pause(self) -> Iterator[None]:
+        """Bypass the cache within the block, so that a pair takes as long as it does in a search."""
+        self.paused = True
         try:
             yield
         finally:
-            self.resting = False
+            self.paused = False
 
     @rebuild_if_damaged
-    def held(self, reader: str, pairs: Sequence[bytes]) -> dict[bytes, float]:
-        """Those of the pairs that the reader of that fingerprint has read → their logits."""
-        found: dict[bytes, float] = {}
+    def get(self, scorer: str, pairs: Sequence[bytes]) -> dict[bytes, float]:
+        """Return the kept logits of those pairs that the scorer of this fingerprint has scored."""
+        logits: dict[bytes, float] = {}
         with self.reading() as connection:
             for pair in pairs:
-                question = "SELECT logit FROM readings WHERE reader = ? AND pair = ?"
-                for (logit,) in connection.execute(question, (reader, pair)):
-                    found[pair] = logit
-        if found:  # nothing else is added up: threads may then lose some, but never all
-            self.taken += len(found)
-        return found
+                statement = "SELECT logit FROM readings WHERE reader = ? AND pair = ?"
+                for (logit,) in connection.execute(statement, (scorer, pair)):
+                    logits[pair] = logit
+        if logits:  # nothing else is added: threads may lose some of the count, but never all of it
+            self.reused += len(logits)
+        return logits
 
-    def put(self, reader: str, logits: Mapping[bytes, float]) -> None:
-        """Keep what was read, where the file can be written; otherwise warn once."""
+    def put(self, scorer: str, logits: Mapping[bytes, float]) -> None:
+        """Keep the logits of pairs. Warn once if the file cannot be written."""
         try:
             if not self.read_only:
-                self._put(reader, logits)
+                self._put(scorer, logits)
         except StoreError as error:
             if not self._warned:
-                _log.warning("new readings are not kept: %s", error)
+                _log.warning("new logits are not kept: %s", error)
             self._warned = True
 
     @rebuild_if_damaged
-    def _put(self, reader: str, logits: Mapping[bytes, float]) -> None:
+    def _put(self, scorer: str, logits: Mapping[bytes, float]) -> None:
         with self.writing() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO readings VALUES (?, ?, ?)",
-                [(reader, pair, logit) for pair, logit in logits.items()],
+                [(scorer, pair, logit) for pair, logit in logits.items()],
             )
 
 
-class Kept:
-    """A reader that reads what is not kept yet, and keeps it.
+class CachedPairScorer:
+    """A scorer that looks into the cache first and keeps what it had to score.
 
-    With a deadline it reads everything anew: what a caller gets in time must not depend on what others asked before.
+    With a deadline it scores every pair anew: an answer in time must not depend on earlier queries.
     """
 
-    def __init__(self, reader: Reader, readings: Readings) -> None:
-        """Take the reader, and where its readings are kept."""
-        self.reader, self.readings = reader, readings
-        self.length, self.fingerprint = reader.length, reader.fingerprint
+    def __init__(self, scorer: PairScorer, cache: PairCache) -> None:
+        """Take the scorer and its cache."""
+        self.scorer, self.cache = scorer, cache
+        self.length, self.fingerprint = scorer.length, scorer.fingerprint
 
     def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> Floats:
-        """As the reader's; a pair that was in another batch then may differ by what rounding makes of that."""
-        if deadline is not None or self.readings.resting:
-            return self.reader.logits(query, texts, deadline)
+        """Return the logits of the scorer; kept ones may differ by the rounding of another batch."""
+        if deadline is not None or self.cache.paused:
+            return self.scorer.logits(query, texts, deadline)
         pairs = [bytes.fromhex(digest("pair/1", [query, text])) for text in texts]
-        found = self.readings.held(self.fingerprint, pairs)
-        missing = {pair: text for pair, text in zip(pairs, texts, strict=True) if pair not in found}
+        logits = self.cache.get(self.fingerprint, pairs)
+        missing = {pair: text for pair, text in zip(pairs, texts, strict=True) if pair not in logits}
         if missing:
-            made = dict(zip(missing, self.reader.logits(query, [*missing.values()]).tolist(), strict=True))
-            self.readings.put(self.fingerprint, made)
-            found |= made
-        return np.array([found[pair] for pair in pairs], dtype=np.float64)
+            scored = dict(zip(missing, self.scorer.logits(query, [*missing.values()]).tolist(), strict=True))
+            self.cache.put(self.fingerprint, scored)
+            logits |= scored
+        return np.array([logits[pair] for pair in pairs], dtype=np.float64)
 
 
-def kept(reader: Reader, readings: Readings | None) -> Reader:
-    """The reader over what is kept of its readings, unless nothing is, or it is so already."""
-    return reader if readings is None or isinstance(reader, Kept) else Kept(reader, readings)
+def cache_pairs(scorer: PairScorer, cache: PairCache | None) -> PairScorer:
+    """Put the cache in front of the scorer, unless there is no cache or the scorer has one."""
+    return scorer if cache is None or isinstance(scorer, CachedPairScorer) else CachedPairScorer(scorer, cache)

@@ -1,4 +1,4 @@
-"""Embeddings from an OpenAI-compatible endpoint."""
+"""An encoder that calls an OpenAI-compatible embeddings endpoint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteEncoder"]
 
-FORMAT: Final = "remote/1"
-KEY: Final = "TOOLSCOUT_EMBEDDINGS_KEY"
-_BATCH: Final = 128
-_TRIES: Final = 4
-_BUSY: Final = (408, 425, 429, 500, 502, 503, 504)
-_REMEMBERED: Final = 2_048
-_LONGEST: Final = 8_000  # characters: short of what such endpoints refuse
+REMOTE_FORMAT: Final = "remote/1"
+EMBEDDINGS_KEY_VARIABLE: Final = "TOOLSCOUT_EMBEDDINGS_KEY"
+REMOTE_BATCH: Final = 128
+MAX_REMOTE_ATTEMPTS: Final = 4
+REMOTE_RETRY_STATUS_CODES: Final = (408, 425, 429, 500, 502, 503, 504)
+MAX_CACHED_REMOTE_QUERIES: Final = 2_048
+MAX_REMOTE_TEXT_CHARS: Final = 8_000  # less than what such endpoints refuse
 
 
 class _Row(msgspec.Struct):
@@ -38,24 +38,24 @@ class _Reply(msgspec.Struct):
 
 
 class RemoteEncoder:
-    """POSTs batches of texts and reads the vectors; the key is taken from `TOOLSCOUT_EMBEDDINGS_KEY`, if it is set.
+    """POSTs batches of texts and reads the vectors; `TOOLSCOUT_EMBEDDINGS_KEY` holds the key, if one is needed.
 
     Attributes:
-        dim: length of a vector, as the endpoint answers it.
-        fingerprint: of the address, the model's name and `dim`; what changes behind them is not seen.
+        dim: length of a vector in the endpoint's reply.
+        fingerprint: fingerprint of address, model name and `dim`; it cannot see changes behind the endpoint.
     """
 
     cheap = False
 
     def __init__(self, address: str, *, timeout: float) -> None:
-        """Ask the endpoint for one vector, so that a wrong address is found now.
+        """Request one vector, so that a wrong address fails now.
 
         Args:
             address: `https://host/v1/embeddings#model`.
-            timeout: seconds for one request.
+            timeout: seconds per request.
 
         Raises:
-            ConfigError: if the address names no model, or may hold a password.
+            ConfigError: if the address names no model, or may contain a password.
             Unavailable: if the endpoint does not answer as expected.
         """
         import httpx
@@ -65,40 +65,40 @@ class RemoteEncoder:
         self._url, _, self._model = address.partition("#")
         if not self._model:
             raise ConfigError(f"encoder: expected an address and a model, like {self._url}#model, found no model")
-        key = os.environ.get(KEY)
-        self._patience = timeout
+        key = os.environ.get(EMBEDDINGS_KEY_VARIABLE)
+        self._timeout = timeout
         self._queries: dict[str, Vectors] = {}
         self._client = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
-        self.dim = int(self._ask(["dimension"]).shape[1])
-        self.fingerprint = digest(FORMAT, [self._url, self._model, self.dim])
+        self.dim = int(self._request(["dimension"]).shape[1])
+        self.fingerprint = digest(REMOTE_FORMAT, [self._url, self._model, self.dim])
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Texts → `(n, dim)` float32 unit rows; queries and tools alike.
+        """Encode texts as `(n, dim)` float32 unit rows; queries and tools are treated alike.
 
         Raises:
             Unavailable: if the endpoint does not answer as expected.
         """
         if kind == "query" and len(texts) == 1:
-            return self._remembered(texts[0])
-        batches = [self._ask(texts[start : start + _BATCH]) for start in range(0, len(texts), _BATCH)]
+            return self._encode_query(texts[0])
+        batches = [self._request(texts[start : start + REMOTE_BATCH]) for start in range(0, len(texts), REMOTE_BATCH)]
         vectors = np.concatenate(batches) if batches else np.empty((0, self.dim), dtype=np.float32)
         if vectors.shape[1] != self.dim:
-            raise self._error(f"vectors of length {vectors.shape[1]} where there were {self.dim}")
+            raise self._error(f"vectors of length {vectors.shape[1]} instead of {self.dim}")
         return vectors
 
-    def _remembered(self, text: str) -> Vectors:
-        """The vector of one query, `(1, dim)`, asked for once: agents repeat themselves."""
-        found = self._queries.get(text)
-        if found is None:
-            if len(self._queries) >= _REMEMBERED:
+    def _encode_query(self, text: str) -> Vectors:
+        """Encode one query, `(1, dim)`, and cache the vector, because agents repeat themselves."""
+        vector = self._queries.get(text)
+        if vector is None:
+            if len(self._queries) >= MAX_CACHED_REMOTE_QUERIES:
                 self._queries.clear()
-            found = self._queries[text] = self._ask([text])
-        return found
+            vector = self._queries[text] = self._request([text])
+        return vector
 
-    def _ask(self, texts: Sequence[str]) -> Vectors:
+    def _request(self, texts: Sequence[str]) -> Vectors:
         import httpx
 
-        body: dict[str, Any] = {"model": self._model, "input": [text[:_LONGEST] or " " for text in texts]}
+        body: dict[str, Any] = {"model": self._model, "input": [text[:MAX_REMOTE_TEXT_CHARS] or " " for text in texts]}
         try:
             answer = self._post(body)
             rows = sorted(msgspec.json.decode(answer.content, type=_Reply).data, key=lambda row: row.index)
@@ -112,18 +112,18 @@ class RemoteEncoder:
         return unit_rows(vectors)
 
     def _post(self, body: dict[str, Any]) -> httpx.Response:
-        """One request; a busy or failing endpoint is asked again, a little later each time."""
+        """Send one request; retry with growing pauses while the endpoint is busy or fails."""
         import httpx
         import tenacity
 
-        def worth_it(error: BaseException) -> bool:
+        def is_retryable(error: BaseException) -> bool:
             if isinstance(error, httpx.HTTPStatusError):
-                return error.response.status_code in _BUSY
+                return error.response.status_code in REMOTE_RETRY_STATUS_CODES
             return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.UnsupportedProtocol)
 
         for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception(worth_it),
-            stop=tenacity.stop_after_attempt(_TRIES) | tenacity.stop_after_delay(self._patience),
+            retry=tenacity.retry_if_exception(is_retryable),
+            stop=tenacity.stop_after_attempt(MAX_REMOTE_ATTEMPTS) | tenacity.stop_after_delay(self._timeout),
             wait=tenacity.wait_exponential_jitter(multiplier=0.2, max=5.0, jitter=0.2),
             reraise=True,
         ):
@@ -132,8 +132,8 @@ class RemoteEncoder:
                 answer.raise_for_status()
         return answer
 
-    def _error(self, found: str) -> Unavailable:
+    def _error(self, problem: str) -> Unavailable:
         return Unavailable(
-            f"{self._url}: expected embeddings of the model {self._model!r}, found {found}: "
-            f"check the address, the model's name and {KEY}"
+            f"{self._url} did not return embeddings of the model {self._model!r}: {problem}. "
+            f"Check the address, the model's name and {EMBEDDINGS_KEY_VARIABLE}."
         )

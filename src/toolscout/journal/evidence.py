@@ -1,12 +1,12 @@
-"""What the journal says of which tools requests need: calls that succeeded, and feedback.
+"""Collects from the journal which tools requests need: from successful calls and from feedback.
 
-An example is a search and the tools that its caller then used with success. What counts, and how much:
+An example is a search together with the tools that its caller then used successfully. The rules:
 
-* A tool that stood further down was less likely looked at, so that a call of it says more. Each tool weighs
-  1 / p(rank) with p(r) = r^-η, the propensity of Joachims et al. (arXiv:1608.04468, section 5.1, with η 0.5, since an
-  agent reads all that it is shown); a tool that was called though it was not shown weighs 1.
-* Calls that failed, and calls by another caller than the one that searched, say nothing. Feedback adds and removes.
-* No caller may have its way alone: of each, at most a share of all examples is taken (`share`), the newest.
+* A tool shown further down was less likely looked at, so a call of it says more. It weighs 1 / p(rank) with
+  p(r) = r^-η, the propensity of Joachims et al. (arXiv:1608.04468, section 5.1). η is 0.5, because an agent reads all
+  that it is shown. A tool that was called without being shown weighs 1.
+* Failed calls say nothing. Neither do calls by another caller than the one who searched. Feedback adds and removes.
+* No caller may dominate: at most a share of all examples is taken from each, the newest (`limit_per_caller`).
 """
 
 from __future__ import annotations
@@ -20,22 +20,40 @@ import msgspec
 
 from toolscout.journal.journal import Journal, Trail
 
-__all__ = ["Evidence", "Example", "Live", "collect", "example", "limit", "weight"]
+__all__ = [
+    "Evidence",
+    "Example",
+    "LiveEvidence",
+    "collect_evidence",
+    "limit_per_caller",
+    "read_example",
+    "weigh_rank",
+]
 
-BIAS: Final = 0.5  # η
-MOST: Final = 50_000  # examples that are held in memory
-SHARE: Final = 0.05  # of one caller among many, at most
-HALF: Final = 0.5  # of one caller among few, at most
-FLOOR: Final = 50  # of one caller, whatever the others did
-MOST_LIVE: Final = 2_000  # examples beyond what a model was fitted on,
-MOST_EVENTS: Final = 30_000  # from the newest so many events, however long ago that was
-MOST_TOUCHED: Final = 500  # searches that were added to since the last look; with more, all is read anew
-EACH_LIVE: Final = (20, 100)  # of these, of one caller: a twentieth of what the model knows, within these bounds
-HASHED: Final = "blake2b:"  # what stands in the place of a query that may not be kept
+POSITION_BIAS: Final = 0.5
+"""η of the propensity."""
+MAX_EXAMPLES: Final = 50_000
+"""Bound for the examples held in memory."""
+MIN_CALLER_SHARE: Final = 0.05
+"""Share of all examples that one of many callers may bring."""
+MAX_CALLER_SHARE: Final = 0.5
+"""Share of all examples that one of few callers may bring."""
+MIN_CALLER_EXAMPLES: Final = 50
+"""Every caller may bring so many examples, whatever the others did."""
+MAX_LIVE_EXAMPLES: Final = 2_000
+"""Bound for the examples that count before the next fit."""
+MAX_LIVE_EVENTS: Final = 30_000
+"""Live examples are read from the newest so many events."""
+MAX_UPDATED_TRAILS: Final = 500
+"""If more searches were added to since the last look, everything is read anew."""
+LIVE_PER_CALLER_RANGE: Final = (20, 100)
+"""Bounds for the live examples of one caller. In between it is a twentieth of what the model knows."""
+HASHED_QUERY_PREFIX: Final = "blake2b:"
+"""Begins a query that was stored as a hash."""
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, and the tools that it was seen to need.
+    """One request and the tools that it needed.
 
     Attributes:
         row: row id of its search in the journal.
@@ -53,23 +71,23 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Who asked what: of equal examples only the newest counts."""
+        """The caller and the folded query. Of examples with equal keys only the newest counts."""
         return self.caller, " ".join(self.query.casefold().split())
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The examples of a journal, and what was left out of them.
+    """The examples of a journal, and how many were left out.
 
     Attributes:
         examples: the oldest first.
-        until: row id of the newest event that was looked at.
-        searches: searches that a call or feedback followed.
-        unused: of these, how many led to no success.
-        hidden: of these, how many have no readable query.
-        capped: how many were left out because their caller has too many.
-        repeated: how many were left out because the same caller asked the same again later.
-        callers: caller → examples taken.
-        cap: how many were taken of a caller at most.
+        until: row id of the newest event that was read.
+        searches: number of searches with a call or feedback.
+        unused: how many of these had no success.
+        hidden: how many of these have no readable query.
+        capped: examples left out because their caller brought too many.
+        repeated: examples left out because the same caller repeated the request later.
+        callers: caller → number of examples taken.
+        cap: most examples that were taken from one caller.
     """
 
     examples: tuple[Example, ...]
@@ -83,98 +101,111 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     cap: int
 
 
-def weight(rank: int | None) -> float:
-    """What a call of a tool shown at `rank` (from 1) counts: the inverse of its propensity; not shown: 1."""
-    return 1.0 if rank is None else float(max(rank, 1)) ** BIAS
+def weigh_rank(rank: int | None) -> float:
+    """Return the weight of a call of a tool shown at `rank` (from 1): its inverse propensity. None, not shown: 1."""
+    return 1.0 if rank is None else float(max(rank, 1)) ** POSITION_BIAS
 
 
-def example(trail: Trail) -> Example | None:
-    """The example of one search; None: nothing was used with success."""
+def read_example(trail: Trail) -> Example | None:
+    """Return the example of one search and what followed it, or None if no tool was used successfully."""
     search = next(event for event in trail.events if event["event"] == "search")
-    ranked = reversed([*enumerate(search["shown"], 1)]) if isinstance(search["shown"], list) else ()
-    shown = {tool: rank for rank, tool in ranked if isinstance(tool, str)}
-    good: dict[str, float] = {}
+    shown = search["shown"] if isinstance(search["shown"], list) else ()
+    ranks = {tool: rank for rank, tool in reversed([*enumerate(shown, 1)]) if isinstance(tool, str)}
+    weights: dict[str, float] = {}
     for event in trail.events:
         if event["caller"] != search["caller"]:
             continue
         if event["event"] == "call" and event["ok"]:
-            good[event["tool"]] = weight(shown.get(event["tool"]))
+            weights[event["tool"]] = weigh_rank(ranks.get(event["tool"]))
         elif event["event"] == "feedback":
-            good.update((tool, weight(shown.get(tool))) for tool in _names(event.get("good")))
-            for tool in _names(event.get("bad")):
-                good.pop(tool, None)
-    if not good:
+            weights.update((tool, weigh_rank(ranks.get(tool))) for tool in _read_ids(event.get("good")))
+            for tool in _read_ids(event.get("bad")):
+                weights.pop(tool, None)
+    if not weights:
         return None
-    return Example(row=trail.row, at=search["at"], caller=search["caller"], query=search["query"], tools=good)
+    return Example(row=trail.row, at=search["at"], caller=search["caller"], query=search["query"], tools=weights)
 
 
-def _names(value: Any) -> list[str]:
-    """The ids in a field of an event, whatever else stands there: older versions took events in as they came."""
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+def _read_ids(value: Any) -> list[str]:
+    """Return the tool ids in a field of an event. Older versions stored events unchecked."""
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _is_readable(query: str) -> bool:
-    return bool(query.strip()) and not query.startswith(HASHED)
+    return bool(query.strip()) and not query.startswith(HASHED_QUERY_PREFIX)
 
 
-def _readable(trails: Iterable[Trail]) -> Iterator[Example]:
-    return (found for trail in trails if (found := example(trail)) is not None and _is_readable(found.query))
+def _read_examples(trails: Iterable[Trail]) -> Iterator[Example]:
+    """Yield the examples with a readable query."""
+    for trail in trails:
+        example = read_example(trail)
+        if example is not None and _is_readable(example.query):
+            yield example
 
 
-def limit(counts: Mapping[str, int]) -> int:
-    """How many examples of one caller are taken, so that none has more than its share of those taken.
+def limit_per_caller(counts: Mapping[str, int]) -> int:
+    """Return how many examples to take from each caller so that none exceeds its share of those taken.
 
-    The share is 2 / n of n callers, at least a twentieth and at most a half; a single caller has no limit, and fifty
-    examples everybody may bring.
+    The share is 2 / n for n callers, at least a twentieth and at most a half. A single caller has no limit, and
+    everybody may bring `MIN_CALLER_EXAMPLES`.
+
+    Args:
+        counts: caller → number of examples.
     """
     if len(counts) < 2:
         return max(counts.values(), default=0)
-    share = min(HALF, max(SHARE, 2 / len(counts)))
+    share = min(MAX_CALLER_SHARE, max(MIN_CALLER_SHARE, 2 / len(counts)))
     cap = max(counts.values())
-    while cap > FLOOR and cap > share * sum(min(count, cap) for count in counts.values()):
-        cap = max(FLOOR, min(cap - 1, int(share * sum(min(count, cap) for count in counts.values()))))
+    while cap > MIN_CALLER_EXAMPLES and cap > share * sum(min(count, cap) for count in counts.values()):
+        lower = int(share * sum(min(count, cap) for count in counts.values()))
+        cap = max(MIN_CALLER_EXAMPLES, min(cap - 1, lower))
     return cap
 
 
-def collect(
-    journal: Journal, *, until: int, since: int = 0, trusted: Container[str] = (), most: int = MOST
+def collect_evidence(
+    journal: Journal, *, until: int, since: int = 0, trusted: Container[str] = (), max_examples: int = MAX_EXAMPLES
 ) -> Evidence:
-    """The examples of a journal, read as a stream twice: to count callers, and to take the newest of each.
+    """Collect the examples of a journal.
+
+    The journal is read as a stream, twice: to count the examples of each caller, and to take the newest of each.
 
     Args:
-        journal: where from.
-        until: events with a row id up to this.
-        since: searches after this row id are new: nobody has more than a caller's share of these either.
+        journal: the journal.
+        until: last row id to read.
+        since: searches after this row id are new. The limit per caller also holds among the new ones alone.
         trusted: callers without a limit.
-        most: how many examples at most, the newest.
+        max_examples: bound for the examples taken, the newest first.
     """
     counts: Counter[str] = Counter()
-    late: Counter[str] = Counter()
+    new_counts: Counter[str] = Counter()
     searches = unused = hidden = 0
     for trail in journal.trails(until=until):
-        found = example(trail)
+        example = read_example(trail)
         searches += 1
-        unused += found is None
-        if found is not None:
-            readable = _is_readable(found.query)
+        unused += example is None
+        if example is not None:
+            readable = _is_readable(example.query)
             hidden += not readable
-            counts[found.caller] += readable
-            late[found.caller] += readable and found.row > since
-    cap, fresh = (limit({caller: count for caller, count in each.items() if count}) for each in (counts, late))
+            counts[example.caller] += readable
+            new_counts[example.caller] += readable and example.row > since
+    cap, new_cap = (
+        limit_per_caller({caller: count for caller, count in counter.items() if count})
+        for counter in (counts, new_counts)
+    )
     taken: dict[tuple[str, str], Example] = {}
     callers: dict[str, int] = {}
     capped = repeated = 0
-    for found in _readable(journal.trails(until=until)):
-        enough = callers.get(found.caller, 0) >= (min(cap, fresh) if found.row > since else cap)
-        if found.key in taken:
+    for example in _read_examples(journal.trails(until=until)):
+        full = callers.get(example.caller, 0) >= (min(cap, new_cap) if example.row > since else cap)
+        if example.key in taken:
             repeated += 1
-        elif (enough and found.caller not in trusted) or len(taken) >= most:
+        elif (full and example.caller not in trusted) or len(taken) >= max_examples:
             capped += 1
         else:
-            taken[found.key] = found
-            callers[found.caller] = callers.get(found.caller, 0) + 1
+            taken[example.key] = example
+            callers[example.caller] = callers.get(example.caller, 0) + 1
     return Evidence(
-        examples=tuple(sorted(taken.values(), key=lambda each: (each.at, each.row))),
+        examples=tuple(sorted(taken.values(), key=lambda example: (example.at, example.row))),
         until=until,
         searches=searches,
         unused=unused,
@@ -186,82 +217,85 @@ def collect(
     )
 
 
-class Live:
-    """What was used since a model was fitted: it counts at once, for the methods that need no training.
+class LiveEvidence:
+    """The examples since a model was fitted. They count at once, in methods that need no training.
 
-    The newest two thousand examples count, as far as the newest thirty thousand events hold them. Of one caller only a
-    twentieth as many as the model knows are taken (20 to 100), so that nobody can turn its answers round before the
-    next test. What counts depends on the journal alone, not on when it was read. Safe to use from several threads.
+    The newest `MAX_LIVE_EXAMPLES` count, if the newest `MAX_LIVE_EVENTS` events hold them. From one caller only a
+    twentieth as many as the model knows are taken (20 to 100). Nobody can therefore change the answers completely
+    before the next test. The result depends on the journal alone, not on when it was read. Thread-safe.
     """
 
     def __init__(self, journal: Journal, after: int, known: int, *, trusted: Container[str] = ()) -> None:
-        """Take the journal, the row id of the last search that the model knows, how many examples it knows, and the
-        callers without a limit.
+        """Remember where to read.
+
+        Args:
+            journal: the journal.
+            after: row id of the last search that the model was fitted on.
+            known: number of examples that the model was fitted on.
+            trusted: callers without a limit.
         """
         self._journal, self._after, self._trusted = journal, after, trusted
-        self._each = sorted((EACH_LIVE[0], known // 20, EACH_LIVE[1]))[1]
+        self._per_caller = sorted((LIVE_PER_CALLER_RANGE[0], known // 20, LIVE_PER_CALLER_RANGE[1]))[1]
         self._lock = threading.Lock()
-        self._seen = -1
+        self._last_row = -1
         self._version = 0
-        self._known: dict[int, tuple[str, int]] = {}  # all examples of those events: row → caller, hash of the key
-        self._held: dict[int, Example] = {}  # those that count; both the oldest first
+        self._keys: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
+        self._examples: dict[int, Example] = {}  # row → example, for those that count; both the oldest first
 
     def __call__(self) -> tuple[int, tuple[Example, ...]]:
-        """A number that changes whenever the examples do, and the examples, the oldest first."""
+        """Return a version that changes with the examples, and the examples, the oldest first."""
         last = self._journal.last()
         with self._lock:
-            if last > self._seen:
-                self._read(last)
-            return self._version, tuple(self._held.values())
+            if last > self._last_row:
+                self._update(last)
+            return self._version, tuple(self._examples.values())
 
-    def _read(self, last: int) -> None:
-        before, after = [*self._held.values()], max(self._after, last - MOST_EVENTS)
-        touched = [] if self._seen < 0 else self._journal.trails_since(self._seen, until=last)
-        if self._seen < 0 or len(touched) >= MOST_TOUCHED:
-            self._known = {
-                row: known for row, known, _ in _light(self._journal.trails(after=after, until=last)) if known
-            }
-            self._choose(last, {})
+    def _update(self, last: int) -> None:
+        before, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
+        updated = [] if self._last_row < 0 else self._journal.trails_since(self._last_row, until=last)
+        if self._last_row < 0 or len(updated) >= MAX_UPDATED_TRAILS:
+            self._keys = {row: key for row, key, _ in _read_keys(self._journal.trails(after=after, until=last)) if key}
+            self._select(last, {})
         else:
-            while self._known and (oldest := next(iter(self._known))) <= after:
-                del self._known[oldest]
-                self._held.pop(oldest, None)
-            if touched:
-                found = {}
-                for row, known, each in _light(trail for trail in touched if trail.row > after):
-                    self._known.pop(row, None)
-                    self._held.pop(row, None)
-                    if known is not None and each is not None:
-                        self._known[row], found[row] = known, each
-                self._choose(last, found)
-        self._seen = last
-        self._version += before != [*self._held.values()]
+            while self._keys and (oldest := next(iter(self._keys))) <= after:
+                del self._keys[oldest]
+                self._examples.pop(oldest, None)
+            if updated:
+                fresh = {}
+                for row, key, example in _read_keys(trail for trail in updated if trail.row > after):
+                    self._keys.pop(row, None)
+                    self._examples.pop(row, None)
+                    if key is not None and example is not None:
+                        self._keys[row], fresh[row] = key, example
+                self._select(last, fresh)
+        self._last_row = last
+        self._version += before != [*self._examples.values()]
 
-    def _choose(self, last: int, found: Mapping[int, Example]) -> None:
-        """Hold those that count: of each caller the newest, of equal ones the newest, and not too many."""
-        order = sorted(self._known)
-        self._known = {row: self._known[row] for row in order}
-        taken: dict[int, int] = {}  # hash of the key → row
+    def _select(self, last: int, fresh: Mapping[int, Example]) -> None:
+        """Keep the examples that count: the newest of each key, the newest of each caller within its limit."""
+        rows = sorted(self._keys)
+        self._keys = {row: self._keys[row] for row in rows}
+        row_by_key: dict[int, int] = {}
         callers: Counter[str] = Counter()
-        for row in reversed(order):
-            caller, key = self._known[row]
-            if len(taken) >= MOST_LIVE:
+        for row in reversed(rows):
+            caller, key = self._keys[row]
+            if len(row_by_key) >= MAX_LIVE_EXAMPLES:
                 break
-            if key not in taken and (callers[caller] < self._each or caller in self._trusted):
-                taken[key] = row
+            if key not in row_by_key and (callers[caller] < self._per_caller or caller in self._trusted):
+                row_by_key[key] = row
                 callers[caller] += 1
-        rows = sorted(taken.values())
-        held = {**found, **self._held}
-        missing = self._journal.trails_at([row for row in rows if row not in held], until=last)
-        held |= {row: each for row, _, each in _light(missing) if each is not None}
-        self._held = {row: held[row] for row in rows}
+        selected = sorted(row_by_key.values())
+        examples = {**fresh, **self._examples}
+        missing = self._journal.trails_at([row for row in selected if row not in examples], until=last)
+        examples |= {row: example for row, _, example in _read_keys(missing) if example is not None}
+        self._examples = {row: examples[row] for row in selected}
 
 
-def _light(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:
-    """Row, caller and hash of the key of each search that is an example, and the example; else None twice."""
+def _read_keys(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:
+    """Yield for each search its row, its caller and hash of the key, and its example; None twice if it has none."""
     for trail in trails:
-        found = example(trail)
-        if found is None or not _is_readable(found.query):
+        example = read_example(trail)
+        if example is None or not _is_readable(example.query):
             yield trail.row, None, None
         else:
-            yield trail.row, (found.caller, hash(found.key)), found
+            yield trail.row, (example.caller, hash(example.key)), example

@@ -25,12 +25,14 @@ from toolscout.config import Settings
 from toolscout.dataset import Dataset, Qrels, drop_leaks
 from toolscout.encoders import Encoder, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError, require
-from toolscout.lab.machine import peak_mb, percentiles, reset_peak, resident_mb
-from toolscout.methods import Parts, masstool
+from toolscout.lab.machine import peak_mb, reset_peak, resident_mb
+from toolscout.methods import masstool
+from toolscout.metrics import percentiles
 from toolscout.models import model_store
 from toolscout.recipes import registry
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 __all__ = ["FIRST", "box", "cost", "failures", "fitted", "geometry", "intents", "stage_costs"]
 
@@ -141,7 +143,7 @@ def geometry(
     place = {tool.id.partition("/")[2]: number for number, tool in enumerate(ordered)}
     test = _sampled(dataset.split("test"), sample, random)
     say(f"embedding {len(ordered):,} tools and {len(test):,} test queries with {encoder.name}")
-    described = Parts(Catalogue.of(ordered), encoder, vectors=vectors).tool_rows(encoder)
+    described = Workspace(encoder, vectors=vectors).encode_tools(encoder, ordered)
     queries = _query_rows(encoder, vectors, [dataset.queries[query] for query in test])
     sides: dict[str, Rows] = {"description": described}
     used = np.arange(len(ordered))
@@ -325,11 +327,11 @@ def cost(
         and the highest while it searched (`peak`).
     """
     before = resident_mb()
-    parts = Parts(Catalogue.of(tools), encoder, settings or Settings(), vectors, model=model)
+    workspace = Workspace(encoder, settings or Settings(), vectors)
     if registry.recipe(recipe).encodes:
-        parts = dataclasses.replace(parts, encoder=parts.loaded())
+        workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     say(f"building {recipe} over {len(tools):,} tools")
-    stage = registry.build(recipe, parts)
+    stage = registry.build(recipe, Catalogue.of(tools), workspace, model=model)
     built = resident_mb()
     step = max(1, len(texts) // TIMED)
     say(f"searching {len(texts[::step][:TIMED]):,} queries, one at a time")

@@ -29,20 +29,20 @@ from toolscout.dataset import (
     drop_leaks,
     in_dev,
     seen_labels,
-    write_detect,
-    write_run,
 )
-from toolscout.encoders.pair_cache import Readings
+from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, NotFound, Unavailable, UserError
-from toolscout.lab.machine import peak_mb, percentiles, provenance, refuse_dirty, reset_peak
+from toolscout.lab.machine import peak_mb, provenance, refuse_dirty, reset_peak
 from toolscout.lab.origins import describe_fits, find_other_defaults
-from toolscout.methods.feedback.loop import degraded
+from toolscout.lab.run_files import write_detect, write_run
+from toolscout.methods.feedback.loop import find_degradation
 from toolscout.models.model_store import Model, keys, places
 from toolscout.recipes import registry
-from toolscout.recipes.fit import asked, fit, lesson, on_shelf, prepared
+from toolscout.recipes.fit import fit, make_lesson, on_shelf, plan_fit, resolve_with_base
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
 __all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "run", "shares_tools"]
 
@@ -186,7 +186,11 @@ def run(
         say(f"{job.dataset.name}: {job.label}: measured again, for other defaults stood behind it: {_shown(other)}")
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool: expected queries to train on, found --folds too: leave one of them out")
-    if job.no_tool and registry.recipe(job.recipe).judges and asked(job.recipe, job.changes).get("need") == 0:
+    if (
+        job.no_tool
+        and registry.recipe(job.recipe).abstains
+        and resolve_with_base(job.recipe, job.changes).get("need") == 0
+    ):
         raise ConfigError("--no-tool: expected a weight above 0 for what judges the need, found need=0: leave one out")
     refuse_dirty(job.out, allow=allow_dirty)
     origin = provenance()  # of the code as it is now; it may change while this runs
@@ -199,18 +203,18 @@ def run(
     fit_seconds = seconds = 0.0
     worse, known = 0, False
     folds = _folds(job.dataset, job.split, job.folds, tools)
-    readings = Readings(job.settings.home / "bench")
-    for part in _parts(job, tools, qrels, folds, readings, resume or shelved, say):
+    pairs = PairCache(job.settings.home / "bench")
+    for part in _parts(job, tools, qrels, folds, pairs, resume or shelved, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
-        taken = readings.taken
+        reused = pairs.reused
         found, needed, without, spent = _rank(job, part.stage, part.queries)
-        worse, known = worse + without, known or readings.taken > taken
+        worse, known = worse + without, known or pairs.reused > reused
         ranking |= found
         needs |= needed
         fit_seconds, seconds = fit_seconds + part.seconds, seconds + spent
         models += [part.model] if part.model else []
     write_run(job.run_path, job.label, ranking)
-    with readings.rest():
+    with pairs.pause():
         latency = {} if part.stage.asks else _latency(job, part.stage, list(qrels))
     measured = figures(
         qrels,
@@ -363,7 +367,7 @@ def _parts(
     tools: Sequence[Tool],
     qrels: Qrels,
     folds: Sequence[Fold] | None,
-    readings: Readings,
+    pairs: PairCache,
     resume: bool,
     say: Callable[[str], None],
 ) -> Iterator[_Part]:
@@ -376,55 +380,54 @@ def _parts(
         say(f"{job.dataset.name}: {job.label}: {text}")
 
     chosen = registry.recipe(job.recipe)
-    parts = registry.Parts(
-        Catalogue.of(tools),
+    catalogue = Catalogue.of(tools)
+    workspace = Workspace(
         job.encoder or chosen.encoder or job.settings.encoder,
         job.settings,
         VectorStore(job.settings.home / "bench"),
+        pairs,
         progress=lambda done, every: told(f"embedding {done:,} of {every:,} tools"),
-        readings=readings,
+        say=told,
+        seed=job.seed,
+        resume=resume,
     )
-    if chosen.encodes and (chosen.fit or (job.encoder and chosen.encoder)):
-        parts = dataclasses.replace(parts, encoder=parts.loaded())
+    if chosen.encodes and (chosen.is_fitted or (job.encoder and chosen.encoder)):
+        workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     if {**chosen.settings, **job.changes}.get("hierarchy") == "oracle":
         golds = {job.dataset.queries[query]: [f"d/{tool}" for tool in gold] for query, gold in qrels.items()}
-        parts = dataclasses.replace(parts, gold=golds.__getitem__)
-    if chosen.fit is None:
+        workspace = dataclasses.replace(workspace, gold=golds.__getitem__)
+    if not chosen.is_fitted:
         told(f"indexing {len(tools):,} tools")
         started = time.perf_counter()
-        stage = registry.build(job.recipe, parts, job.changes)
+        stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
         _check_need(job, stage)
         yield _Part(stage >> Cut(DEPTH), list(qrels), time.perf_counter() - started, None)
     elif folds is None:
-        yield _fit(job, parts, tools, list(qrels), None, resume, told)
+        yield _fit(job, workspace, catalogue, list(qrels), None)
     else:
         for fold in folds:
-            yield _fit(job, parts, tools, fold.test, fold.train, resume, told)
+            yield _fit(job, workspace, catalogue, fold.test, fold.train)
 
 
 def _fit(
     job: Job,
-    parts: registry.Parts,
-    tools: Sequence[Tool],
+    workspace: Workspace,
+    catalogue: Catalogue,
     scored: list[str],
     train: list[str] | None,
-    resume: bool,
-    say: Callable[[str], None],
 ) -> _Part:
     """Fit, build and check one pipeline.
 
     Args:
         job: what to measure.
-        parts: what the pipeline is built from, but for the model.
-        tools: of the dataset that is scored.
+        workspace: of the fit and the build.
+        catalogue: of the dataset that is scored.
         scored: the queries that are scored: none of them is learned from, nor any that says the same.
         train: the queries to learn from; None: the dataset's own train and dev.
-        resume: keep a model that is there already.
-        say: told what is going on.
     """
     source = job.train_on or job.dataset
-    known = _tools(source, {}) if job.train_on else tools
-    if job.train_on and not registry.recipe(job.recipe).transfers and not shares_tools(source, job.dataset):
+    known = _tools(source, {}) if job.train_on else catalogue.tools()
+    if job.train_on and not registry.recipe(job.recipe).method.transfers and not shares_tools(source, job.dataset):
         raise ConfigError(
             f"--train-on: expected a recipe that serves tools it was not fitted on, found {job.recipe}, and "
             f"{source.name} and {job.dataset.name} share no tool: use another recipe"
@@ -435,23 +438,9 @@ def _fit(
             f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
         )
     held_out = {**job.held_out, **{query: job.dataset.queries[query] for query in scored}}
-    learned = lesson(source, known, held_out, train)
-    task = prepared(
-        job.recipe,
-        learned,
-        job.settings.home,
-        encoder=parts.encoder,
-        changes=job.changes,
-        seed=job.seed,
-        no_tool=job.no_tool,
-        settings=job.settings,
-        vectors=parts.vectors,
-        readings=parts.readings,
-        resume=resume,
-        say=say,
-    )
-    model = fit(on_shelf(task))
-    stage = registry.build(job.recipe, dataclasses.replace(parts, model=model.folder))
+    lesson = dataclasses.replace(make_lesson(source, known, held_out, train), no_tool=job.no_tool)
+    model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
+    stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
     _check_need(job, stage)
     return _Part(stage >> Cut(DEPTH), scored, model.manifest.fit_seconds, model)
 
@@ -508,7 +497,7 @@ def _rank(
             ranking[query] = [(_bare(hit.id), hit.score) for hit in found.hits]
             if found.need is not None:
                 needs[query] = found.need
-            if stage.asks and (note := degraded(found)):
+            if stage.asks and (note := find_degradation(found)):
                 left.append(note)
             refined = refined or bool(found.rewrites)
         if left and len(left) == len(ranking) and not refined:
@@ -531,4 +520,4 @@ def _latency(job: Job, stage: Stage, queries: Sequence[str]) -> dict[str, float]
             started = time.perf_counter()
             stage([Search(query=text, k=5)])
             times.append((time.perf_counter() - started) * 1000)
-    return percentiles(times[min(WARM_UP, len(chosen)) :])
+    return metrics.percentiles(times[min(WARM_UP, len(chosen)) :])

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 
 from toolscout import metrics
-from toolscout.dataset import Dataset, read_run
+from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
 from toolscout.lab.bench import groups, load_dataset
+from toolscout.lab.run_files import read_run
 from toolscout.sources.folder import read_tools
 
 __all__ = ["TESTED", "compare", "load_checked"]

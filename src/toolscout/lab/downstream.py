@@ -20,7 +20,7 @@ import numpy as np
 from toolscout.errors import BadReply, ConfigError
 from toolscout.lab.runners import MOST_RESULT, TYPICAL, Runner
 from toolscout.lab.synth import chance
-from toolscout.llm import LLM, Message, ToolCall, card, prompt, quoted
+from toolscout.llm import LLM, Message, ToolCall, card, prompt, quote
 from toolscout.metrics import bootstrap_ci
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
@@ -218,7 +218,7 @@ def act(
         for call in reply.calls:
             step = _done(simulator or llm, desk, call, runners)
             steps.append(step)
-            content = quoted("result", step.result)
+            content = quote("result", step.result)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
     return _Run(tuple(steps), "", "turns", turns)
 
@@ -312,7 +312,7 @@ def measure(
     def one(item: tuple[Task, Condition]) -> Episode:
         task, kind = item
         shown = given(task, kind, held, ranked.get(task.id, ()), seed)
-        agent, lab = llm.limited(None), llm.limited(None)
+        agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
         done = act(agent, task.query, shown, runners, turns=turns, simulator=lab)
         solved = _graded(lab, task, done)
         called, gold = {step.tool for step in done.steps if step.tool}, set(task.gold)

@@ -17,7 +17,7 @@ import numpy as np
 
 from toolscout.errors import BadReply, ConfigError
 from toolscout.llm import LLM, prompt
-from toolscout.llm.prompts import Said
+from toolscout.llm.prompts import TrustedText
 
 __all__ = ["ASPECTS", "Outcome", "Pair", "agreement", "elo", "judge", "table"]
 
@@ -102,7 +102,7 @@ def judge(
 
 
 def _verdict(llm: LLM, pair: Pair, aspect: str, first: str, second: str) -> Winner:
-    said = Said(ASPECTS[aspect])
+    said = TrustedText(ASPECTS[aspect])
     if pair.request:
         what = prompt("judge_answers", aspect=said, request=pair.request, first=first, second=second)
     else:

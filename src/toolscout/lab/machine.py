@@ -1,4 +1,4 @@
-"""What a result says of the code and the machine that made it: versions, commit, memory, percentiles of times."""
+"""What a result says of the code and the machine that made it: versions, commit, memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import os
 import platform
 import re
 import resource
-import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +21,6 @@ __all__ = [
     "dirty",
     "machine",
     "peak_mb",
-    "percentiles",
     "provenance",
     "refuse_dirty",
     "reset_peak",
@@ -106,12 +103,6 @@ def _git(*words: str) -> str | None:
 def machine() -> str:
     """System, processor family and cores, in one line."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-
-
-def percentiles(times: Sequence[float]) -> dict[str, float]:
-    """`p50` and `p95` of at least one time, in its own unit, to three decimals."""
-    p95 = statistics.quantiles(times, n=20)[-1] if len(times) > 1 else times[0]
-    return {"p50": round(statistics.median(times), 3), "p95": round(p95, 3)}
 
 
 def reset_peak() -> None:

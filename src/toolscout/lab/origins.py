@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from toolscout.methods import BASE
 from toolscout.models import model_store
 from toolscout.models.model_store import Manifest, Model
 from toolscout.recipes import registry
-from toolscout.recipes.fit import OF_BASE, asked
+from toolscout.recipes.fit import BASE_PREFIX, resolve_with_base
+from toolscout.workspace import BASE_FOLDER
 
 __all__ = ["describe_fits", "find_other_defaults"]
 
@@ -44,19 +44,19 @@ def find_other_defaults(recipe: str, changes: Mapping[str, Any], held: Mapping[s
 
     Results from before `base` was kept say nothing of the fits below: a change of those is not seen in them.
     """
-    if registry.recipe(recipe).fit is None or not held.get("fitted"):
+    if not registry.recipe(recipe).is_fitted or not held.get("fitted"):
         return {}
     found = _flatten(held["fitted"][0])
-    now = msgspec.json.decode(msgspec.json.encode(asked(recipe, changes)))
+    now = msgspec.json.decode(msgspec.json.encode(resolve_with_base(recipe, changes)))
     fixed = {name: value for name, value in now.items() if value is not None}
     return {name: (found[name], value) for name, value in fixed.items() if found.get(name, value) != value}
 
 
 def _flatten(fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Setting → value; those of the fits below with `base.` before their names, as `asked` has them."""
+    """Setting → value; those of the fits below with `base.` before their names, as `resolve_with_base` has them."""
     found = {name: each["value"] for name, each in fitted["settings"].items()}
     if fitted.get("base"):
-        found |= {OF_BASE + name: value for name, value in _flatten(fitted["base"]).items()}
+        found |= {BASE_PREFIX + name: value for name, value in _flatten(fitted["base"]).items()}
     return found
 
 
@@ -65,7 +65,7 @@ def _describe_settings(manifest: Manifest) -> dict[str, Any]:
 
 
 def _describe_base(model: Model) -> dict[str, Any]:
-    folder = model.folder / BASE
+    folder = model.folder / BASE_FOLDER
     if not (folder / model_store.MANIFEST).is_file():
         return {}
     base = model_store.load(folder)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.checks.results import PUBLISHED, TRAINED, UNTRAINED, Result, SweepResult
-from toolscout.metrics import MEASURES
+from toolscout.metrics import DEFAULT_MEASURES
 from toolscout.sources import Problem
 
 __all__ = ["Content", "Image", "count", "few", "head", "mean", "page"]
@@ -106,7 +106,7 @@ def _plain(value: float | None) -> str:
 def _quality_table(name: str, held: Sequence[Result]) -> str:
     papers = PUBLISHED.get(name, ())
     known = set().union(*(each.metrics for each in held), *(each.metrics for each in papers))
-    metrics = [*(str(each) for each in MEASURES if each in known), *sorted(known.difference(MEASURES))]
+    metrics = [*(str(each) for each in DEFAULT_MEASURES if each in known), *sorted(known.difference(DEFAULT_MEASURES))]
     rows = [
         ("", html.escape(each.label), [_percent(each.metrics.get(one), each.ci95.get(one)) for one in metrics])
         for each in held

@@ -145,7 +145,7 @@ def _first_stage(result: Result, known: Sequence[Result]) -> Result | None:
     """The result of a Rerank-m's first stage alone, fitted the same way; None: there is none."""
     settings = _settings(result)
     name = settings.get(BELOW.rstrip("."), Options().base)
-    recipe = registry.RECIPES.get(name) if isinstance(name, str) else None
+    recipe = registry.all_recipes().get(name) if isinstance(name, str) else None
     if recipe is None or "base" in settings:
         return None
     below = {key.removeprefix(BELOW): value for key, value in settings.items() if key.startswith(BELOW)}

@@ -25,16 +25,17 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.checks.results import SWEEP, write_json
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
-from toolscout.encoders.pair_cache import Readings
+from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, NotFound, UserError, require
 from toolscout.lab.machine import provenance
-from toolscout.methods import JUDGED, Parts
+from toolscout.methods.lesson import DEV_METRICS
 from toolscout.models import model_store
 from toolscout.recipes import registry
-from toolscout.recipes.fit import OF_BASE, Lesson, asked, fit, lesson, on_shelf, prepared
+from toolscout.recipes.fit import BASE_PREFIX, Lesson, fit, make_lesson, on_shelf, plan_fit, resolve_with_base
 from toolscout.search.pipeline import Cut
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search
+from toolscout.workspace import Workspace
 
 __all__ = ["ENCODER", "OBJECTIVE", "Sweep", "sweep"]
 
@@ -114,7 +115,7 @@ def sweep(
         held_out = job.dataset.texts("test")
     except NotFound:
         held_out = {}
-    learned = lesson(job.dataset, read_tools(job.dataset.folder, "d").tools, held_out)
+    learned = make_lesson(job.dataset, read_tools(job.dataset.folder, "d").tools, held_out)
     if force and not resume:
         job.journal.unlink(missing_ok=True)
         job.path.unlink(missing_ok=True)
@@ -154,14 +155,14 @@ def _check(job: Sweep) -> None:
         raise ConfigError("--over: expected a setting and its values, found none: write --over NAME=V1,V2")
     if job.trials is not None and job.trials < 1:
         raise ConfigError(f"--trials: expected 1 or more, found {job.trials}")
-    if job.no_tool is not None and not chosen.judges:
+    if job.no_tool is not None and not chosen.abstains:
         raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
-    if chosen.fit is not None:
+    if chosen.is_fitted:
         for settings in job.grid:
             own = {**job.changes, **settings}
             registry.resolve(
                 job.recipe,
-                {name: value for name, value in own.items() if name != ENCODER and not name.startswith(OF_BASE)},
+                {name: value for name, value in own.items() if name != ENCODER and not name.startswith(BASE_PREFIX)},
             )
 
 
@@ -214,7 +215,7 @@ class _Book:
             "seed": job.seed,
             "over": {name: list(values) for name, values in job.over.items()},
             "settings": dict(job.changes),
-            **({"asked": asked(job.recipe, job.changes)} if chosen.fit is not None else {}),
+            **({"asked": resolve_with_base(job.recipe, job.changes)} if chosen.is_fitted else {}),
             "data": self.learned.fingerprint,
             "catalogue": model_store.catalogue_mark(self.learned.tools),
             **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),
@@ -372,39 +373,30 @@ class _Judged:
 def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _Judged:
     changes = {**job.changes, **{name: value for name, value in settings.items() if name != ENCODER}}
     encoder = settings.get(ENCODER, job.encoder)
-    vectors = VectorStore(job.settings.home / "bench")
-    if registry.recipe(job.recipe).fit is None:
-        return _unfitted(job, learned, encoder, changes, vectors)
-    task = on_shelf(
-        prepared(
-            job.recipe,
-            learned,
-            job.settings.home,
-            encoder=encoder,
-            changes=changes,
-            seed=job.seed,
-            no_tool=job.no_tool,
-            settings=job.settings,
-            vectors=vectors,
-            readings=Readings(job.settings.home / "bench"),
-            resume=True,
-            say=say,
-        )
+    workspace = Workspace(
+        encoder,
+        job.settings,
+        VectorStore(job.settings.home / "bench"),
+        PairCache(job.settings.home / "bench"),
+        say=say,
+        seed=job.seed,
+        resume=True,
     )
+    if not registry.recipe(job.recipe).is_fitted:
+        return _judge_unfitted(job, learned, workspace, changes)
+    lesson = dataclasses.replace(learned, no_tool=job.no_tool) if job.no_tool else learned
+    task = on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, changes))
     there = task.out.exists()
     manifest = fit(task).manifest
     return _Judged(manifest.metrics, manifest.fit_seconds, None if there else task.out.name)
 
 
-def _unfitted(
-    job: Sweep, learned: Lesson, encoder: str | None, changes: Mapping[str, Any], vectors: VectorStore
-) -> _Judged:
-    chosen, texts = registry.recipe(job.recipe), learned.dataset.queries
-    parts = Parts(Catalogue.of(learned.tools), encoder or chosen.encoder or job.settings.encoder, job.settings, vectors)
-    if encoder:
-        parts = dataclasses.replace(parts, encoder=parts.loaded())
+def _judge_unfitted(job: Sweep, learned: Lesson, workspace: Workspace, changes: Mapping[str, Any]) -> _Judged:
+    texts = learned.texts
+    if workspace.encoder:
+        workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     started = time.perf_counter()
-    stage = registry.build(job.recipe, parts, changes) >> Cut(DEPTH)
+    stage = registry.build(job.recipe, Catalogue.of(learned.tools), workspace, settings=changes) >> Cut(DEPTH)
     seconds = time.perf_counter() - started
     queries = list(learned.dev)
     ranking: dict[str, list[str]] = {}
@@ -412,4 +404,4 @@ def _unfitted(
         batch = queries[start : start + BATCH]
         found = stage([Search(query=texts[query], k=DEPTH) for query in batch])
         ranking |= {query: [hit.id for hit in each.hits] for query, each in zip(batch, found, strict=True)}
-    return _Judged(metrics.score(ranking, learned.dev, JUDGED).means(), seconds, None)
+    return _Judged(metrics.score(ranking, learned.dev, DEV_METRICS).means(), seconds, None)

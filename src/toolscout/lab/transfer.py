@@ -37,7 +37,12 @@ def jobs(first: Job, targets: Sequence[Dataset]) -> list[Job]:
         raise ConfigError("--train-on: expected one dataset to fit on, found --folds too: leave one of them out")
     others = [each for each in targets if each.name != source.name]
     chosen = registry.recipe(first.recipe)
-    if chosen.fit and not chosen.transfers and others and not any(shares_tools(source, each) for each in others):
+    if (
+        chosen.is_fitted
+        and not chosen.method.transfers
+        and others
+        and not any(shares_tools(source, each) for each in others)
+    ):
         raise ConfigError(
             f"--train-on: expected a recipe that serves tools it was not fitted on, found {first.recipe}, which learns "
             f"the tools of {source.name} one by one, and {', '.join(each.name for each in others)} have none of them: "

@@ -2,7 +2,7 @@
 
 Promoted is who ranks better (ndcg@5) by a paired test, puts first what fits at least as often (ndcg@1), loses no more
 than its allowance in any other measure or slice, and is quick enough. Nobody decides alone: a caller's requests weigh
-as much as `evidence.limit` lets them, and the gain must remain significant without the caller who favours the candidate
+as much as `limit_per_caller` lets them, and the gain must remain significant without the caller who favours the candidate
 most. What is put first must not suffer because wrong labels, which are spread over all tools, are best met further
 down: there a ranking can gain by hedging alone. Every look at the place of one champion uses up some of the level of
 significance (`toolscout.learn.looks`).
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout import metrics
-from toolscout.journal.evidence import limit
+from toolscout.journal.evidence import limit_per_caller
 from toolscout.learn.looks import bound_p, level_of_look
 from toolscout.metrics import Paired, PerQuery
 
@@ -56,7 +56,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
         A query weighs what its calls weigh on average, times what its caller's requests may weigh together, shared.
         """
         ids, counts = sorted(self.qrels), Counter(self.callers.values())
-        cap = limit(counts)
+        cap = limit_per_caller(counts)
         asked = [self.callers[query] for query in ids]
         shares = [1.0 if who in self.trusted else min(counts[who], cap) / counts[who] for who in asked]
         calls = [float(np.mean(list(self.qrels[query].values()))) for query in ids]

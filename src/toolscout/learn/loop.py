@@ -26,26 +26,27 @@ import msgspec
 import numpy as np
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.checks.synthetic_queries import NO_TOOL
+from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
 from toolscout.database import alone, now
 from toolscout.errors import Changed, ConfigError, UserError
-from toolscout.journal.evidence import Evidence, Example, collect
-from toolscout.lab.machine import percentiles
+from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.looks import number_look
 from toolscout.learn.split import Traffic, cut
 from toolscout.methods.shared.ngrams import Ngrams, checksums
 from toolscout.methods.shared.tool_sets import Sets
+from toolscout.metrics import percentiles
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
 from toolscout.privacy.private_files import make_private_folder, replace_file
 from toolscout.recipes import registry as recipes
-from toolscout.recipes.fit import fit, prepared
-from toolscout.recipes.select import Way
+from toolscout.recipes.fit import fit, plan_fit
+from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Hit, Search
+from toolscout.workspace import Workspace
 
 __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
 
@@ -109,7 +110,7 @@ class _Run:
 
     scout: Scout
     over: champion.Stamp | None
-    before: Way
+    before: Selection
     say: Callable[[str], None]
     evidence: Evidence
     traffic: Traffic
@@ -204,21 +205,21 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before, catalogue = champion.stamp(scout.settings.home), _champion(scout, say), scout.store.catalogue()
     say("reading the journal")
     since = _noted(before.manifest, "until")
-    evidence = collect(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
+    evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = cut(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
 
-def _champion(scout: Scout, say: Callable[[str], None]) -> Way:
+def _champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     """How searches are answered now that name nothing; without a champion that cannot serve."""
     try:
-        way = scout.ways.find(None, None)
-        recipes.build(way.recipe, scout.parts(way, scout.store.catalogue()))
+        way = scout.selector.find(None, None)
+        scout.build(way, scout.store.catalogue())
     except UserError as error:
-        if not scout.ways.unnamed(None, None):
+        if not scout.selector.is_unnamed(None, None):
             raise
         say(f"the champion cannot serve: {error}")
-        return scout.ways.without()
+        return scout.selector.default()
     return way
 
 
@@ -262,7 +263,7 @@ def _gathered(run: _Run) -> None:
 
 def _asked(names: Sequence[str]) -> list[str]:
     for name in names:
-        if recipes.recipe(name).fit is None:
+        if not recipes.recipe(name).is_fitted:
             raise ConfigError(f"expected recipes that are fitted, found {name}: it can be used as it is")
     return list(names)
 
@@ -297,7 +298,7 @@ def _too_much(run: _Run, name: str) -> str:
     if name == "mlc-light":
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         sets, _ = Sets.among([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
-        features = Ngrams.of([checksums(lesson.dataset.queries[query]) for query in lesson.train]).keys.size
+        features = Ngrams.of([checksums(lesson.texts[query]) for query in lesson.train]).keys.size
         cells = features * (len(lesson.tools) + len(sets))
         if cells > MOST_CELLS:
             return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests take too much memory"
@@ -307,16 +308,14 @@ def _too_much(run: _Run, name: str) -> str:
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
     journal = {"through": max(each.row for each in run.traffic.known), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.home)
-    job = prepared(
-        name,
-        run.traffic.lesson,
-        shelf,
-        seed=seed,
+    workspace = Workspace(
         settings=run.settings,
         vectors=run.scout.vectors,
-        resume=True,
         say=lambda text: run.say(f"{name}: {text}"),
+        seed=seed,
+        resume=True,
     )
+    job = plan_fit(name, run.traffic.lesson, workspace, shelf)
     model = f"{name}-{job.identity[:12]}"
     make_private_folder(shelf)
     task = dataclasses.replace(job, out=shelf / model, notes=lambda: {**job.notes(), "journal": journal})
@@ -328,8 +327,9 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
     """Hold the chosen one against the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    stage = _stage(run, run.scout.ways.find(None, champion.place(run.settings.home, run.chosen.model)))
-    texts = {query: run.traffic.lesson.dataset.queries[query] for query in test}
+    candidate = run.scout.selector.find(None, champion.place(run.settings.home, run.chosen.model))
+    texts = {query: run.traffic.lesson.texts[query] for query in test}
+    stage = _stage(run, candidate)
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -343,7 +343,7 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
     look = number_look(run.settings.home, _called(run.before), what)
     run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out, look {look}")
     found = _found(stage, texts)
-    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in NO_TOOL}).values()))
+    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in CHAT_QUERIES}).values()))
     run.verdict = judge(
         _ids(found),
         _ids(_found(_stage(run, run.before), texts)),
@@ -363,12 +363,11 @@ def _trusted(run: _Run) -> frozenset[str]:
     return frozenset({*run.settings.learn_trust, *({run.settings.caller} if alone else ())})
 
 
-def _stage(run: _Run, way: Way) -> Stage:
+def _stage(run: _Run, way: Selection) -> Stage:
     """The pipeline of a way, knowing what it would have known just before the newest requests."""
     through = _through(way.manifest) if way.manifest and "journal" in way.manifest.values else None
     seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.known if e.row > through)
-    parts = run.scout.parts(way, run.catalogue, live=lambda: (len(seen), seen))
-    return recipes.build(way.recipe, parts) >> Cut(DEPTH)
+    return run.scout.build(way, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(DEPTH)
 
 
 def _found(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
@@ -432,7 +431,7 @@ def _noted(manifest: Manifest | None, name: str) -> int:
     return int(noted.get(name, 0)) if isinstance(noted, dict) else 0
 
 
-def _called(way: Way) -> str:
+def _called(way: Selection) -> str:
     return way.model.name if way.model is not None else way.recipe
 
 

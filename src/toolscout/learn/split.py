@@ -1,7 +1,8 @@
 """A journal as a dataset folder: what was asked and used, cut by time into train, dev and test.
 
 The newest requests are held out, since it is the coming ones that a model must serve. A tool whose use was seen less
-than twice in train teaches nothing there; such a call may be a slip. Grades are the weights of `toolscout.journal.evidence`.
+than twice in train teaches nothing there; such a call may be a slip. Grades are the weights of
+`toolscout.journal.evidence`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from toolscout.dataset import Dataset, Qrels
 from toolscout.journal.evidence import Example
-from toolscout.recipes.fit import Lesson
+from toolscout.methods.lesson import Lesson
 from toolscout.types import Tool
 
 __all__ = ["Traffic", "cut"]
@@ -33,6 +34,7 @@ class Traffic(NamedTuple):
     """Requests cut by time.
 
     Attributes:
+        dataset: all of them, as a dataset.
         lesson: what a fit may see; its tools have the source `journal`, so that models know them by their whole ids.
         test: query id → tool id → weight, of the newest.
         callers: query id of the newest → who asked.
@@ -42,6 +44,7 @@ class Traffic(NamedTuple):
         unsupported: tools of train that were used less than twice, left out.
     """
 
+    dataset: Dataset
     lesson: Lesson
     test: Qrels
     callers: dict[str, str]
@@ -57,9 +60,9 @@ class Traffic(NamedTuple):
         (aside / "qrels").mkdir(parents=True)
         entries = (_entry(tool) for tool in self.lesson.tools)
         _lines(aside / "corpus.jsonl", entries)
-        queries = self.lesson.dataset.queries
+        queries = self.dataset.queries
         _lines(aside / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
-        for split, qrels in self.lesson.dataset.qrels.items():
+        for split, qrels in self.dataset.qrels.items():
             rows = [f"{query}\t{tool}\t{grade:g}" for query, gold in qrels.items() for tool, grade in gold.items()]
             text = "\n".join(["query-id\tcorpus-id\tscore", *rows])
             (aside / "qrels" / f"{split}.tsv").write_text(f"{text}\n", encoding="utf-8")
@@ -90,13 +93,14 @@ def cut(examples: Sequence[Example], tools: Sequence[Tool], folder: Path) -> Tra
     own = {tool: f"{SOURCE}/{tool}" for tool in ids}
     renamed = [msgspec.structs.replace(tool, id=own[tool.id]) for tool in tools]
     lesson = Lesson(
-        dataset,
-        sorted(renamed, key=lambda tool: tool.id),
-        _renamed(qrels["train"], own),
-        _renamed(qrels["dev"], own),
-        (),
+        name=SOURCE,
+        tools=sorted(renamed, key=lambda tool: tool.id),
+        texts=asked,
+        train=_renamed(qrels["train"], own),
+        dev=_renamed(qrels["dev"], own),
     )
     return Traffic(
+        dataset,
         lesson,
         qrels["test"],
         {_id(each): each.caller for each in newest},

@@ -1,11 +1,11 @@
-"""Language models: any OpenAI-compatible endpoint, replies of a given shape, budgets, a cache that is a record too.
+"""Calls language models at any OpenAI-compatible endpoint: typed replies, budgets, a cache that can be replayed.
 
 ::
 
     with connect(settings) as llm:
         answer = llm.ask(prompt("tooldet_verify", query=text), Verdict, typical=Verdict(True, "…"))
 
-Nothing here writes prompts, replies or keys to a log.
+This package never logs prompts, replies or keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
 from toolscout.llm.budget import Budget, Prices, Spent, bound, estimate
 from toolscout.llm.cache import Record, Replies
 from toolscout.llm.endpoint import Endpoint
-from toolscout.llm.prompts import Prompt, card, prompt, quoted
+from toolscout.llm.prompts import Prompt, card, prompt, quote
 from toolscout.llm.wire import Backend, Completion, Message, Request, ToolCall, content, decode, schema_of
 
 __all__ = [
@@ -45,15 +45,15 @@ __all__ = [
     "connect",
     "estimate",
     "prompt",
-    "quoted",
+    "quote",
     "tokens_of",
 ]
 
-REPAIRS: Final = 2
-MOST_OUT: Final = 1024
-FRAME: Final = 4  # tokens that a message costs beside its text
-CALLS: Final = 3  # that an agent makes in a rehearsal
-TOLD: Final = 60  # tokens of its answer
+MAX_REPAIRS: Final = 2
+MAX_REPLY_TOKENS: Final = 1024
+MESSAGE_OVERHEAD_TOKENS: Final = 4
+REHEARSED_CALLS: Final = 3  # tool calls of an agent in a rehearsal
+REHEARSED_ANSWER_TOKENS: Final = 60
 T = TypeVar("T", bound=msgspec.Struct)
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -61,13 +61,13 @@ Check = Callable[[T], "str | None"]
 
 
 class LLM:
-    """A model that is asked for values of a given shape. Safe to use from several threads.
+    """Asks a model for values of a given type. Safe to use from several threads.
 
     Attributes:
-        backend: who answers.
-        repairs: how often a reply of the wrong shape is asked for again.
-        repaired: replies that were asked for again.
-        answers: keys of the answers that were given, paid for or from the cache: what a record of this object holds.
+        backend: sends the requests.
+        repairs: how often to ask again after an invalid reply.
+        repaired: number of replies that were asked for again.
+        answers: keys of all answers so far, from the endpoint or the cache; a record of this object contains these.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class LLM:
         budget: Budget | None = None,
         offline: bool = False,
         concurrency: int = 4,
-        repairs: int = REPAIRS,
+        repairs: int = MAX_REPAIRS,
         temperature: float = 0.0,
     ) -> None:
-        """Put an LLM together.
+        """Create an LLM.
 
         Args:
-            backend: who answers.
-            cache: where answers are kept; None: nowhere.
-            budget: what may be spent, and what it costs; None: no limit.
-            offline: answer from the cache alone (replay).
-            concurrency: calls under way at once, in `map`.
-            repairs: how often a reply of the wrong shape is asked for again.
-            temperature: of all calls.
+            backend: sends the requests.
+            cache: stores the answers; None stores nothing.
+            budget: limits and prices; None sets no limit.
+            offline: answer only from the cache (replay).
+            concurrency: concurrent calls in `map`.
+            repairs: how often to ask again after an invalid reply.
+            temperature: temperature of all calls.
         """
         self.backend, self.cache, self.offline, self.repairs = backend, cache, offline, repairs
         self.budgets: tuple[Budget, ...] = (budget or Budget(),)
@@ -104,22 +104,22 @@ class LLM:
 
     @property
     def spent(self) -> Spent:
-        """What was spent through this object; answers from the cache cost nothing."""
+        """The cost of the calls of this object; answers from the cache cost nothing."""
         return self.budgets[0].spent
 
     @property
     def answered(self) -> Spent:
-        """What all answers to this object cost when they were paid for, those from the cache too."""
+        """The original cost of all answers, including those from the cache."""
         return self._tallies[0].spent
 
-    def limited(self, tokens: int | None) -> LLM:
-        """The same LLM under one more limit, say for one query; it shares backend, cache and the other budgets."""
-        other = object.__new__(LLM)
-        other.__dict__.update(self.__dict__)
+    def limit_tokens(self, tokens: int | None) -> LLM:
+        """Return this LLM with one more limit, for example for one query; backend, cache and budgets are shared."""
+        limited = object.__new__(LLM)
+        limited.__dict__.update(self.__dict__)
         prices = self.budgets[0].prices
-        other.budgets = (Budget(tokens=tokens, prices=prices), *self.budgets)
-        other._tallies = (Budget(prices=prices), *self._tallies)
-        return other
+        limited.budgets = (Budget(tokens=tokens, prices=prices), *self.budgets)
+        limited._tallies = (Budget(prices=prices), *self._tallies)
+        return limited
 
     def ask(
         self,
@@ -129,30 +129,30 @@ class LLM:
         typical: T,
         check: Check[T] | None = None,
         sample: int = 0,
-        most: int = MOST_OUT,
+        max_tokens: int = MAX_REPLY_TOKENS,
         seconds: float | None = None,
     ) -> T:
-        """A value of the given kind.
+        """Ask for a value of the given type.
 
         Args:
             what: the prompt.
-            kind: a struct; the reply must be a JSON object of its shape.
-            typical: a reply as it might be, for estimates of the cost.
-            check: says what is wrong with a reply of the right shape, as `reason: sentence`, or None.
-            sample: the same again, for another answer.
-            most: tokens of the reply.
-            seconds: for each call.
+            kind: a struct; the reply must be a JSON object that fits it.
+            typical: an example reply, for estimates of the cost.
+            check: returns what is wrong with a reply that fits, as `reason: sentence`, or None.
+            sample: another number gives another answer to the same prompt.
+            max_tokens: maximum tokens of the reply.
+            seconds: time limit per call.
 
         Raises:
-            BadReply: if the reply is still wrong after `repairs` more tries.
+            BadReply: if the reply is still invalid after `repairs` more attempts.
             OverBudget: before a call that the budget does not allow.
             Unavailable: if there is no answer.
         """
         schema, wrong = schema_of(kind), ""
         messages = opening(what, schema)
         for left in range(self.repairs, -1, -1):
-            reply = self._complete(self._request(messages, most, schema, (), sample), seconds)
-            wrong, value = _judged(reply, kind, check)
+            reply = self._complete(self._request(messages, max_tokens, schema, (), sample), seconds)
+            wrong, value = _check_reply(reply, kind, check)
             if value is not None:
                 return value
             if left:
@@ -164,11 +164,11 @@ class LLM:
                     {
                         "role": "user",
                         "content": "That is not a valid answer. What is wrong with it:\n"
-                        f"{quoted('problem', wrong)}\nAnswer again: one JSON object of the schema, and nothing else.",
+                        f"{quote('problem', wrong)}\nAnswer again: one JSON object of the schema, and nothing else.",
                     },
                 ]
         raise BadReply(
-            f"{what.name}: expected a reply of its shape, found none in {self.repairs + 1} tries",
+            f"The model gave no valid reply to the prompt {what.name!r} in {self.repairs + 1} attempts.",
             wrong.partition(":")[0],
         )
 
@@ -178,21 +178,21 @@ class LLM:
         *,
         tools: Sequence[dict[str, Any]] = (),
         sample: int = 0,
-        most: int = MOST_OUT,
+        max_tokens: int = MAX_REPLY_TOKENS,
         seconds: float | None = None,
     ) -> Completion:
-        """One turn of a conversation: text, or calls of the tools.
+        """Take one turn of a conversation: the reply is text, or calls of the tools.
 
         Raises:
             OverBudget: before a call that the budget does not allow.
             Unavailable: if there is no answer.
         """
-        return self._complete(self._request(messages, most, None, tuple(tools), sample), seconds)
+        return self._complete(self._request(messages, max_tokens, None, tuple(tools), sample), seconds)
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
-        """`function` of each item, in order, several at once.
+        """Apply `function` to each item concurrently; yield the results in order.
 
-        The first error that it raises stops what has not begun; what is under way ends, and its answers are kept.
+        The first error cancels the items that have not started. Running calls finish, and their answers are cached.
         """
         waiting = [self.submit(function, item) for item in items]
         try:
@@ -203,14 +203,14 @@ class LLM:
                 future.cancel()
 
     def submit(self, function: Callable[..., Out], *arguments: Any) -> Future[Out]:
-        """Call `function` beside others, as many at once as the concurrency allows; not from within such a call."""
+        """Call `function` in the pool, within the limit of concurrency. Do not use this inside such a call."""
         with self._lock:
             if not self._pool:
                 self._pool.append(ThreadPoolExecutor(self.concurrency, thread_name_prefix="llm"))
         return self._pool[0].submit(function, *arguments)
 
     def close(self) -> None:
-        """Wait for what is under way, and close connections and cache."""
+        """Wait for running calls, then close connections and cache."""
         for pool in self._pool:
             pool.shutdown(cancel_futures=True)
         self._pool.clear()
@@ -227,7 +227,7 @@ class LLM:
     def _request(
         self,
         messages: Sequence[Message],
-        most: int,
+        max_tokens: int,
         schema: dict[str, Any] | None,
         tools: tuple[dict[str, Any], ...],
         sample: int,
@@ -235,7 +235,7 @@ class LLM:
         return Request(
             model=self.backend.model,
             messages=tuple(messages),
-            max_tokens=most,
+            max_tokens=max_tokens,
             temperature=self.temperature,
             schema=schema,
             tools=tools,
@@ -243,33 +243,34 @@ class LLM:
         )
 
     def _complete(self, request: Request, seconds: float | None) -> Completion:
-        """One answer, counted wherever it came from."""
-        found = self._found(request, seconds)
+        """Answer a request and count its cost, whether the answer is cached or new."""
+        answer = self._answer_once(request, seconds)
         for tally in self._tallies:
-            tally.settle((0.0, 0.0), (found.tokens_in, found.tokens_out))
-        return found
+            tally.settle((0.0, 0.0), (answer.tokens_in, answer.tokens_out))
+        return answer
 
-    def _found(self, request: Request, seconds: float | None) -> Completion:
-        """One answer: from the cache, or paid for once, however many threads ask for it."""
+    def _answer_once(self, request: Request, seconds: float | None) -> Completion:
+        """Answer from the cache, or call the endpoint once, even if several threads send the same request."""
         if self.cache is None:
-            return self._paid(request, seconds)
+            return self._call_backend(request, seconds)
         key = request.key(self.backend.address)
-        with self._lock:  # the lock of a request lasts as long as anybody waits for it or holds it
+        with self._lock:  # the weak dictionary drops a request's lock when no thread holds it or waits for it
             turn = self._under_way.setdefault(key, threading.Lock())
         with turn:
-            found = self.cache.get(key)
-            if found is None:
+            answer = self.cache.get(key)
+            if answer is None:
                 if self.offline:
                     raise NotFound(
-                        "expected every answer in the record, found one that is not there: nothing was sent; "
-                        "record it again with the same settings"
+                        "An answer is missing from the record, and nothing was sent. "
+                        "Record it again with the same settings."
                     )
-                found = self._paid(request, seconds)
-                self.cache.put(key, found)
+                answer = self._call_backend(request, seconds)
+                self.cache.put(key, answer)
             self.answers.add(key)
-            return found
+            return answer
 
-    def _paid(self, request: Request, seconds: float | None) -> Completion:
+    def _call_backend(self, request: Request, seconds: float | None) -> Completion:
+        """Call the backend within all budgets."""
         tokens = tokens_of(request, bound)
         booked: list[tuple[Budget, tuple[float, float]]] = []
         used: tuple[int, int] | None = None
@@ -277,9 +278,9 @@ class LLM:
         try:
             for budget in self.budgets:
                 booked.append((budget, budget.book(tokens, request.max_tokens)))
-            found = self.backend(request, seconds=seconds)
-            used = found.tokens_in, found.tokens_out
-            return found
+            answer = self.backend(request, seconds=seconds)
+            used = answer.tokens_in, answer.tokens_out
+            return answer
         except TimedOut:
             used, answered = (tokens, request.max_tokens), False
             raise
@@ -289,47 +290,47 @@ class LLM:
 
 
 class Rehearsal(LLM):
-    """Answers every question with its typical reply and sends nothing: what a run would cost."""
+    """Estimates the cost of a run: answers each prompt with its typical reply and sends nothing."""
 
     def __init__(self, prices: Prices | None = None) -> None:
-        super().__init__(_Nobody(), budget=Budget(prices=prices), concurrency=1)
+        super().__init__(_NoBackend(), budget=Budget(prices=prices), concurrency=1)
 
-    def limited(self, tokens: int | None) -> LLM:
-        """Itself: nothing is spent."""
+    def limit_tokens(self, tokens: int | None) -> LLM:
+        """Return itself, because nothing is spent."""
         return self
 
     def ask(self, what: Prompt, kind: type[T], *, typical: T, **rest: Any) -> T:
-        """`typical`, counted."""
-        request = self._request(opening(what, schema_of(kind)), MOST_OUT, schema_of(kind), (), 0)
+        """Count the cost and return `typical`."""
+        request = self._request(opening(what, schema_of(kind)), MAX_REPLY_TOKENS, schema_of(kind), (), 0)
         self._count(request, estimate(msgspec.json.encode(typical).decode()))
         return typical
 
     def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), **rest: Any) -> Completion:
-        """A call of the next of the first three tools, each once, then a short text; counted."""
-        request = self._request(messages, MOST_OUT, None, tuple(tools), 0)
+        """Call each of the first three tools once, then answer with a short text; count the cost."""
+        request = self._request(messages, MAX_REPLY_TOKENS, None, tuple(tools), 0)
         done = sum(message["role"] == "assistant" for message in messages)
-        if done < min(CALLS, len(tools)):
+        if done < min(REHEARSED_CALLS, len(tools)):
             function = tools[done]["function"]
             required = (function.get("parameters") or {}).get("required")
             arguments = {str(name): "some value of it" for name in required} if isinstance(required, list) else {}
             call = ToolCall(f"call_{done}", function["name"], msgspec.json.encode(arguments).decode())
             self._count(request, estimate(call.name + call.arguments))
             return Completion(calls=(call,), finish="tool_calls")
-        self._count(request, TOLD)
+        self._count(request, REHEARSED_ANSWER_TOKENS)
         return Completion("That is done.")
 
     def _count(self, request: Request, tokens_out: int) -> None:
         self.budgets[0].settle((0.0, 0.0), (tokens_of(request), tokens_out))
 
 
-class _Nobody:
+class _NoBackend:
     address = model = ""
 
     def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def connect(
@@ -340,14 +341,14 @@ def connect(
     replay: Path | None = None,
     temperature: float = 0.0,
 ) -> LLM:
-    """The LLM of the settings, with its cache in their home.
+    """Create the LLM of the settings, with its cache in the home.
 
     Args:
-        settings: `llm` and what begins with it.
-        tokens: the most that this LLM may spend.
-        dollars: the same in money.
-        replay: answer from this record alone; the home's answers are neither used nor added to.
-        temperature: of all calls.
+        settings: `llm` and the settings that begin with it.
+        tokens: maximum tokens that this LLM may spend.
+        dollars: maximum cost in US dollars.
+        replay: answer only from this record; the home's cache is not used.
+        temperature: temperature of all calls.
 
     Raises:
         ConfigError: if no endpoint is set.
@@ -356,8 +357,7 @@ def connect(
     """
     if not settings.llm:
         raise ConfigError(
-            "expected a language model, found none set: set llm (or TOOLSCOUT_LLM) to an address and a model, "
-            "like https://host/v1#model"
+            "No language model is set. Set llm (or TOOLSCOUT_LLM) to an address and a model, like https://host/v1#model"
         )
     prices = Prices(settings.llm_price_in, settings.llm_price_out)
     backend = Endpoint(settings.llm, timeout=settings.llm_timeout, rpm=settings.llm_rpm)
@@ -372,20 +372,20 @@ def connect(
 
 
 def tokens_of(request: Request, count: Callable[[str], int] = estimate) -> int:
-    """Tokens of a request, estimated: texts, tools, the shape of the reply, and what each message costs beside."""
-    shapes = [msgspec.json.encode(each).decode() for each in (*request.tools, request.schema) if each]
-    return count(content(request.messages)) + sum(map(count, shapes)) + FRAME * len(request.messages)
+    """Estimate the tokens of a request: messages with their overhead, tools, and the schema of the reply."""
+    shapes = [msgspec.json.encode(schema).decode() for schema in (*request.tools, request.schema) if schema]
+    return count(content(request.messages)) + sum(map(count, shapes)) + MESSAGE_OVERHEAD_TOKENS * len(request.messages)
 
 
 def opening(what: Prompt, schema: dict[str, Any]) -> list[Message]:
-    """The messages that a prompt begins with; the shape of the reply is said in words too."""
+    """Build the first messages of a prompt; the system message also states the schema of the reply."""
     shape = msgspec.json.encode(schema).decode()
     system = f"{what.system}\n\nAnswer with one JSON object that fits this JSON Schema, and nothing else:\n{shape}"
     return [{"role": "system", "content": system}, {"role": "user", "content": what.user}]
 
 
-def _judged(reply: Completion, kind: type[T], check: Check[T] | None) -> tuple[str, T | None]:
-    """What is wrong with a reply, or the value that it holds."""
+def _check_reply(reply: Completion, kind: type[T], check: Check[T] | None) -> tuple[str, T | None]:
+    """Return what is wrong with a reply, or the value that it holds."""
     if reply.finish == "length":
         return "malformed: it was cut off, be brief", None
     try:

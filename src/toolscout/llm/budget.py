@@ -1,4 +1,4 @@
-"""What calls cost: an estimate of their tokens, budgets that stop before they are overrun, and a pace."""
+"""Token estimates, budgets that refuse a call before it exceeds them, and a rate limit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from toolscout.errors import ConfigError, OverBudget
 
 __all__ = ["Budget", "Pace", "Prices", "Spent", "bound", "estimate"]
 
-MARGIN: Final = 1.25  # an estimate may fall short by a fifth; what is booked must not
-BYTES: Final = 1.8  # of UTF-8 a token, at least, in the languages that people write
-FOREIGN: Final = 0.06  # share of words with accents from which a text is not English
+ESTIMATE_MARGIN: Final = 1.25  # an estimate may be a fifth too low; a booked amount must not be
+MIN_BYTES_PER_TOKEN: Final = 1.8  # UTF-8 bytes, in natural languages
+MAX_ENGLISH_ACCENT_SHARE: Final = 0.06  # a text with more accented letters per word is not English
 _PIECE: Final = re.compile(
     r"(?P<shreds>(?=[A-Za-z]*\d)[A-Za-z\d]{20,}|[A-Za-z]{60,})|(?P<end>'[a-z]{1,2}\b)|(?P<capitals>[A-Z]{4,}(?![a-z]))"
     r"|(?P<word>[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[A-Z])|(?P<accented>[\u00c0-\u024f])|(?P<digits>\d{1,3})"
@@ -23,8 +23,8 @@ _PIECE: Final = re.compile(
     r"|(?P<letter>[\u0370-\u1fff])|(?P<sign>[\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef])"
     r"|(?P<picture>[\U0001f000-\U0001faff])|(?P<rare>[\U00010000-\U0010ffff])|(?P<other>[^\s\x00-\x7f])"
 )
-#: Tokens of a piece, for those that all cost the same: fitted to texts in twenty languages (o200k_base).
-_COSTS: Final = {
+#: Tokens per piece, for kinds with a constant cost; fitted to texts in twenty languages (o200k_base).
+_PIECE_TOKENS: Final = {
     "end": 1.0,
     "digits": 1.0,
     "line": 0.5,
@@ -39,55 +39,59 @@ _COSTS: Final = {
 
 
 def estimate(text: str) -> int:
-    """Tokens of a text, without a tokenizer: words, runs of punctuation, up to three digits, other scripts by letter.
+    """Estimate the tokens of a text without a tokenizer, from words, punctuation, digits and letters of other scripts.
 
-    Of English, code and JSON within a fifth, of other languages within a third, held against byte-pair vocabularies by
-    `tests/llm/test_budget.py`. Older vocabularies (cl100k_base) need up to three times as many for other scripts.
+    `tests/llm/test_budget.py` compares it with byte-pair vocabularies: within a fifth for English, code and JSON, and
+    within a third for other languages. Older vocabularies (cl100k_base) need up to three times as many for other
+    scripts.
     """
     pieces = [(match.lastgroup or "", len(match[0]), match[0]) for match in _PIECE.finditer(text)]
     words = sum(kind in ("word", "capitals") for kind, _, _ in pieces)
-    foreign = sum(kind == "accented" for kind, _, _ in pieces) > FOREIGN * words
+    foreign = sum(kind == "accented" for kind, _, _ in pieces) > MAX_ENGLISH_ACCENT_SHARE * words
     count = 0.0
     for kind, length, piece in pieces:
-        if kind == "word":
-            usual = 1 + max(0, length - 4) / 5 if foreign else 1 + max(0, length - 7) / 7
-            count += usual
-        elif kind == "shreds":  # keys, digests, base64
-            count += length / 1.5
-        elif kind == "capitals":
-            count += length / 3
-        elif kind == "marks":
-            count += max(1.0, length / 3) if length <= 6 or len(set(piece)) <= 3 else length / 1.5
-        else:
-            count += _COSTS[kind]
+        count += _estimate_piece(kind, length, piece, foreign=foreign)
     return max(1, round(0.96 * count)) if text else 0
 
 
-def bound(text: str) -> int:
-    """Tokens that a text has at most, for budgets, which must hold: of English about twice as many as it has.
+def _estimate_piece(kind: str, length: int, piece: str, *, foreign: bool) -> float:
+    """Estimate the tokens of one piece; `foreign` marks a text that is not English."""
+    if kind == "word":
+        return 1 + max(0, length - 4) / 5 if foreign else 1 + max(0, length - 7) / 7
+    if kind == "shreds":  # keys, digests, base64
+        return length / 1.5
+    if kind == "capitals":
+        return length / 3
+    if kind == "marks":
+        return max(1.0, length / 3) if length <= 6 or len(set(piece)) <= 3 else length / 1.5
+    return _PIECE_TOKENS[kind]
 
-    Held against the same vocabularies, for languages, code, keys and random characters too.
+
+def bound(text: str) -> int:
+    """Compute an upper bound of a text's tokens, for budgets; for English it is about twice the real number.
+
+    The tests compare it with the same vocabularies, also for code, keys and random characters.
     """
-    return math.ceil(max(MARGIN * estimate(text), len(text.encode(errors="replace")) / BYTES))
+    return math.ceil(max(ESTIMATE_MARGIN * estimate(text), len(text.encode(errors="replace")) / MIN_BYTES_PER_TOKEN))
 
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """US dollars a million tokens; 0: not known."""
+    """US dollars per million tokens; 0 means unknown."""
 
     into: float = 0.0
     out: float = 0.0
 
     def of(self, tokens_in: float, tokens_out: float) -> float:
-        """Dollars."""
+        """Compute the price of tokens in US dollars."""
         return (tokens_in * self.into + tokens_out * self.out) / 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """What was spent: calls, tokens, dollars (0 where no prices are set).
+    """The calls, tokens and dollars spent so far; dollars are 0 without prices.
 
-    `unanswered` of the calls were not answered in time; they count with the most that they can have cost.
+    `unanswered` counts the calls that timed out; they count at the maximum that they can have cost.
     """
 
     calls: int = 0
@@ -98,12 +102,12 @@ class Spent:
 
     @property
     def tokens(self) -> int:
-        """Both ways together."""
+        """Input and output tokens together."""
         return self.tokens_in + self.tokens_out
 
 
 class Budget:
-    """A hard limit: each call is booked with the most it can cost before it is sent, and settled when it is answered.
+    """A hard limit: books the maximum cost of each call before it is sent, and settles it after the answer.
 
     Safe to use from several threads.
     """
@@ -111,16 +115,15 @@ class Budget:
     def __init__(
         self, *, tokens: int | None = None, dollars: float | None = None, prices: Prices | None = None
     ) -> None:
-        """Allow that much; None: no limit.
+        """Set the limits; None sets no limit.
 
         Raises:
             ConfigError: for a limit in dollars without prices.
         """
-        self.most_tokens, self.most_dollars, self.prices = tokens, dollars, prices or Prices()
+        self.max_tokens, self.max_dollars, self.prices = tokens, dollars, prices or Prices()
         if dollars is not None and not (self.prices.into and self.prices.out):
             raise ConfigError(
-                "expected prices for a limit in dollars, found none: set llm_price_in and llm_price_out, "
-                "in dollars a million tokens"
+                "A limit in dollars needs prices. Set llm_price_in and llm_price_out, in dollars per million tokens."
             )
         self._lock = threading.Lock()
         self._booked_tokens = 0.0
@@ -134,65 +137,65 @@ class Budget:
             return self._spent
 
     def book(self, tokens_in: int, tokens_out: int) -> tuple[float, float]:
-        """Set aside the most that a call can cost.
+        """Reserve the maximum cost of a call.
 
         Args:
-            tokens_in: the most that the request may have; see `bound`.
-            tokens_out: the most that the reply may have.
+            tokens_in: maximum tokens of the request; see `bound`.
+            tokens_out: maximum tokens of the reply.
 
         Returns:
-            What `settle` wants back.
+            The reserved tokens and dollars, for `settle`.
 
         Raises:
-            OverBudget: if that is not left.
+            OverBudget: if the budget does not have that much left.
         """
         tokens = float(tokens_in + tokens_out)
         dollars = self.prices.of(tokens_in, tokens_out)
         with self._lock:
-            for most, used, wanted, unit in (
-                (self.most_tokens, self._spent.tokens + self._booked_tokens, tokens, "tokens"),
-                (self.most_dollars, self._spent.dollars + self._booked_dollars, dollars, "dollars"),
+            for limit, used, cost, unit in (
+                (self.max_tokens, self._spent.tokens + self._booked_tokens, tokens, "tokens"),
+                (self.max_dollars, self._spent.dollars + self._booked_dollars, dollars, "dollars"),
             ):
-                if most is not None and used + wanted > most:
+                if limit is not None and used + cost > limit:
                     raise OverBudget(
-                        f"expected a call within the budget of {most:,} {unit}, found {used:,.6g} spent or under way "
-                        f"and up to {wanted:,.6g} more to spend: what is answered is kept; allow more to go on"
+                        f"The budget of {limit:,} {unit} is used up: {used:,.6g} are spent or reserved, and the next "
+                        f"call may cost {cost:,.6g} more. Answers so far are kept. Raise the budget to continue."
                     )
             self._booked_tokens += tokens
             self._booked_dollars += dollars
         return tokens, dollars
 
     def settle(self, booked: tuple[float, float], used: tuple[int, int] | None, *, answered: bool = True) -> None:
-        """Give back what was booked, and count what was used (tokens in, out); None: there is nothing to pay for."""
+        """Release a booking and count the tokens used (in, out); None if there is nothing to pay."""
         with self._lock:
             self._booked_tokens -= booked[0]
             self._booked_dollars -= booked[1]
             if used is not None:
-                held = self._spent
+                spent = self._spent
                 self._spent = Spent(
-                    held.calls + 1,
-                    held.tokens_in + used[0],
-                    held.tokens_out + used[1],
-                    held.dollars + self.prices.of(*used),
-                    held.unanswered + (not answered),
+                    spent.calls + 1,
+                    spent.tokens_in + used[0],
+                    spent.tokens_out + used[1],
+                    spent.dollars + self.prices.of(*used),
+                    spent.unanswered + (not answered),
                 )
 
 
 class Pace:
-    """At most so many calls a minute, evenly spread."""
+    """Limits the calls per minute and spreads them evenly."""
 
     def __init__(self, per_minute: float) -> None:
-        """Allow `per_minute` calls; 0: no limit."""
+        """Allow `per_minute` calls; 0 sets no limit."""
         self._gap = 60.0 / per_minute if per_minute else 0.0
         self._lock = threading.Lock()
         self._next = 0.0
 
-    def wait(self, most: float = math.inf) -> bool:
-        """Return when the next call may be sent; at once and False if that is more than `most` seconds away."""
+    def wait(self, timeout: float = math.inf) -> bool:
+        """Wait until the next call may be sent; return False at once if that takes more than `timeout` seconds."""
         with self._lock:
             now = time.monotonic()
             start = max(self._next, now)
-            if start - now > most:
+            if start - now > timeout:
                 return False
             self._next = start + self._gap
         if (rest := start - time.monotonic()) > 0:

@@ -1,6 +1,6 @@
-"""Answers by the content of their requests: nothing that was answered is paid for twice, and a record can be replayed.
+"""Caches answers by a digest of their request, so that no answer is paid for twice and runs can be replayed.
 
-The file holds digests of requests, never the requests.
+The file contains digests of requests, never the requests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from toolscout.privacy.private_files import open_private
 
 __all__ = ["Record", "Replies"]
 
-FILE_NAME: Final = "llm.db"
-MIGRATIONS: Final = ("CREATE TABLE replies (key TEXT PRIMARY KEY, at TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID",)
-_DECODER: Final = msgspec.json.Decoder(Completion)
+REPLIES_FILE: Final = "llm.db"
+REPLY_MIGRATIONS: Final = (
+    "CREATE TABLE replies (key TEXT PRIMARY KEY, at TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID",
+)
+_COMPLETION_DECODER: Final = msgspec.json.Decoder(Completion)
 
 
 class _Line(msgspec.Struct):
@@ -31,58 +33,58 @@ class _Line(msgspec.Struct):
 
 
 class Replies(CacheDatabase):
-    """The file of answers, `llm.db` in the home; only its owner may read it."""
+    """The cache of answers, `llm.db` in the home; only its owner may read it."""
 
     def __init__(self, home: Path, *, repair: bool = True) -> None:
-        """Open or create it; see `CacheDatabase`."""
-        super().__init__(home / FILE_NAME, MIGRATIONS, repair=repair)
+        """Open or create the file; see `CacheDatabase`."""
+        super().__init__(home / REPLIES_FILE, REPLY_MIGRATIONS, repair=repair)
 
     @rebuild_if_damaged
     def get(self, key: str) -> Completion | None:
-        """The answer to a request, if it was answered before."""
+        """Return the stored answer to a request, or None."""
         with self.reading() as connection:
             row = connection.execute("SELECT body FROM replies WHERE key = ?", (key,)).fetchone()
-        return None if row is None else _DECODER.decode(row[0])
+        return None if row is None else _COMPLETION_DECODER.decode(row[0])
 
     @rebuild_if_damaged
     def put(self, key: str, reply: Completion) -> None:
-        """Keep an answer; it survives a crash of the process as soon as this returns."""
+        """Store an answer; it survives a crash of the process once this returns."""
         with self.writing() as connection:
             connection.execute(
                 "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, now(), msgspec.json.encode(reply))
             )
 
     def export(self, file: Path, keys: Iterable[str]) -> int:
-        """Write a record that `Record` replays: JSON lines of key and reply, for its owner alone. Returns how many.
+        """Write a record for `Record` as JSON lines of key and reply, readable only by its owner; return its length.
 
         Args:
-            file: where to; it is there in full or not at all.
-            keys: of the answers; those that are not there are left out.
+            file: file to write, replaced atomically.
+            keys: keys of the answers; unknown keys are skipped.
 
         Raises:
             UserError: if it cannot be written.
         """
-        found = [(key, reply) for key in sorted(set(keys)) if (reply := self.get(key)) is not None]
+        replies = [(key, reply) for key in sorted(set(keys)) if (reply := self.get(key)) is not None]
         partial = file.with_name(f"{file.name}.partial")
         try:
             with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
-                stream.writelines(msgspec.json.encode(_Line(key, reply)) + b"\n" for key, reply in found)
+                stream.writelines(msgspec.json.encode(_Line(key, reply)) + b"\n" for key, reply in replies)
             partial.replace(file)
         except OSError as error:
-            raise UserError(f"{file}: expected a place to write the record, found: {error.strerror}") from None
-        return len(found)
+            raise UserError(f"The record {file} cannot be written: {error.strerror}") from None
+        return len(replies)
 
     def load(self, file: Path) -> int:
-        """Take in a record; what is there already stays. Returns how many lines it has.
+        """Import a record, keep the answers that are already stored, and return the number of its lines.
 
         Raises:
-            SourceError: naming file and line that is none.
+            SourceError: naming file and line of a bad entry.
         """
         count = 0
         try:
             lines = file.read_bytes().splitlines()
         except OSError as error:
-            raise SourceError(f"{file}: expected a record of replies, found: {error.strerror}") from None
+            raise SourceError(f"The record {file} cannot be read: {error.strerror}") from None
         for count, line in enumerate(lines, 1):
             try:
                 entry = msgspec.json.decode(line, type=_Line)
@@ -93,10 +95,10 @@ class Replies(CacheDatabase):
 
 
 class Record(Replies):
-    """The answers of a record and no others, in a folder that goes when it is closed."""
+    """The answers of one record, in a temporary folder that `close` removes."""
 
     def __init__(self, file: Path) -> None:
-        """Read the record.
+        """Load the record.
 
         Raises:
             SourceError: see `load`.
@@ -110,6 +112,6 @@ class Record(Replies):
             raise
 
     def close(self) -> None:
-        """Forget it."""
+        """Close the file and remove the temporary folder."""
         super().close()
         self._folder.cleanup()

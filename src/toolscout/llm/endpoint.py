@@ -1,4 +1,4 @@
-"""Chat completions from an OpenAI-compatible endpoint, by the official client."""
+"""Requests chat completions from an OpenAI-compatible endpoint with the official client."""
 
 from __future__ import annotations
 
@@ -20,59 +20,67 @@ from toolscout.llm.wire import Completion, Request, ToolCall, content
 if TYPE_CHECKING:
     import tenacity
 
-__all__ = ["KEY", "KEY_FILE", "Endpoint", "key"]
+__all__ = ["LLM_KEY_FILE_VARIABLE", "LLM_KEY_VARIABLE", "Endpoint", "read_key"]
 
-KEY: Final = "TOOLSCOUT_LLM_KEY"
-KEY_FILE: Final = "TOOLSCOUT_LLM_KEY_FILE"
-RETRIES: Final = 5
-AGAIN: Final = (408, 409, 429)
-LONGEST_PAUSE: Final = 8.0  # seconds, where the endpoint does not say how many
-LONGEST_SAID: Final = 120.0  # where it does; beyond that it is not waited for
-SHORTEST: Final = 0.01
-#: What some endpoints do not know, and what is sent instead; None: it is left out. Learned from their refusals.
-INSTEAD: Final[dict[str, str | None]] = {
+LLM_KEY_VARIABLE: Final = "TOOLSCOUT_LLM_KEY"
+LLM_KEY_FILE_VARIABLE: Final = "TOOLSCOUT_LLM_KEY_FILE"
+MAX_LLM_RETRIES: Final = 5
+LLM_RETRY_STATUS_CODES: Final = (408, 409, 429)
+MAX_BACKOFF_S: Final = 8.0  # where the endpoint does not say how long to wait
+MAX_RETRY_AFTER_S: Final = 120.0  # an endpoint that asks for more is not retried
+MIN_REQUEST_TIMEOUT_S: Final = 0.01
+#: Parameters that some endpoints refuse by name, and their substitutes; None omits the parameter.
+SUBSTITUTES: Final[dict[str, str | None]] = {
     "response_format": None,
     "max_tokens": "max_completion_tokens",
     "temperature": None,
     "seed": None,
 }
-#: These write requests, and so prompts, at their lowest level.
-TALKATIVE: Final = ("openai", "httpx2", "httpcore2", "httpx", "httpcore")
+#: Loggers that write requests, and therefore prompts, at their lowest level.
+LOGGERS_WITH_PROMPTS: Final = ("openai", "httpx2", "httpcore2", "httpx", "httpcore")
 
 
-def key(environ: Mapping[str, str] | None = None) -> str | None:
-    """The key of the endpoint: `TOOLSCOUT_LLM_KEY`, or the content of the file that `TOOLSCOUT_LLM_KEY_FILE` names.
+def read_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Read the endpoint's key from `TOOLSCOUT_LLM_KEY`, or from the file named by `TOOLSCOUT_LLM_KEY_FILE`.
 
     Raises:
-        ConfigError: if others than its owner may read the file, or it cannot be read.
+        ConfigError: if users besides the owner may read the file, or it cannot be read.
     """
     environ = os.environ if environ is None else environ
-    if environ.get(KEY):
-        return environ[KEY]
-    if not environ.get(KEY_FILE):
+    if environ.get(LLM_KEY_VARIABLE):
+        return environ[LLM_KEY_VARIABLE]
+    if not environ.get(LLM_KEY_FILE_VARIABLE):
         return None
-    file = Path(environ[KEY_FILE]).expanduser()
+    file = Path(environ[LLM_KEY_FILE_VARIABLE]).expanduser()
     try:
         if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigError(f"{file}: expected a key that only its owner can read: run  chmod 600 {file}")
+            raise ConfigError(f"Other users may read the key file {file}. Run  chmod 600 {file}")
         return file.read_text().strip() or None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{KEY_FILE}: expected a readable file, found: {type(error).__name__} at {file}") from None
+        raise ConfigError(
+            f"{LLM_KEY_FILE_VARIABLE}: expected a readable file, found {type(error).__name__} at {file}"
+        ) from None
 
 
 class Endpoint:
-    """One model behind one address.
+    """Calls one model at one address.
 
-    Busy and failing endpoints (408, 409, 429, 5xx, broken connections) are asked again, later each time, as they say
-    themselves where they say it; what is not answered in time is not, for it may have been billed. Each try keeps the
-    pace.
+    It retries busy and failing endpoints (408, 409, 429, 5xx, broken connections) with growing pauses, or after the
+    pause that the endpoint requests. It does not retry after a timeout, because the request may have been billed. Each
+    attempt respects the rate limit.
     """
 
-    def __init__(self, place: str, *, timeout: float, retries: int = RETRIES, rpm: float = 0.0) -> None:
-        """Take `https://host/v1#model`, the seconds that one try may take, and tries a minute; 0: no limit.
+    def __init__(self, place: str, *, timeout: float, retries: int = MAX_LLM_RETRIES, rpm: float = 0.0) -> None:
+        """Connect to an endpoint.
+
+        Args:
+            place: `https://host/v1#model`.
+            timeout: seconds per attempt.
+            retries: maximum number of retries.
+            rpm: maximum attempts per minute; 0 sets no limit.
 
         Raises:
-            ConfigError: if the address names no model or holds a password, or the key is kept carelessly.
+            ConfigError: if the address names no model or contains a password, or other users may read the key file.
             MissingExtra: without the client.
         """
         refuse_user(place)
@@ -80,51 +88,53 @@ class Endpoint:
         if not self.address.startswith(("http://", "https://")) or not self.model:
             raise ConfigError(f"llm: expected an address and a model, like https://host/v1#model, found {place!r}")
         openai = require("openai", "llm")
-        for name in TALKATIVE:
+        for name in LOGGERS_WITH_PROMPTS:
             logger = logging.getLogger(name)
             if logger.level == logging.NOTSET:
                 logger.setLevel(logging.WARNING)
-        self._client = openai.OpenAI(base_url=self.address, api_key=key() or "none", timeout=timeout, max_retries=0)
+        self._client = openai.OpenAI(
+            base_url=self.address, api_key=read_key() or "none", timeout=timeout, max_retries=0
+        )
         self._timeout, self._retries, self._pace = timeout, retries, Pace(rpm)
         self._refused: set[str] = set()
 
     def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
-        """Answer; a parameter that the endpoint refuses by name is left out from then on.
+        """Request one answer. A parameter that the endpoint refuses by name is substituted or omitted from then on.
 
         Raises:
-            TimedOut: if what was sent is not answered in time.
+            TimedOut: if the request was sent but not answered in time.
             Unavailable: if there is no answer.
-            BadReply: if the endpoint refuses this request, by its content or its length.
+            BadReply: if the endpoint refuses the content or the length of the request.
         """
         import tenacity
 
         ends = math.inf if seconds is None else time.monotonic() + seconds
-        again = tenacity.Retrying(
-            retry=lambda state: _worth_it(state, hurried=seconds is not None),
-            wait=_pause,
+        retrying = tenacity.Retrying(
+            retry=lambda state: _is_retryable(state, hurried=seconds is not None),
+            wait=_choose_pause,
             stop=lambda state: state.attempt_number > self._retries or state.upcoming_sleep >= ends - time.monotonic(),
             sleep=lambda pause: time.sleep(pause),
             reraise=True,
         )
-        answer: Completion = again(self._asked, request, ends)
+        answer: Completion = retrying(self._attempt, request, ends)
         return answer
 
-    def _asked(self, request: Request, ends: float) -> Completion:
-        """One try; or several, until the endpoint knows every parameter that is sent."""
+    def _attempt(self, request: Request, ends: float) -> Completion:
+        """Send the request, and again without the parameters that the endpoint refuses."""
         import openai
 
         while True:
             if not self._pace.wait(ends - time.monotonic()):
-                raise self._error("no turn in time")
+                raise self._error("the rate limit leaves no time for it")
             body = self._body(request)
-            left = min(self._timeout, max(SHORTEST, ends - time.monotonic()))
+            left = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
             try:
                 return self._completion(request, self._client.chat.completions.create(**body, timeout=left))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                named = [name for name in INSTEAD if name in body and name in str(error)]
+                named = [name for name in SUBSTITUTES if name in body and name in str(error)]
                 if not named:
                     raise BadReply(
-                        f"{self.address}: expected an answer to a request, found status {error.status_code}",
+                        f"{self.address} refused the request with status {error.status_code}.",
                         "refused",
                     ) from None
                 self._refused.update(named)
@@ -132,8 +142,8 @@ class Endpoint:
                 raise TimedOut(str(self._error("no answer in time"))) from None
             except (openai.APIStatusError, openai.APIConnectionError) as error:
                 status = getattr(error, "status_code", None)
-                found = str(self._error(f"status {status}" if status else type(error).__name__))
-                raise _Busy(found, status, _said(error)) from None
+                message = str(self._error(f"status {status}" if status else type(error).__name__))
+                raise _Busy(message, status, _read_retry_after(error)) from None
             except (openai.APIError, ValueError) as error:
                 raise self._error(type(error).__name__) from None
 
@@ -156,9 +166,9 @@ class Endpoint:
         if request.sample:
             body["seed"] = request.sample
         for name in sorted(self._refused & set(body)):
-            value, other = body.pop(name), INSTEAD[name]
-            if other:
-                body[other] = value
+            value, substitute = body.pop(name), SUBSTITUTES[name]
+            if substitute:
+                body[substitute] = value
         return body
 
     def _completion(self, request: Request, answer: Any) -> Completion:
@@ -180,39 +190,43 @@ class Endpoint:
             finish=choice.finish_reason or "stop",
         )
 
-    def _error(self, found: str) -> Unavailable:
+    def _error(self, problem: str) -> Unavailable:
         return Unavailable(
-            f"{self.address}: expected a chat completion of the model {self.model!r}, found {found}: "
-            f"check the address, the model's name and {KEY}"
+            f"{self.address} did not return a completion of the model {self.model!r}: {problem}. "
+            f"Check the address, the model's name and {LLM_KEY_VARIABLE}."
         )
 
 
 class _Busy(Unavailable):
-    """No answer this time: the status, if there was one, and the seconds that the endpoint asks for."""
+    """No answer to this attempt; holds the status, if any, and the pause in seconds that the endpoint requests."""
 
-    def __init__(self, text: str, status: int | None, said: float | None) -> None:
+    def __init__(self, text: str, status: int | None, retry_after: float | None) -> None:
         super().__init__(text)
-        self.status, self.said = status, said
+        self.status, self.retry_after = status, retry_after
 
 
-def _worth_it(state: tenacity.RetryCallState, *, hurried: bool) -> bool:
-    """Whether to ask again; in a hurry an endpoint that does not say when gets one more try."""
+def _is_retryable(state: tenacity.RetryCallState, *, hurried: bool) -> bool:
+    """Whether to retry. A hurried request is retried only once if the endpoint does not say how long to wait."""
     error = state.outcome.exception() if state.outcome else None
-    if not isinstance(error, _Busy) or (error.status is not None and error.status not in AGAIN and error.status < 500):
+    if not isinstance(error, _Busy):
         return False
-    return state.attempt_number == 1 or not hurried if error.said is None else 0 <= error.said <= LONGEST_SAID
+    if error.status is not None and error.status not in LLM_RETRY_STATUS_CODES and error.status < 500:
+        return False
+    if error.retry_after is None:
+        return state.attempt_number == 1 or not hurried
+    return 0 <= error.retry_after <= MAX_RETRY_AFTER_S
 
 
-def _pause(state: tenacity.RetryCallState) -> float:
-    """Seconds until the next try: as the endpoint says, or twice as many each time."""
+def _choose_pause(state: tenacity.RetryCallState) -> float:
+    """Return the seconds until the next attempt: the endpoint's own, or twice as many each time."""
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, _Busy) and error.said is not None:
-        return error.said
-    return min(LONGEST_PAUSE, 2.0 ** (state.attempt_number - 1) / 2) * random.uniform(0.75, 1.0)
+    if isinstance(error, _Busy) and error.retry_after is not None:
+        return error.retry_after
+    return min(MAX_BACKOFF_S, 2.0 ** (state.attempt_number - 1) / 2) * random.uniform(0.75, 1.0)
 
 
-def _said(error: Any) -> float | None:
-    """The seconds of the answer's `Retry-After`; None: it says none, or a date."""
+def _read_retry_after(error: Any) -> float | None:
+    """Read the seconds of the answer's `Retry-After`; None if it is missing or a date."""
     try:
         return float(error.response.headers["retry-after"])
     except (AttributeError, KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""What is asked of a language model and what it answers, as values; and the shape that a reply must have."""
+"""Requests to a language model and its answers as values, and the schema that a reply must fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FENCE: Final = re.compile(r"^\s*```\w*\s*\n(.*?)\n?\s*```\s*$", re.S)
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call that the model asks for: its id, the function's name, the arguments as the JSON text that it wrote."""
+    """A tool call by the model: its id, the function's name, and the arguments as the model's JSON text."""
 
     id: str
     name: str
@@ -29,12 +29,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: name of the model.
-        messages: role and content, as the endpoint takes them.
-        max_tokens: the most that the reply may have.
-        temperature: 0 for the likeliest answer.
-        schema: JSON Schema of the reply; None: free text.
-        tools: functions that the model may call, as the endpoint takes them.
-        sample: the same request again, for another answer.
+        messages: role and content, in the endpoint's format.
+        max_tokens: maximum tokens of the reply.
+        temperature: 0 for the most likely answer.
+        schema: JSON Schema of the reply; None for free text.
+        tools: functions that the model may call, in the endpoint's format.
+        sample: another number gives another answer to the same request.
     """
 
     model: str
@@ -46,12 +46,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sample: int = 0
 
     def key(self, address: str) -> str:
-        """The content's own name: equal requests to one address share it."""
+        """Hash the request; equal requests to one address share the key."""
         return digest("llm/1", [address, msgspec.structs.asdict(self)])
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """One answer: text or tool calls, what it cost in tokens, and why it ended (`stop`, `length`, `tool_calls`)."""
+    """One answer: text or tool calls, its tokens, and why it ended (`stop`, `length`, `tool_calls`)."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -61,11 +61,11 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """Whoever answers requests: an endpoint, or a fake."""
+    """Answers requests: an endpoint, or a fake."""
 
     @property
     def address(self) -> str:
-        """Part of the identity of an answer; no secret."""
+        """The address; it is part of the key of an answer and must contain no secret."""
         ...
 
     @property
@@ -74,30 +74,30 @@ class Backend(Protocol):
         ...
 
     def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
-        """Answer, within `seconds` if they are given.
+        """Answer a request, within `seconds` if given.
 
         Raises:
             Unavailable: if there is no answer.
-            BadReply: if this request is refused.
+            BadReply: if the request is refused.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """JSON Schema of a struct, its root written out; `title` is the struct's name."""
-    found: dict[str, Any] = msgspec.json.schema(kind)
-    parts = found.pop("$defs", {})
-    if "$ref" in found:
-        found = parts.pop(found["$ref"].rpartition("/")[2])
-    return {**found, **({"$defs": parts} if parts else {})}
+    """Generate the JSON Schema of a struct with an inlined root; `title` is the struct's name."""
+    schema: dict[str, Any] = msgspec.json.schema(kind)
+    parts = schema.pop("$defs", {})
+    if "$ref" in schema:
+        schema = parts.pop(schema["$ref"].rpartition("/")[2])
+    return {**schema, **({"$defs": parts} if parts else {})}
 
 
 def decode(text: str, kind: type[Any]) -> Any:
-    """The JSON object in a reply, checked against its struct; a fence or words around it are passed over.
+    """Decode the JSON object in a reply into a struct; a code fence or text around it is ignored.
 
     Raises:
         msgspec.MsgspecError: naming what is wrong and where.
@@ -111,7 +111,7 @@ def decode(text: str, kind: type[Any]) -> Any:
 
 
 def content(messages: Sequence[Message]) -> str:
-    """All texts of messages, for counting."""
+    """Join all texts of messages, for counting tokens."""
     parts = []
     for message in messages:
         parts.append(str(message.get("content") or ""))

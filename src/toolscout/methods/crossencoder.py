@@ -13,22 +13,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout import metrics
 from toolscout.abstain.logistic import logistic, sigmoid
-from toolscout.encoders.onnx_pairs import INPUTS, LETTERS, OUTPUT, OnnxPairs, write
-from toolscout.encoders.pair_cache import Reader, Readings, kept
+from toolscout.arrays import Array, Floats, Places
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders.onnx_pairs import INPUTS, MAX_CHARS_PER_PIECE, OUTPUT, OnnxPairs, write
+from toolscout.encoders.pair_cache import PairCache, PairScorer, cache_pairs
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.methods import BASE, JUDGED, Fitting, Parts
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import Ranked, trust
 from toolscout.methods.shared.tuning import (
     FOLDER,
@@ -37,31 +39,51 @@ from toolscout.methods.shared.tuning import (
     Positive,
     Tuning,
     Whole,
-    about,
-    tower_of,
-    trained,
-    tunable,
+    describe_training,
+    make_tower,
+    require_tunable,
+    train_task,
 )
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Fuse, Pipeline, Rerank, Retrieve, Stage
 from toolscout.types import Search, Tool, digest, render
+from toolscout.workspace import BASE_FOLDER, Workspace
 
 if TYPE_CHECKING:
     from toolscout.training.crossencoders import CrossEncoder
 
-__all__ = ["Blend", "Judge", "Judging", "Options", "export", "fit", "keeping", "make", "read_all", "taken_apart"]
+__all__ = [
+    "READS_PAIRS",
+    "Blend",
+    "CrossEncoderRerank",
+    "Judge",
+    "Judging",
+    "Options",
+    "cache_judge",
+    "export",
+    "read_all",
+    "split_stage",
+]
 
 GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
-LABEL: Final = "crossencoder"
+CROSSENCODER_LABEL: Final = "crossencoder"
 STYLE: Final = "short"
-READS: Final = ("precise", "the recipe crossencoder")
-BLENDS: Final = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # the last is the first stage, but for near ties
-RIDGE: Final = 1e-3
-PROBES: Final = 64  # pairs in which the peaks of the activations are looked for
-TELL: Final = 50
-
-Floats = npt.NDArray[np.float64]
+READS_PAIRS: Final = BaseRule("precise", "the recipe crossencoder")
+CROSSENCODER_BLEND_GRID: Final = (
+    0.0,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    32.0,
+)  # the last is the first stage, but for near ties
+CALIBRATION_RIDGE: Final = 1e-3
+CALIBRATION_PAIRS: Final = 64  # pairs in which the peaks of the activations are looked for
+QUERIES_PER_PROGRESS_LINE: Final = 50
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -103,7 +125,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
 def text_of(tool: Tool, length: int) -> str:
     """What is read of a tool, in so many pieces."""
-    return render(tool, STYLE)[: LETTERS * length]
+    return render(tool, STYLE)[: MAX_CHARS_PER_PIECE * length]
 
 
 # --- the judge --------------------------------------------------------------------------------------------------------
@@ -129,11 +151,11 @@ class Blend:
     slope: float = 1.0
     offset: float = 0.0
 
-    def distances(self, scores: npt.NDArray[Any]) -> Floats:
+    def distances(self, scores: Array) -> Floats:
         """Z of candidates, best first, `(…, n)`."""
         return np.asarray((scores - scores[..., :1]) / self.spread)
 
-    def shares(self, logits: npt.NDArray[Any], distances: npt.NDArray[Any] | float) -> Floats:
+    def shares(self, logits: Array, distances: Array | float) -> Floats:
         """How likely each tool is needed, 0 to 1."""
         return sigmoid(self.slope * (logits + self.weight * np.asarray(distances)) + self.offset)
 
@@ -144,7 +166,7 @@ class Judge:
     It is the caller's wording that is read, as in the fit, also over a first stage that rewrites.
     """
 
-    def __init__(self, reader: Reader, tools: Sequence[Tool], blend: Blend) -> None:
+    def __init__(self, reader: PairScorer, tools: Sequence[Tool], blend: Blend) -> None:
         """Take the graph, the catalogue, and what makes a probability of a logit."""
         self.reader, self.blend = reader, blend
         self.tools = {tool.id: tool for tool in tools}
@@ -187,11 +209,13 @@ class Judging(Rerank):
         """Take the judge, how many hits it reads, and the first stage: one over another one has a label of its own."""
         stages = below.stages if isinstance(below, Pipeline) else ()
         others = sum(isinstance(stage, Judging) for stage in stages)
-        super().__init__(judge, label=f"{LABEL} {others + 1}" if others else LABEL, depth=depth)
+        super().__init__(
+            judge, label=f"{CROSSENCODER_LABEL} {others + 1}" if others else CROSSENCODER_LABEL, depth=depth
+        )
         self.judge = judge
 
 
-def taken_apart(stage: Stage, name: str) -> tuple[Stage, Judging]:
+def split_stage(stage: Stage, name: str) -> tuple[Stage, Judging]:
     """The first stage of a cross-encoder's recipe, and its judge.
 
     Raises:
@@ -206,80 +230,13 @@ def taken_apart(stage: Stage, name: str) -> tuple[Stage, Judging]:
 # --- the fit ----------------------------------------------------------------------------------------------------------
 
 
-def fit(job: Fitting) -> None:
-    """Rank the queries with the first stage, tune the cross-encoder, write its graph, and choose the blend on dev.
-
-    Raises:
-        MissingExtra: without torch, sentence-transformers or onnx.
-        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
-    """
-    from toolscout.training.crossencoders import CrossEncoder, Reading
-
-    options: Options = job.options
-    assert job.base is not None
-    raw = tunable(job.loaded())
-    own = _of_base(job.base.model) if options.start == "base" else None
-    started = own or raw
-    job.say(f"ranking {len(job.train) + len(job.dev):,} queries with {job.base.recipe}")
-    place = {tool.id: number for number, tool in enumerate(job.tools)}
-    judged = dict(list(job.dev.items())[:: -(-len(job.dev) // options.judged)])
-    learned, dev = (Ranked(job, qrels, options.candidates, place) for qrels in (job.train, judged))
-    tower = tower_of(started, options)
-    net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=job.seed)
-    texts = [text_of(tool, options.length) for tool in job.tools]
-    gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()]
-    study = _Study(job, dev, _scale(learned), options)
-    pairs = net.pairs(*study.pairs(texts))
-    task = Reading(
-        net,
-        queries=[job.texts[query] for query in job.train],
-        tools=texts,
-        gold=gold,
-        wrong=_wrong(learned, gold, len(texts), options.unused),
-        negatives=options.negatives,
-        loss=options.loss,
-        fast=options.fast,
-        judge=lambda: study.choose(net.logits(pairs))[1],
-        identity=digest("crossencoder/1", [started.fingerprint, job.base.job, job.data.fingerprint, options]),
-    )
-    done = trained(job, task, tower)
-    job.say(f"writing the graph in {options.precise}")
-    graphs = job.work / GRAPHS
-    export(net, graphs, options.precise, _probes(job, texts))
-    judge = keeping(job, Judge(OnnxPairs(graphs, options.length), job.tools, Blend()))
-    logits = read_all(job, dev, judge)
-    blend, figures = study.choose(logits)
-    base = job.base
-
-    def files(folder: Path) -> None:
-        base.save(folder)
-        graphs.rename(folder / GRAPHS)
-
-    job.save(
-        {},
-        metrics=figures,
-        encoder=raw if base.model is None and _encodes(base.stage) else None,
-        chosen={"blend": blend.weight} if options.blend is None else {},
-        values={
-            "blend": dataclasses.asdict(blend),
-            "first_stage": study.judge(dev.scores).means(),
-            "logits_alone": study.judge(logits).means(),
-            "in_training": done.figures,
-            "judged": len(judged),
-            **about(done),
-        },
-        earlier=done.earlier,
-        files=files,
-    )
-
-
 def _of_base(model: Model | None) -> TransformerEncoder | None:
     """The tuned encoder that the first stage, or what that goes on from, brings; None: there is none."""
     folder = model.folder if model is not None else None
     while folder is not None and folder.is_dir():
         if (folder / FOLDER).is_dir():
             return TransformerEncoder(str(folder / FOLDER))
-        folder = folder / BASE
+        folder = folder / BASE_FOLDER
     return None
 
 
@@ -290,7 +247,7 @@ def _encodes(stage: Stage) -> bool:
     return isinstance(stage, Retrieve) and stage.encode is not None
 
 
-def _wrong(learned: Ranked, gold: Sequence[npt.NDArray[np.intp]], n: int, unused: bool) -> list[npt.NDArray[np.intp]]:
+def _wrong(learned: Ranked, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
     """Places of the candidates of each query that it does not need."""
     allowed = np.zeros(n, dtype=np.bool_)
     allowed[np.unique(np.concatenate(gold))] = True
@@ -312,65 +269,67 @@ def _scale(learned: Ranked) -> Blend:
 class _Study:
     """The dev queries with their candidates: where the epoch and the blend are chosen."""
 
-    def __init__(self, job: Fitting, dev: Ranked, scale: Blend, options: Options) -> None:
-        self.job, self.dev, self.scale, self.options = job, dev, scale, options
+    def __init__(self, lesson: Lesson, dev: Ranked, scale: Blend, options: Options) -> None:
+        self.lesson, self.dev, self.scale, self.options = lesson, dev, scale, options
         self.there = dev.candidates >= 0
-        self.ids = [tool.id for tool in job.tools]
+        self.ids = [tool.id for tool in lesson.tools]
         self.distances = np.where(self.there, scale.distances(dev.scores), 0.0)
 
     def pairs(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
         """The texts of every query, once for each of its candidates, and of these."""
         rows, columns = np.nonzero(self.there)
-        asked = [self.job.texts[query] for query in self.dev.queries]
+        asked = [self.lesson.texts[query] for query in self.dev.queries]
         return [asked[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
 
     def judge(self, totals: Floats) -> metrics.PerQuery:
         """The figures of the candidates in this order."""
         rankings = self.dev.rankings(totals, 0.0, self.ids)
-        golds = {query: self.job.dev[query] for query in self.dev.queries}
-        return metrics.score(rankings, golds, JUDGED)
+        golds = {query: self.lesson.dev[query] for query in self.dev.queries}
+        return metrics.score(rankings, golds, DEV_METRICS)
 
     def choose(self, logits: Floats) -> tuple[Blend, dict[str, float]]:
         """The weight of the first stage (see `trust`), as a curve over all pairs, and its figures."""
         if logits.ndim == 1:
             logits, flat = np.zeros(self.there.shape), logits
             logits[self.there] = flat
-        weights = BLENDS if self.options.blend is None else (self.options.blend,)
+        weights = CROSSENCODER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
         found = {weight: self.judge(logits + weight * self.distances) for weight in weights}
         best = trust(found)
         blend = dataclasses.replace(self.scale, weight=best, slope=1 / (1 + best))
         totals = (logits + best * self.distances)[self.there]
         if totals.size:
-            slope, offset = logistic(totals[:, None], self.dev.gold[self.there], RIDGE).tolist()
+            slope, offset = logistic(totals[:, None], self.dev.gold[self.there], CALIBRATION_RIDGE).tolist()
             if slope > 0:
                 blend = dataclasses.replace(blend, slope=slope, offset=offset)
         return blend, found[best].means()
 
 
-def keeping(job: Fitting, judge: Judge) -> Judge:
+def cache_judge(workspace: Workspace, lesson: Lesson, judge: Judge) -> Judge:
     """The judge for a fit: what it reads is kept, so that a fit that was interrupted goes on where it was."""
-    return Judge(kept(judge.reader, job.readings or Readings(job.work)), job.tools, judge.blend)
+    return Judge(cache_pairs(judge.reader, workspace.pairs or PairCache(workspace.work)), lesson.tools, judge.blend)
 
 
-def read_all(job: Fitting, ranked: Ranked, judge: Judge) -> Floats:
+def read_all(workspace: Workspace, lesson: Lesson, ranked: Ranked, judge: Judge) -> Floats:
     """The logits of every query with each of its candidates, (queries, N), by the graph that will serve."""
     found = np.zeros(ranked.candidates.shape)
     for row, query in enumerate(ranked.queries):
-        if row % TELL == 0:
-            job.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {found.shape[1]} tools each")
-        ids = [job.tools[place].id for place in ranked.candidates[row] if place >= 0]
-        found[row, : len(ids)] = judge.logits(job.texts[query], ids)
+        if row % QUERIES_PER_PROGRESS_LINE == 0:
+            workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {found.shape[1]} tools each")
+        ids = [lesson.tools[place].id for place in ranked.candidates[row] if place >= 0]
+        found[row, : len(ids)] = judge.logits(lesson.texts[query], ids)
     return found
 
 
-def _probes(job: Fitting, texts: Sequence[str]) -> list[tuple[str, str]]:
+def _probes(workspace: Workspace, lesson: Lesson, texts: Sequence[str]) -> list[tuple[str, str]]:
     """Some pairs of a training query and a tool."""
-    queries = [job.texts[query] for query in job.train]
-    random = np.random.default_rng(job.seed)
+    queries = [lesson.texts[query] for query in lesson.train]
+    random = np.random.default_rng(workspace.seed)
     return [
         (queries[int(one)], texts[int(other)])
         for one, other in zip(
-            random.integers(len(queries), size=PROBES), random.integers(len(texts), size=PROBES), strict=True
+            random.integers(len(queries), size=CALIBRATION_PAIRS),
+            random.integers(len(texts), size=CALIBRATION_PAIRS),
+            strict=True,
         )
     ]
 
@@ -386,11 +345,11 @@ def export(
         precise: how the graph computes.
         probes: some queries with a tool, in which the peaks of the activations are looked for.
     """
-    from toolscout.encoders.onnx_export import traced
+    from toolscout.encoders.onnx_export import trace_to_onnx
     from toolscout.encoders.onnx_int8 import to_int8
 
     model = net.tower.model.float().to("cpu")
-    graph = traced(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
+    graph = trace_to_onnx(net.float().to("cpu"), INPUTS if net.typed else INPUTS[:2], OUTPUT)
     tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
     write(folder, graph, tokenizer)
     if precise == "int8":
@@ -399,11 +358,82 @@ def export(
         write(folder, graph, tokenizer)
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The first stage, and its first tools in the order of the cross-encoder."""
-    model = parts.load(bound=False)
-    options = model.manifest.settings
-    reader = OnnxPairs(model.folder / GRAPHS, options["length"].value)
-    judge = Judge(kept(reader, parts.readings), parts.catalogue.tools(), Blend(**model.manifest.values["blend"]))
-    first = parts.base(model)
-    return first >> Judging(judge, options["candidates"].value, first)
+class CrossEncoderRerank:
+    """Reads the query with each of the first tools of another recipe."""
+
+    options_type = Options
+    needs_usage = True
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Rank the queries with the first stage, tune the cross-encoder, write its graph, and choose the blend on dev.
+
+        Raises:
+            MissingExtra: without torch, sentence-transformers or onnx.
+            ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+        """
+        from toolscout.training.crossencoders import CrossEncoder, PairData, PairTask
+
+        assert lesson.base is not None
+        raw = require_tunable(workspace.load_encoder())
+        own = _of_base(lesson.base.model) if options.start == "base" else None
+        started = own or raw
+        workspace.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
+        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+        judged = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
+        learned, dev = (Ranked(lesson, qrels, options.candidates, place) for qrels in (lesson.train, judged))
+        tower = make_tower(started, options)
+        net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=workspace.seed)
+        texts = [text_of(tool, options.length) for tool in lesson.tools]
+        gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()]
+        study = _Study(lesson, dev, _scale(learned), options)
+        pairs = net.pairs(*study.pairs(texts))
+        wrong = _wrong(learned, gold, len(texts), options.unused)
+        task = PairTask(
+            net,
+            PairData([lesson.texts[query] for query in lesson.train], texts, gold, wrong),
+            negatives=options.negatives,
+            loss=options.loss,
+            fast=options.fast,
+            judge=lambda: study.choose(net.logits(pairs))[1],
+            identity=digest("crossencoder/1", [started.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
+        )
+        done = train_task(workspace, options, task, tower)
+        workspace.say(f"writing the graph in {options.precise}")
+        graphs = workspace.work / GRAPHS
+        export(net, graphs, options.precise, _probes(workspace, lesson, texts))
+        judge = cache_judge(workspace, lesson, Judge(OnnxPairs(graphs, options.length), lesson.tools, Blend()))
+        logits = read_all(workspace, lesson, dev, judge)
+        blend, figures = study.choose(logits)
+        base = lesson.base
+
+        def files(folder: Path) -> None:
+            base.save(folder)
+            graphs.rename(folder / GRAPHS)
+
+        return Artifacts(
+            {},
+            metrics=figures,
+            encoder=raw if base.model is None and _encodes(base.stage) else None,
+            chosen={"blend": blend.weight} if options.blend is None else {},
+            values={
+                "blend": dataclasses.asdict(blend),
+                "first_stage": study.judge(dev.scores).means(),
+                "logits_alone": study.judge(logits).means(),
+                "in_training": done.figures,
+                "judged": len(judged),
+                **describe_training(done),
+            },
+            seconds_before=done.earlier,
+            files=files,
+        )
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The first stage, and its first tools in the order of the cross-encoder."""
+        settings = model.manifest.settings
+        reader = OnnxPairs(model.folder / GRAPHS, settings["length"].value)
+        judge = Judge(cache_pairs(reader, workspace.pairs), catalogue.tools(), Blend(**model.manifest.values["blend"]))
+        first = workspace.build_base(catalogue, model)
+        return first >> Judging(judge, settings["candidates"].value, first)

@@ -6,22 +6,23 @@ positive against the other tools of its batch. Tools that training never saw are
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Places, Vectors
+from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
-from toolscout.encoders import Kind, Vectors, split_identifiers
+from toolscout.encoders import Kind, split_identifiers
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
-from toolscout.methods import Base, Fitting, Parts, zero_shot
-from toolscout.methods.shared.novelty import behind, margin
+from toolscout.methods import Artifacts, BaseRule, zero_shot
+from toolscout.methods.lesson import Base, Lesson
+from toolscout.methods.shared.novelty import choose_margin, set_new_tools_back
 from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
@@ -30,22 +31,34 @@ from toolscout.methods.shared.tuning import (
     Positive,
     Tuning,
     Whole,
-    about,
-    kept,
-    tower_of,
-    trained,
-    tunable,
+    describe_training,
+    make_tower,
+    require_tunable,
+    save_encoder,
+    train_task,
 )
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import Tool, digest, render
+from toolscout.workspace import Workspace
 
-__all__ = ["BRINGS", "STYLE", "FittedEncoder", "Options", "encoder_of", "encoder_of_base", "fit", "make", "nearest"]
+__all__ = [
+    "STYLE",
+    "TUNES_ENCODER",
+    "Dpr",
+    "FittedEncoder",
+    "Options",
+    "SearchTuned",
+    "encoder_of",
+    "encoder_of_base",
+    "nearest",
+    "tune",
+]
 
 STYLE: Final = "short"
-BRINGS: Final = ("tool_length", "a recipe that tunes an encoder (dpr)")
-DEPTH: Final = 10
-NEAR: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
+TUNES_ENCODER: Final = BaseRule("tool_length", "a recipe that tunes an encoder (dpr)")
+DEV_DEPTH: Final = 10
+HARD_NEGATIVE_DEPTH: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +73,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         temperature: cosines are divided by it.
         tool_length: tokens after which the text of a tool is cut, in training and later.
         margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
-            `methods.novelty`).
+            `methods.shared.novelty`).
         hold: tokens of a step that are held with their graph, 150 KB each in MiniLM; gradients of larger steps are
             cached, which costs a third more time.
     """
@@ -94,9 +107,9 @@ class FittedEncoder(TransformerEncoder):
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Texts → `(n, dim)` float32 unit rows."""
-        return super().encode(self._cut(texts) if kind == "tool" else texts, kind)
+        return super().encode(self._shorten(texts) if kind == "tool" else texts, kind)
 
-    def _cut(self, texts: Sequence[str]) -> list[str]:
+    def _shorten(self, texts: Sequence[str]) -> list[str]:
         whole = [split_identifiers(text) for text in texts]
         if not whole:
             return whole
@@ -105,72 +118,18 @@ class FittedEncoder(TransformerEncoder):
         return [text[:end] for text, end in zip(whole, ends, strict=True)]
 
 
-def fit(job: Fitting) -> None:
-    """Tune the job's encoder on its queries, and keep the epoch that is best on dev by ndcg@5.
-
-    Raises:
-        MissingExtra: without torch or sentence-transformers.
-        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
-    """
-    from toolscout.training.biencoders import InBatch, Lists, Texts
-
-    options: Options = job.options
-    encoder = tunable(job.loaded())
-    tower = tower_of(encoder, options)
-    place = {tool.id: number for number, tool in enumerate(job.tools)}
-    texts = Texts(
-        tower=tower,
-        queries=tower.tokens([job.texts[query] for query in job.train], "query"),
-        tools=tower.tokens([render(tool, STYLE) for tool in job.tools], "tool", options.tool_length),
-        gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in job.train.values()],
-        dev=tower.tokens([job.texts[query] for query in job.dev], "query"),
-        judge=lambda cosines: job.judge(nearest(cosines, job.dev, job.tools)),
-        identity=digest("dpr/1", [encoder.fingerprint, job.data.fingerprint, options]),
-        temperature=options.temperature,
-        hold=options.hold,
-    )
-    task: Lists | InBatch
-    if options.negatives == "batch":
-        task = InBatch(texts)
-    elif len(job.tools) <= options.whole:
-        task = Lists(texts)
-    else:
-        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(job, place))
-    done = trained(job, task, tower)
-    used = np.zeros(len(job.tools), dtype=np.bool_)
-    used[np.concatenate(texts.gold)] = True
-    chosen, figures = options.margin or 0.0, done.figures
-    if job.dev and not used.all():
-        chosen, figures = margin(job, texts.cosines(), used, options.margin)
-    job.save(
-        {"used": used},
-        metrics=figures,
-        chosen={"margin": chosen} if options.margin is None else {},
-        values=about(done),
-        earlier=done.earlier,
-        files=kept(tower.model),
-    )
-
-
 def nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
     """Query id → the ids of its nearest tools; rows in the order of the queries."""
     return {
-        query: [tools[number].id for number in top_k(row, DEPTH)] for query, row in zip(queries, cosines, strict=True)
+        query: [tools[number].id for number in top_k(row, DEV_DEPTH)]
+        for query, row in zip(queries, cosines, strict=True)
     }
 
 
-def _by_words(job: Fitting, place: Mapping[str, int]) -> list[npt.NDArray[np.intp]]:
-    depth = NEAR + max(map(len, job.train.values()))
-    ids, _ = BM25.build(job.tools).search([job.texts[query] for query in job.train], depth)
+def _by_words(lesson: Lesson, place: Mapping[str, int]) -> list[Places]:
+    depth = HARD_NEGATIVE_DEPTH + max(map(len, lesson.train.values()))
+    ids, _ = BM25.build(lesson.tools).search([lesson.texts[query] for query in lesson.train], depth)
     return [np.array([place[tool] for tool in found], dtype=np.intp) for found in ids]
-
-
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The nearest tools by the fitted encoder."""
-    model = parts.load(bound=False)
-    return behind(
-        zero_shot.dense(dataclasses.replace(parts, encoder=encoder_of(model)), {"style": STYLE}), parts, model
-    )
 
 
 def encoder_of(model: Model) -> FittedEncoder:
@@ -179,6 +138,76 @@ def encoder_of(model: Model) -> FittedEncoder:
 
 
 def encoder_of_base(base: Base) -> FittedEncoder:
-    """The encoder that the first stage of another method brings; that it has one, `BRINGS` has seen to."""
+    """The encoder that the first stage of another method brings; that it has one, `TUNES_ENCODER` has seen to."""
     assert base.model is not None
     return encoder_of(base.model)
+
+
+def tune(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    """Tune the encoder on the training queries, and keep the epoch that is best on dev by ndcg@5.
+
+    Raises:
+        MissingExtra: without torch or sentence-transformers.
+        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+    """
+    from toolscout.training.biencoders import InBatch, Lists, Texts
+
+    encoder = require_tunable(workspace.load_encoder())
+    tower = make_tower(encoder, options)
+    place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+    texts = Texts(
+        tower=tower,
+        queries=tower.tokens([lesson.texts[query] for query in lesson.train], "query"),
+        tools=tower.tokens([render(tool, STYLE) for tool in lesson.tools], "tool", options.tool_length),
+        gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()],
+        dev=tower.tokens([lesson.texts[query] for query in lesson.dev], "query"),
+        judge=lambda cosines: lesson.evaluate(nearest(cosines, lesson.dev, lesson.tools)).means(),
+        identity=digest("dpr/1", [encoder.fingerprint, lesson.fingerprint, options]),
+        temperature=options.temperature,
+        hold=options.hold,
+    )
+    task: Lists | InBatch
+    if options.negatives == "batch":
+        task = InBatch(texts)
+    elif len(lesson.tools) <= options.whole:
+        task = Lists(texts)
+    else:
+        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(lesson, place))
+    done = train_task(workspace, options, task, tower)
+    used = np.zeros(len(lesson.tools), dtype=np.bool_)
+    used[np.concatenate(texts.gold)] = True
+    chosen, figures = options.margin or 0.0, done.figures
+    if lesson.dev and not used.all():
+        chosen, figures = choose_margin(lesson, texts.cosines(), used, options.margin)
+    return Artifacts(
+        {"used": used},
+        metrics=figures,
+        chosen={"margin": chosen} if options.margin is None else {},
+        values=describe_training(done),
+        seconds_before=done.earlier,
+        files=save_encoder(tower.model),
+    )
+
+
+class SearchTuned:
+    """What methods share that tune an encoder and search with it."""
+
+    needs_usage = True
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The nearest tools by the fitted encoder."""
+        stage = zero_shot.search_vectors(workspace, catalogue, encoder_of(model), STYLE)
+        return set_new_tools_back(stage, catalogue, model)
+
+
+class Dpr(SearchTuned):
+    """Tunes an encoder, and finds the tools nearest to the query."""
+
+    options_type = Options
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """See `tune`."""
+        return tune(workspace, lesson, options)

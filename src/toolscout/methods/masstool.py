@@ -4,7 +4,7 @@ Over the frozen encoder of another recipe (`base`). Queries, tools and scenes ar
 (`training.collaboration`). A query's vector is the sum of three unit rows (eq. 6): its own; the mean of its nearest
 training queries' graph vectors, by attention; and that mean again, joined with what the detection tower knows of
 the query (AdaKT). A later query has no edges: its own part is the encoder's vector. The pool of neighbours can grow
-without any training (`Pool.added`). A tool that no training query used keeps the encoder's vector of its text.
+without any training (`Pool.extend`). A tool that no training query used keeps the encoder's vector of its text.
 
 Where this differs from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours
 pass; a query without neighbours is its own part alone; the contrast compares cosines, as the released code does and
@@ -16,36 +16,45 @@ self-attention stands, another of the paper's four ways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout import metrics
 from toolscout.abstain.calibration import floors, platt
-from toolscout.encoders import Encoder, Vectors, unit_rows
+from toolscout.arrays import Arrays, Floats, Mask, Places, Vectors
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import Encoder, unit_rows
 from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
-from toolscout.journal.evidence import Example
-from toolscout.methods import Fitting, Parts, dpr
+from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tool_sets import Sets
-from toolscout.methods.shared.tuning import FOLDER, Amount, Count, Graphs, Positive, Whole, about, kept, trained
+from toolscout.methods.shared.tuning import (
+    FOLDER,
+    Amount,
+    Count,
+    Graphs,
+    Positive,
+    Whole,
+    describe_training,
+    save_encoder,
+    train_task,
+)
 from toolscout.methods.shared.usage import softmax
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import Tool, digest, render
+from toolscout.workspace import LiveEvidence, Workspace
 
-__all__ = ["Options", "Pool", "Reader", "fit", "make", "meanings"]
+__all__ = ["MassTool", "Options", "Pool", "Reader", "meanings"]
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-Places = npt.NDArray[np.intp]
-OVER: Final = dpr.BRINGS
-BLOCK: Final = 1024
-AT_ONCE: Final = 32  # new queries that a search encodes besides its own
+NEIGHBOUR_BLOCK: Final = 1024
+MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # new queries that a search encodes besides its own
 
 
 class Options(Graphs, frozen=True, forbid_unknown_fields=True):
@@ -76,81 +85,10 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     patience: Count = 10
 
 
-def fit(job: Fitting) -> None:
-    """Train both towers over the base's encoder, and calibrate the need if there are queries that need no tool.
-
-    Raises:
-        MissingExtra: without torch.
-        ConfigError: if there is nothing to train on.
-    """
-    from toolscout.training.intents import Intents, IntentShape
-
-    options: Options = job.options
-    assert job.base is not None
-    encoder = dpr.encoder_of_base(job.base)
-    place = {tool.id: number for number, tool in enumerate(job.tools)}
-    gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in job.train.values()]
-    n = len(gold)
-    job.say("encoding queries and tools")
-    rows, tools = job.query_rows(encoder, [*job.train, *job.dev]), job.tool_rows(encoder, dpr.STYLE)
-    used = np.zeros(len(tools), dtype=np.bool_)
-    used[np.concatenate(gold)] = True
-    _, scene_of = Sets.among(gold)
-    learned, held = _chat(job, encoder)
-    near, likeness = nearest(rows[:n], rows, options.k + 1)
-    near, likeness = _without_itself(near, likeness, n, options.k)
-    passed = np.where(likeness > options.floor, near, -1)
-
-    judges = bool(options.need and len(held))
-    data = [job.data.fingerprint, *([job.no_tool.fingerprint] if job.no_tool else [])]
-
-    def judge(arrays: Arrays) -> dict[str, float]:
-        towers = Reader(arrays, options.transfer)
-        vectors, logits = towers.read(rows[n:], arrays["pool"], passed[n:])
-        kept_rows = unit_rows(np.where(used[:, None], arrays["tools"], tools))
-        scores = vectors @ kept_rows.T
-        found = zip(job.dev, scores, strict=True)
-        figures = job.judge({query: [job.tools[number].id for number in top_k(row, 10)] for query, row in found})
-        return {**figures, **_of_need(logits, towers.logits(held))} if judges else figures
-
-    task = Intents(
-        queries=rows[:n],
-        tools=tools,
-        gold=gold,
-        scene_of=scene_of,
-        near=passed[:n],
-        chat=learned,
-        judge=judge,
-        shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
-        identity=digest("masstool/2", [encoder.fingerprint, *data, options]),
-        seed=job.seed,
-    )
-    targets = ("ndcg@5", "detect_auroc") if judges else ("ndcg@5",)
-    done = trained(job, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
-    arrays = task.arrays()
-    values: dict[str, Any] = {"tool_length": encoder.tool_length, **about(done)}
-    if judges:
-        towers = Reader(arrays, options.transfer)
-        logits = towers.read(rows[n:], arrays["pool"], passed[n:])[1]
-        values["need"] = platt(logits, towers.logits(held))
-        values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
-    job.save(
-        {
-            **arrays,
-            "keys": rows[:n],
-            "tools": np.where(used[:, None], unit_rows(arrays["tools"]), tools),
-        },
-        metrics=judge(arrays),
-        values=values,
-        earlier=done.earlier,
-        files=kept(encoder.model),
-    )
-
-
-def _chat(job: Fitting, encoder: Encoder) -> tuple[Vectors, Vectors]:
+def _encode_no_tool(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
     """Rows of queries that need no tool: those to train on, and those to calibrate with."""
-    parts = (job.no_tool.train, job.no_tool.calibrate) if job.no_tool else ((), ())
-    learned, held = (job.text_rows(encoder, [each.text for each in part]) for part in parts)
+    parts = (lesson.no_tool.train, lesson.no_tool.calibrate) if lesson.no_tool else ((), ())
+    learned, held = (workspace.encode_queries(encoder, [each.text for each in part]) for part in parts)
     return learned, held
 
 
@@ -162,13 +100,13 @@ def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
     near = np.full((len(rows), k), -1, dtype=np.intp)
     likeness = np.full((len(rows), k), -1.0, dtype=np.float32)
     size = min(k, len(pool))
-    for start in range(0, len(rows), BLOCK):
-        cosines = rows[start : start + BLOCK] @ pool.T
+    for start in range(0, len(rows), NEIGHBOUR_BLOCK):
+        cosines = rows[start : start + NEIGHBOUR_BLOCK] @ pool.T
         some = np.argpartition(-cosines, size - 1, axis=1)[:, :size]
         values = np.take_along_axis(cosines, some, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
-        near[start : start + BLOCK, :size] = np.take_along_axis(some, order, axis=1)
-        likeness[start : start + BLOCK, :size] = np.take_along_axis(values, order, axis=1)
+        near[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(some, order, axis=1)
+        likeness[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
     return near, likeness
 
 
@@ -197,7 +135,7 @@ class Pool:
         places, likeness = nearest(self.keys, rows, k)
         return np.where(likeness > floor, places, -1)
 
-    def added(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
+    def extend(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """A pool with more queries, without training.
 
         A query joins with its own vector and, of the same weight, the mean of its tools', in both views: what one layer
@@ -225,15 +163,15 @@ class Reader:
         self._layers = {name.removeprefix("towers."): each for name, each in arrays.items() if name[:7] == "towers."}
         self.transfer = transfer
 
-    def logits(self, rows: Vectors) -> npt.NDArray[np.float64]:
+    def logits(self, rows: Vectors) -> Floats:
         """(n,) how much each query needs a tool, before calibration."""
-        return self._asked(self._hidden(rows))
+        return self._need_logits(self._hidden(rows))
 
-    def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, npt.NDArray[np.float64]]:
+    def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, Floats]:
         """Queries → their vectors (eq. 6), the sum of `parts`, `(n, d)`, and the logits of their need, `(n,)`."""
         hidden = self._hidden(rows)
         total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
-        return total.astype(np.float32), self._asked(hidden)
+        return total.astype(np.float32), self._need_logits(hidden)
 
     def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
         """`graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero where there is no neighbour.
@@ -250,7 +188,7 @@ class Reader:
 
     def _parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
         graph = found = 2 * rows
-        some: npt.NDArray[np.bool_] = np.ones(len(rows), dtype=np.bool_)
+        some: Mask = np.ones(len(rows), dtype=np.bool_)
         parts = {"graph": unit_rows(graph)}
         if "attend" in self._layers:
             there = near >= 0
@@ -261,10 +199,10 @@ class Reader:
             found = np.einsum("nk,nkd->nd", weights, held)
             parts["search"] = unit_rows(found) * some[:, None]
         if self.transfer != "none":
-            parts["joint"] = unit_rows(self._joined(hidden, found)) * some[:, None]
+            parts["joint"] = unit_rows(self._join(hidden, found)) * some[:, None]
         return parts
 
-    def _joined(self, hidden: Vectors, found: Vectors) -> Vectors:
+    def _join(self, hidden: Vectors, found: Vectors) -> Vectors:
         if self.transfer == "gate":
             gated: Vectors = found / (1 + np.exp(-self._linear("join.0", hidden)))
             return gated
@@ -283,7 +221,7 @@ class Reader:
     def _hidden(self, rows: Vectors) -> Vectors:
         return np.maximum(self._linear("project", rows), 0)
 
-    def _asked(self, hidden: Vectors) -> npt.NDArray[np.float64]:
+    def _need_logits(self, hidden: Vectors) -> Floats:
         return np.asarray(self._linear("need", hidden * np.float32(hidden.shape[1] ** 0.5))[:, 0], dtype=np.float64)
 
     def _linear(self, name: str, rows: Vectors) -> Vectors:
@@ -295,13 +233,13 @@ class Reader:
         return np.stack([weights @ row for row in rows]) if len(rows) else np.empty((0, len(weights)), dtype=np.float32)
 
 
-def needs(logits: npt.NDArray[np.float64], by: Mapping[str, float]) -> npt.NDArray[np.float64]:
+def needs(logits: Floats, by: Mapping[str, float]) -> Floats:
     """Logits → probabilities; see `platt`."""
-    probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(by["slope"] * logits + by["shift"], -40, 40)))
+    probabilities: Floats = 1 / (1 + np.exp(-np.clip(by["slope"] * logits + by["shift"], -40, 40)))
     return probabilities
 
 
-def _of_need(tool: npt.NDArray[np.float64], chat: npt.NDArray[np.float64]) -> dict[str, float]:
+def _score_detection(tool: Floats, chat: Floats) -> dict[str, float]:
     labels = np.repeat([1, 0], [len(tool), len(chat)])
     shares = 1 / (1 + np.exp(-np.clip(np.concatenate([tool, chat]), -40, 40)))
     return {"detect_auroc": metrics.detection(labels, shares)["detect_auroc"]}
@@ -333,7 +271,7 @@ class _Growing:
         fitted: Pool,
         encoder: Encoder,
         tools: Mapping[str, Vectors],
-        live: Callable[[], tuple[int, Sequence[Example]]] | None,
+        live: LiveEvidence | None,
     ) -> None:
         self._fitted, self._encoder, self._tools, self._live = fitted, encoder, tools, live
         self._rows: dict[str, Vectors] = {}
@@ -351,11 +289,11 @@ class _Growing:
         wanted = {query for query, _ in used}
         self._rows = {query: row for query, row in self._rows.items() if query in wanted}
         new = [query for query, _ in reversed(used) if query not in self._rows]
-        some = new[:AT_ONCE]
+        some = new[:MAX_QUERIES_ENCODED_BY_SEARCH]
         self._rows |= dict(zip(some, self._encoder.encode(some, "query"), strict=True)) if some else {}
         ready = [(query, vectors) for query, vectors in used if query in self._rows]
         if ready:
-            pool = self._fitted.added(np.stack([self._rows[query] for query, _ in ready]), [each for _, each in ready])
+            pool = self._fitted.extend(np.stack([self._rows[query] for query, _ in ready]), [each for _, each in ready])
         else:
             pool = self._fitted
         self._held = version, len(new) - len(some), pool
@@ -372,29 +310,109 @@ def meanings(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
     return Reader(model.arrays, options["transfer"].value).parts(rows[some], pool.values, near[some])
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """Whether a tool is needed, where that was learned; and the tools nearest to what the query means."""
-    model = parts.load(bound=False)
-    options, values = model.manifest.settings, model.manifest.values
-    encoder = FittedEncoder(model.folder / FOLDER, values["tool_length"])
-    tools: list[Tool] = parts.catalogue.tools()
-    places = model.places(tools)
-    known, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
-    rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
-    rows[known] = model.arrays["tools"][places[known]]
-    rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
-    index = Exact(encoder.dim)
-    index.upsert(parts.catalogue.ids, rows)
-    fitted, towers = Pool(model.arrays["keys"], model.arrays["pool"]), Reader(model.arrays, options["transfer"].value)
-    encode = _Twice(encoder)
-    grown = _Growing(fitted, encoder, dict(zip(parts.catalogue.ids, rows, strict=True)), parts.live)
+class MassTool:
+    """Understands a query by those that are like it, and judges whether it needs a tool."""
 
-    def meant(texts: list[str]) -> Vectors:
-        held, pool = encode(texts), grown()
-        return unit_rows(towers.read(held, pool.values, pool.near(held, options["k"].value, options["floor"].value))[0])
+    options_type = Options
+    needs_usage = True
+    transfers = True
+    abstains = True
+    base: BaseRule | None = dpr.TUNES_ENCODER
 
-    retrieve = Retrieve(index, label="masstool", encode=meant, mask=parts.catalogue.mask, depth=DEPTH)
-    if "need" not in values:
-        return retrieve
-    low = msgspec.convert(values["need_floors"], Floors) if "need_floors" in values else None
-    return Detect(lambda texts: needs(towers.logits(encode(texts)), values["need"]).tolist(), low) >> retrieve
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Train both towers over the base's encoder, and calibrate the need if there are queries that need no tool.
+
+        Raises:
+            MissingExtra: without torch.
+            ConfigError: if there is nothing to train on.
+        """
+        from toolscout.training.intents import IntentQueries, Intents, IntentShape
+
+        assert lesson.base is not None
+        encoder = dpr.encoder_of_base(lesson.base)
+        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+        gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in lesson.train.values()]
+        n = len(gold)
+        workspace.say("encoding queries and tools")
+        rows = workspace.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
+        tools = workspace.encode_tools(encoder, lesson.tools, dpr.STYLE)
+        used = np.zeros(len(tools), dtype=np.bool_)
+        used[np.concatenate(gold)] = True
+        _, scene_of = Sets.among(gold)
+        learned, held = _encode_no_tool(workspace, lesson, encoder)
+        near, likeness = nearest(rows[:n], rows, options.k + 1)
+        near, likeness = _without_itself(near, likeness, n, options.k)
+        passed = np.where(likeness > options.floor, near, -1)
+
+        judges = bool(options.need and len(held))
+        data = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
+
+        def judge(arrays: Arrays) -> dict[str, float]:
+            towers = Reader(arrays, options.transfer)
+            vectors, logits = towers.read(rows[n:], arrays["pool"], passed[n:])
+            kept_rows = unit_rows(np.where(used[:, None], arrays["tools"], tools))
+            scores = vectors @ kept_rows.T
+            found = zip(lesson.dev, scores, strict=True)
+            rankings = {query: [lesson.tools[number].id for number in top_k(row, 10)] for query, row in found}
+            figures = lesson.evaluate(rankings).means()
+            return {**figures, **_score_detection(logits, towers.logits(held))} if judges else figures
+
+        task = Intents(
+            queries=IntentQueries(rows[:n], gold, scene_of, near=passed[:n], chat=learned),
+            tools=tools,
+            judge=judge,
+            shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
+            identity=digest("masstool/2", [encoder.fingerprint, *data, options]),
+            seed=workspace.seed,
+        )
+        targets = ("ndcg@5", "detect_auroc") if judges else ("ndcg@5",)
+        done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
+        arrays = task.arrays()
+        values: dict[str, Any] = {"tool_length": encoder.tool_length, **describe_training(done)}
+        if judges:
+            towers = Reader(arrays, options.transfer)
+            logits = towers.read(rows[n:], arrays["pool"], passed[n:])[1]
+            values["need"] = platt(logits, towers.logits(held))
+            values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
+        return Artifacts(
+            {
+                **arrays,
+                "keys": rows[:n],
+                "tools": np.where(used[:, None], unit_rows(arrays["tools"]), tools),
+            },
+            metrics=judge(arrays),
+            values=values,
+            seconds_before=done.earlier,
+            files=save_encoder(encoder.model),
+        )
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """Whether a tool is needed, where that was learned; and the tools nearest to what the query means."""
+        settings, values = model.manifest.settings, model.manifest.values
+        encoder = FittedEncoder(model.folder / FOLDER, values["tool_length"])
+        tools: list[Tool] = catalogue.tools()
+        places = model.places(tools)
+        known, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+        rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
+        rows[known] = model.arrays["tools"][places[known]]
+        rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
+        index = Exact(encoder.dim)
+        index.upsert(catalogue.ids, rows)
+        fitted, towers = (
+            Pool(model.arrays["keys"], model.arrays["pool"]),
+            Reader(model.arrays, settings["transfer"].value),
+        )
+        encode = _Twice(encoder)
+        grown = _Growing(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
+
+        def meant(texts: list[str]) -> Vectors:
+            held, pool = encode(texts), grown()
+            return unit_rows(
+                towers.read(held, pool.values, pool.near(held, settings["k"].value, settings["floor"].value))[0]
+            )
+
+        retrieve = Retrieve(index, label="masstool", encode=meant, mask=catalogue.mask, depth=DEPTH)
+        if "need" not in values:
+            return retrieve
+        low = msgspec.convert(values["need_floors"], Floors) if "need_floors" in values else None
+        return Detect(lambda texts: needs(towers.logits(encode(texts)), values["need"]).tolist(), low) >> retrieve

@@ -1,21 +1,23 @@
-"""MLC (arXiv:2409.02141): a fine-tuned encoder under a linear layer, which says of every tool whether a query needs it.
+"""MLC (arXiv:2409.02141): a linear layer over a fine-tuned encoder says of every tool whether a query needs it.
 
-Beside the tools, the sets of tools that training queries needed are classes too (`methods.sets`). Both are the usage
-side of `methods.usage`, with the bundled encoder and words for the descriptions, so that a tool without usage is found.
+The sets of tools that training queries needed are classes too (`methods.shared.tool_sets`). Both are the usage side of
+`methods.shared.usage`; the bundled encoder and words are the description side, so that a tool without usage is found.
 The paper has the layer over the tools alone, and ranks by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from toolscout import encoders
+from toolscout.arrays import Scores, Vectors
+from toolscout.catalogue.store import Catalogue
 from toolscout.encoders.transformer import TransformerEncoder
-from toolscout.methods import Fitting, Parts
-from toolscout.methods.shared.tool_sets import WEIGHTS, Sets
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, Sets
 from toolscout.methods.shared.tuning import (
     FOLDER,
     Amount,
@@ -24,17 +26,19 @@ from toolscout.methods.shared.tuning import (
     Positive,
     Share,
     Whole,
-    about,
-    kept,
-    tower_of,
-    trained,
-    tunable,
+    describe_training,
+    make_tower,
+    require_tunable,
+    save_encoder,
+    train_task,
 )
-from toolscout.methods.shared.usage import DESCRIBED, Floats, Rows, Study, TunedBlend, best, picked, softmax, stage
+from toolscout.methods.shared.usage import DESCRIBED, Study, TunedBlend, best, build_usage_stage, keep_unset, softmax
+from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import digest
+from toolscout.workspace import Workspace
 
-__all__ = ["Options", "fit", "make"]
+__all__ = ["Mlc", "Options"]
 
 SCALE: Final = 20.0
 
@@ -65,92 +69,97 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     novelty: Amount = 0.5
 
 
-def fit(job: Fitting) -> None:
-    """Tune the job's encoder under the layers, keep the epoch that is best on dev, and choose the blend there.
+class Mlc:
+    """Tunes an encoder under a classifier of tools and of sets of tools."""
 
-    Raises:
-        MissingExtra: without torch or sentence-transformers.
-        ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
-    """
-    from toolscout.training.classifiers import Classifier, Heads
+    options_type = Options
+    needs_usage = True
+    transfers = False
+    abstains = False
+    base: BaseRule | None = None
 
-    options: Options = job.options
-    encoder = tunable(job.loaded())
-    tower = tower_of(encoder, options)
-    described = encoders.load(DESCRIBED, job.settings)
-    study = Study(job, described)
-    n = study.n_train
-    tokens = tower.tokens(study.texts, "query")
-    gold = np.zeros((n, len(job.tools)), dtype=np.bool_)
-    for row, tools in zip(gold, study.gold[:n], strict=True):
-        row[tools] = True
-    sets, set_of = Sets.among(study.gold[:n])
-    learned = bool(len(sets)) and options.sets != 0
-    heads = Heads(encoder.dim, {"tools": len(job.tools), **({"sets": len(sets)} if learned else {})}, SCALE)
-    if options.start == "usage":
-        job.say("starting the layer at the mean of the queries that used each tool")
-        rows = tower.vectors(tokens[:n])
-        heads.start(rows, gold, "tools")
-        if learned:
-            heads.start(rows, set_of[:, None] == np.arange(len(sets)), "sets")
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Tune the job's encoder under the layers, keep the epoch that is best on dev, and choose the blend there.
 
-    def usage(weight: float) -> Floats:
-        found = task.shares(tokens[n:])
-        return sets.join(found["tools"], found["sets"], weight) if learned else found["tools"]
+        Raises:
+            MissingExtra: without torch or sentence-transformers.
+            ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+        """
+        from toolscout.training.classifiers import Classifier, Heads, Tuning
 
-    task = Classifier(
-        tower,
-        heads,
-        queries=tokens[:n],
-        gold=gold,
-        set_of=set_of if learned else None,
-        judge=lambda: study.judge(usage(1.0 if options.sets is None else options.sets)),
-        identity=digest("mlc/1", [encoder.fingerprint, job.data.fingerprint, options]),
-        loss=options.loss,
-        fast=options.fast,
-        thinned=options.thinned,
-        hold=options.hold,
-    )
-    done = trained(job, task, tower)
-    weights = (options.sets,) if options.sets is not None else WEIGHTS if learned else WEIGHTS[:1]
-    weight = best(weights, lambda each: study.quality(usage(each)))
-    chosen, figures = study.joined(usage(weight))
-    job.save(
-        {
-            **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},
-            **(sets.arrays() if learned else {}),
-            "uses": study.uses(n),
-        },
-        metrics=figures,
-        encoder=described,
-        chosen=picked(options, {"sets": weight, **chosen}),
-        values=about(done),
-        earlier=done.earlier,
-        files=kept(tower.model),
-    )
+        encoder = require_tunable(workspace.load_encoder())
+        tower = make_tower(encoder, options)
+        described = encoders.load(DESCRIBED, workspace.settings)
+        study = Study(workspace, lesson, options, described)
+        n = study.n_train
+        tokens = tower.tokens(study.texts, "query")
+        gold = np.zeros((n, len(lesson.tools)), dtype=np.bool_)
+        for row, tools in zip(gold, study.gold[:n], strict=True):
+            row[tools] = True
+        sets, set_of = Sets.among(study.gold[:n])
+        learned = bool(len(sets)) and options.sets != 0
+        heads = Heads(encoder.dim, {"tools": len(lesson.tools), **({"sets": len(sets)} if learned else {})}, SCALE)
+        if options.start == "usage":
+            workspace.say("starting the layer at the mean of the queries that used each tool")
+            rows = tower.vectors(tokens[:n])
+            heads.start(rows, gold, "tools")
+            if learned:
+                heads.start(rows, set_of[:, None] == np.arange(len(sets)), "sets")
 
+        def usage(weight: float) -> Scores:
+            found = task.shares(tokens[n:])
+            return sets.join(found["tools"], found["sets"], weight) if learned else found["tools"]
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The pipeline over a catalogue."""
-    described = encoders.load(DESCRIBED, parts.settings)
-    model = parts.load(encoder=described)
-    tuned = TransformerEncoder(str(model.folder / FOLDER))
-    arrays, options = model.arrays, model.manifest.settings
-    sets = Sets.of_arrays(arrays) if "sets.indptr" in arrays else None
+        task = Classifier(
+            tower,
+            heads,
+            queries=tokens[:n],
+            gold=gold,
+            set_of=set_of if learned else None,
+            judge=lambda: study.judge(usage(1.0 if options.sets is None else options.sets)),
+            identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
+            tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
+        )
+        done = train_task(workspace, options, task, tower)
+        weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]
+        weight = best(weights, lambda each: study.quality(usage(each)))
+        chosen, figures = study.choose_mix(usage(weight))
+        return Artifacts(
+            {
+                **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},
+                **(sets.arrays() if learned else {}),
+                "uses": study.uses(n),
+            },
+            metrics=figures,
+            encoder=described,
+            chosen=keep_unset(options, {"sets": weight, **chosen}),
+            values=describe_training(done),
+            seconds_before=done.earlier,
+            files=save_encoder(tower.model),
+        )
 
-    def logits(name: str, row: Rows) -> Floats:
-        found = np.einsum("nd,d->n", arrays[f"{name}.weight"], row) + arrays[f"{name}.bias"]
-        return np.asarray(SCALE * found.astype(np.float64))
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The pipeline over a catalogue."""
+        described = encoders.load(DESCRIBED, workspace.settings)
+        model.check_encoder(described)
+        model.check_catalogue(catalogue.tools())
+        tuned = TransformerEncoder(str(model.folder / FOLDER))
+        arrays, settings = model.arrays, model.manifest.settings
+        sets = Sets.of_arrays(arrays) if "sets.indptr" in arrays else None
 
-    def usage(text: str, row: Rows) -> Floats:
-        if options["loss"].value == "softmax":
-            tools = softmax(logits("tools", row))
-        else:
-            tools = 1 / (1 + np.exp(-logits("tools", row)))
-            tools /= tools.sum()
-        if sets is None:
-            return tools
-        shares: Floats = sets.join(tools[None], softmax(logits("sets", row))[None], options["sets"].value)[0]
-        return shares
+        def logits(name: str, row: Vectors) -> Scores:
+            found = np.einsum("nd,d->n", arrays[f"{name}.weight"], row) + arrays[f"{name}.bias"]
+            return np.asarray(SCALE * found.astype(np.float64))
 
-    return stage(parts, model, described, usage, "mlc", own=tuned.encode)
+        def usage(text: str, row: Vectors) -> Scores:
+            if settings["loss"].value == "softmax":
+                tools = softmax(logits("tools", row))
+            else:
+                tools = 1 / (1 + np.exp(-logits("tools", row)))
+                tools /= tools.sum()
+            if sets is None:
+                return tools
+            shares: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
+            return shares
+
+        return build_usage_stage(workspace, catalogue, model, described, usage, label="mlc", own=tuned.encode)

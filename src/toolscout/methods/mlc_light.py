@@ -1,29 +1,33 @@
 """Multi-label classification without a transformer: which tools, and which *set* of tools, does a query need?
 
-The query is the encoder's vector and its words and pairs of words. One linear layer over them has two softmaxes: over
-the tools (its target is spread evenly over the gold tools; the list-wise form of MLC in arXiv:2409.02141), and over the
-sets of tools that training queries needed, joined as in `methods.sets`. Training is AdaGrad: only features that occur
-in a batch are touched, and rare ones keep a high rate.
+A query is represented by the encoder's vector and by its words and pairs of words. One linear layer over them has two
+softmaxes. The first is over the tools; its target is spread evenly over the gold tools (the list-wise form of MLC in
+arXiv:2409.02141). The second is over the sets of tools that training queries needed; `methods.shared.tool_sets` joins
+both. Training is AdaGrad: it touches only features that occur in a batch, and rare ones keep a high rate.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from toolscout.methods import Fitting, Parts
+from toolscout.arrays import Scores, Vectors
+from toolscout.catalogue.store import Catalogue
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.shared.tool_sets import WEIGHTS, Sets
+from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, Sets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
-from toolscout.methods.shared.usage import Blend, Floats, Rows, Study, best, picked, softmax, stage
+from toolscout.methods.shared.usage import Blend, Study, best, build_usage_stage, keep_unset, softmax
+from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
+from toolscout.workspace import Workspace
 
-__all__ = ["Options", "fit", "make"]
+__all__ = ["MlcLight", "Options"]
 
-GAIN: Final = 1e-3
+MIN_EPOCH_GAIN: Final = 1e-3
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
@@ -55,15 +59,15 @@ class Head:
         n_tools: how many tools.
     """
 
-    def __init__(self, sparse: Rows, dense: Rows, sets: Sets, n_tools: int) -> None:
+    def __init__(self, sparse: Vectors, dense: Vectors, sets: Sets, n_tools: int) -> None:
         self.sparse, self.dense, self.sets, self.n_tools = sparse, dense, sets, n_tools
 
-    def logits(self, bags: Bags, rows: Rows) -> Rows:
+    def logits(self, bags: Bags, rows: Vectors) -> Vectors:
         """`(n, tools + sets)`."""
-        logits: Rows = bags.times(self.sparse) + rows @ self.dense[:-1] + self.dense[-1]
+        logits: Vectors = bags.times(self.sparse) + rows @ self.dense[:-1] + self.dense[-1]
         return logits
 
-    def usage(self, logits: Rows, weight: float) -> Floats:
+    def usage(self, logits: Vectors, weight: float) -> Scores:
         """How likely each tool is, `(n, tools)`."""
         tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
         return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
@@ -73,15 +77,16 @@ class Training:
     """AdaGrad over the first `n` queries of a study, one epoch at a time; equal seeds give equal weights."""
 
     def __init__(self, study: Study, n: int) -> None:
-        job = study.job
-        self.options, self.rng = job.options, np.random.default_rng(job.seed)
+        self.options: Options = study.options
+        self.rng = np.random.default_rng(study.workspace.seed)
+        n_tools = len(study.lesson.tools)
         self.ngrams = Ngrams.of(study.features[:n])
         self.bags, self.rows, self.gold = self.ngrams.bags(study.features[:n]), study.rows[:n], study.gold[:n]
         sets, self.set_of = Sets.among(self.gold)
-        width = len(job.tools) + len(sets)
+        width = n_tools + len(sets)
         sparse = np.zeros((self.ngrams.keys.size, width), dtype=np.float32)
         dense = np.zeros((self.rows.shape[1] + 1, width), dtype=np.float32)
-        self.head = Head(sparse, dense, sets, len(job.tools))
+        self.head = Head(sparse, dense, sets, n_tools)
         self._squares = np.full_like(sparse, 1e-8), np.full_like(dense, 1e-8)
 
     def epoch(self) -> float:
@@ -93,7 +98,7 @@ class Training:
     def _step(self, batch: Any) -> float:
         head, n_tools = self.head, self.head.n_tools
         features, block = self.bags.take(batch).block()
-        rows: Rows = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)
+        rows: Vectors = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)
         weights = head.sparse[features]
         logits = block @ weights + rows @ head.dense
         targets = np.zeros_like(logits)
@@ -111,7 +116,7 @@ class Training:
         head.dense -= self._stride(self._squares[1], slice(None), rows.T @ slope)
         return loss
 
-    def _stride(self, squares: Rows, places: Any, gradient: Rows) -> Rows:
+    def _stride(self, squares: Vectors, places: Any, gradient: Vectors) -> Vectors:
         """What AdaGrad takes off: rate · gradient / √(sum of its squares so far), which grows by this one's."""
         held = squares[places] + gradient * gradient
         squares[places] = held
@@ -120,62 +125,75 @@ class Training:
         return gradient
 
 
-def fit(job: Fitting) -> None:
-    """Train on train, choose on dev, train on both (without `refit` it stays with train)."""
-    encoder = job.loaded()
-    study = Study(job, encoder)
-    training = Training(study, study.n_train)
-    bags, rows = training.ngrams.bags(study.features[study.n_train :]), study.rows[study.n_train :]
-    quality, logits, epochs, weight, head = -1.0, np.empty(0, np.float32), 0, 0.0, training.head
-    weights = (WEIGHTS if len(training.head.sets) else WEIGHTS[:1]) if job.options.sets is None else (job.options.sets,)
-    for epoch in range(1, (job.options.epochs or job.options.most_epochs) + 1):
-        loss = training.epoch()
-        found = training.head.logits(bags, rows)
-        scored = {each: study.quality(training.head.usage(found, each)) for each in weights}
-        likest = best(weights, scored.__getitem__)
-        job.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[likest]:.4f}")
-        if not job.options.epochs and scored[likest] < quality + GAIN:
-            break
-        quality, logits, epochs, weight = scored[likest], found, epoch, likest
-        if not job.options.refit:
-            head = copy.deepcopy(training.head)
-    chosen, figures = study.joined(training.head.usage(logits, weight))
-    if job.options.refit:
-        job.say(f"training on train and dev, {epochs} epochs")
-        training = Training(study, study.n_kept)
-        for _ in range(epochs):
-            training.epoch()
-        head = training.head
-    job.save(
-        {
-            "keys": training.ngrams.keys,
-            "rarity": training.ngrams.rarity,
-            "sparse": head.sparse,
-            "dense": head.dense,
-            **head.sets.arrays(),
-            "uses": study.uses(study.n_kept),
-        },
-        metrics=figures,
-        encoder=encoder,
-        chosen=picked(job.options, {"epochs": epochs, "sets": weight, **chosen}),
-        refit=job.options.refit,
-    )
+class MlcLight:
+    """Trains a linear classifier over the bundled encoder and words."""
 
+    options_type = Options
+    needs_usage = True
+    transfers = False
+    abstains = False
+    base: BaseRule | None = None
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The pipeline over a catalogue."""
-    encoder = parts.loaded()
-    model = parts.load(encoder=encoder)
-    arrays = model.arrays
-    head = Head(arrays["sparse"], arrays["dense"], Sets.of_arrays(arrays), len(model.tools))
-    ngrams = Ngrams(arrays["keys"], arrays["rarity"])
-    weight = model.manifest.settings["sets"].value
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Train on train, choose on dev, train on both (without `refit` it stays with train)."""
+        encoder = workspace.load_encoder()
+        study = Study(workspace, lesson, options, encoder)
+        training = Training(study, study.n_train)
+        bags, rows = training.ngrams.bags(study.features[study.n_train :]), study.rows[study.n_train :]
+        quality, logits, epochs, weight, head = -1.0, np.empty(0, np.float32), 0, 0.0, training.head
+        weights = (
+            (SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1])
+            if options.sets is None
+            else (options.sets,)
+        )
+        for epoch in range(1, (options.epochs or options.most_epochs) + 1):
+            loss = training.epoch()
+            found = training.head.logits(bags, rows)
+            scored = {each: study.quality(training.head.usage(found, each)) for each in weights}
+            likest = best(weights, scored.__getitem__)
+            workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[likest]:.4f}")
+            if not options.epochs and scored[likest] < quality + MIN_EPOCH_GAIN:
+                break
+            quality, logits, epochs, weight = scored[likest], found, epoch, likest
+            if not options.refit:
+                head = copy.deepcopy(training.head)
+        chosen, figures = study.choose_mix(training.head.usage(logits, weight))
+        if options.refit:
+            workspace.say(f"training on train and dev, {epochs} epochs")
+            training = Training(study, study.n_kept)
+            for _ in range(epochs):
+                training.epoch()
+            head = training.head
+        return Artifacts(
+            {
+                "keys": training.ngrams.keys,
+                "rarity": training.ngrams.rarity,
+                "sparse": head.sparse,
+                "dense": head.dense,
+                **head.sets.arrays(),
+                "uses": study.uses(study.n_kept),
+            },
+            metrics=figures,
+            encoder=encoder,
+            chosen=keep_unset(options, {"epochs": epochs, "sets": weight, **chosen}),
+            refit=options.refit,
+        )
 
-    def usage(text: str, row: Rows) -> Floats:
-        bags = ngrams.bags([checksums(text)])
-        if not row.any() and not bags.indices.size:
-            return np.zeros(len(model.tools))
-        shares: Floats = head.usage(head.logits(bags, row[None]), weight)[0]
-        return shares
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The pipeline over a catalogue."""
+        encoder = workspace.load_encoder()
+        model.check_encoder(encoder)
+        model.check_catalogue(catalogue.tools())
+        arrays = model.arrays
+        head = Head(arrays["sparse"], arrays["dense"], Sets.of_arrays(arrays), len(model.tools))
+        ngrams = Ngrams(arrays["keys"], arrays["rarity"])
+        weight = model.manifest.settings["sets"].value
 
-    return stage(parts, model, encoder, usage, "mlc-light")
+        def usage(text: str, row: Vectors) -> Scores:
+            bags = ngrams.bags([checksums(text)])
+            if not row.any() and not bags.indices.size:
+                return np.zeros(len(model.tools))
+            shares: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
+            return shares
+
+        return build_usage_stage(workspace, catalogue, model, encoder, usage, label="mlc-light")

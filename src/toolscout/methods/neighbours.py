@@ -7,24 +7,28 @@ for their tools with weights exp(sharpness · likeness).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Places, Scores, Vectors
+from toolscout.catalogue.store import Catalogue
 from toolscout.indexes import top_k
-from toolscout.methods import Fitting, Parts
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
 from toolscout.methods.shared.tuning import Amount, Count
-from toolscout.methods.shared.usage import Blend, Floats, Rows, Study, Usage, best, picked, stage
+from toolscout.methods.shared.usage import Blend, Study, Usage, best, build_usage_stage, keep_unset
+from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
+from toolscout.workspace import Workspace
 
-__all__ = ["Log", "Options", "fit", "make"]
+__all__ = ["Log", "Neighbours", "Options"]
 
-NEAREST: Final = (10, 20, 50, 100)
-FOCUS: Final = (5.0, 10.0, 20.0, 40.0)
-MOST: Final = max(NEAREST)
+NEIGHBOUR_GRID: Final = (10, 20, 50, 100)
+FOCUS_GRID: Final = (5.0, 10.0, 20.0, 40.0)
+MAX_NEIGHBOURS: Final = max(NEIGHBOUR_GRID)
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +47,7 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
 class Log:
     """Queries that were seen, and the tools that each used."""
 
-    def __init__(self, rows: Rows, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
+    def __init__(self, rows: Vectors, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
         """Take the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
         self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
         order = np.argsort(bags.indices, kind="stable")
@@ -55,10 +59,10 @@ class Log:
     def of(cls, study: Study, n: int) -> Log:
         """The first `n` queries of a fit."""
         ngrams = Ngrams.of(study.features[:n])
-        bags, gold = ngrams.bags(study.features[:n]), _shared(study.gold[:n])
-        return cls(study.rows[:n], bags, ngrams, gold, len(study.job.tools))
+        bags, gold = ngrams.bags(study.features[:n]), _share_evenly(study.gold[:n])
+        return cls(study.rows[:n], bags, ngrams, gold, len(study.lesson.tools))
 
-    def nearest(self, text: str, row: Rows) -> tuple[npt.NDArray[np.intp], Floats]:
+    def nearest(self, text: str, row: Vectors) -> tuple[Places, Scores]:
         """The likest queries, best first, and how like they are; none that has nothing in common."""
         likeness = np.einsum("nd,d->n", self.rows, row)
         bag = self.ngrams.bags([checksums(text)])
@@ -66,10 +70,10 @@ class Log:
             held = slice(self._bounds[feature], self._bounds[feature + 1])
             likeness[self._holders[held]] += weight * self._weights[held]
         likeness /= 2
-        found = top_k(likeness, MOST, floor=0.0)
+        found = top_k(likeness, MAX_NEIGHBOURS, floor=0.0)
         return found, likeness[found]
 
-    def votes(self, nearest: npt.NDArray[np.intp], likeness: Floats, k: int, focus: float) -> Floats:
+    def votes(self, nearest: Places, likeness: Scores, k: int, focus: float) -> Scores:
         """How likely each tool is, `(tools,)`, by the `k` nearest; zeros where there is none."""
         shares = np.zeros(self.n_tools)
         if nearest.size:
@@ -78,19 +82,21 @@ class Log:
             np.add.at(shares, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
         return shares
 
-    def beside(self, rows: Rows, texts: Sequence[str], gold: Sequence[npt.NDArray[np.intp]], n_tools: int) -> Log:
+    def beside(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
         """A log of other queries that knows the same words."""
-        return Log(rows, self.ngrams.bags([checksums(text) for text in texts]), self.ngrams, _shared(gold), n_tools)
+        return Log(
+            rows, self.ngrams.bags([checksums(text) for text in texts]), self.ngrams, _share_evenly(gold), n_tools
+        )
 
 
-def _shared(gold: Sequence[npt.NDArray[np.intp]]) -> Bags:
+def _share_evenly(gold: Sequence[Places]) -> Bags:
     """The tools of each query as a sparse row of equal shares."""
     lengths = [len(each) for each in gold]
     shares = np.repeat([1 / length for length in lengths], lengths).astype(np.float32)
     return Bags(np.cumsum([0, *lengths]), np.concatenate(gold), shares)
 
 
-def _both(one: Log, other: Log, text: str, row: Rows, k: int, focus: float) -> Floats:
+def _vote_together(one: Log, other: Log, text: str, row: Vectors, k: int, focus: float) -> Scores:
     """The votes of the nearest queries of two logs; the tools of `other` begin with those of `one`."""
     (near, likeness), (near_too, likeness_too) = one.nearest(text, row), other.nearest(text, row)
     everything = np.concatenate([likeness, likeness_too])
@@ -110,53 +116,62 @@ def _both(one: Log, other: Log, text: str, row: Rows, k: int, focus: float) -> F
     return shares
 
 
-def fit(job: Fitting) -> None:
-    """Choose on dev among the neighbours in train; the model holds both, or train alone without `refit`."""
-    encoder = job.loaded()
-    study = Study(job, encoder)
-    log = Log.of(study, study.n_train)
-    job.say("looking up the neighbours of the dev queries")
-    found = [log.nearest(study.texts[i], study.rows[i]) for i in study.dev]
+class Neighbours:
+    """Lets the nearest logged queries vote for the tools that they used."""
 
-    def usage(pair: tuple[int, float]) -> Floats:
-        return np.array([log.votes(*each, *pair) for each in found])
+    options_type = Options
+    needs_usage = True
+    transfers = False
+    abstains = False
+    base: BaseRule | None = None
 
-    ks = NEAREST if job.options.k is None else (job.options.k,)
-    focuses = FOCUS if job.options.focus is None else (job.options.focus,)
-    k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
-    chosen, figures = study.joined(usage((k, focus)))
-    whole = Log.of(study, study.n_kept)
-    job.save(
-        {
-            "rows": whole.rows,
-            "keys": whole.ngrams.keys,
-            "rarity": whole.ngrams.rarity,
-            **{f"bags.{name}": array for name, array in whole.bags._asdict().items()},
-            **{f"gold.{name}": array for name, array in whole.gold._asdict().items()},
-            "uses": study.uses(study.n_kept),
-        },
-        metrics=figures,
-        encoder=encoder,
-        chosen=picked(job.options, {"k": k, "focus": focus, **chosen}),
-        refit=job.options.refit,
-    )
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Choose on dev among the neighbours in train; the model holds both, or train alone without `refit`."""
+        encoder = workspace.load_encoder()
+        study = Study(workspace, lesson, options, encoder)
+        log = Log.of(study, study.n_train)
+        workspace.say("looking up the neighbours of the dev queries")
+        found = [log.nearest(study.texts[i], study.rows[i]) for i in study.dev]
 
+        def usage(pair: tuple[int, float]) -> Scores:
+            return np.array([log.votes(*each, *pair) for each in found])
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The pipeline over a catalogue."""
-    encoder = parts.loaded()
-    model = parts.load(encoder=encoder)
-    arrays, chosen = model.arrays, model.manifest.settings
-    bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
-    log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(model.tools))
+        ks = NEIGHBOUR_GRID if options.k is None else (options.k,)
+        focuses = FOCUS_GRID if options.focus is None else (options.focus,)
+        k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
+        chosen, figures = study.choose_mix(usage((k, focus)))
+        whole = Log.of(study, study.n_kept)
+        return Artifacts(
+            {
+                "rows": whole.rows,
+                "keys": whole.ngrams.keys,
+                "rarity": whole.ngrams.rarity,
+                **{f"bags.{name}": array for name, array in whole.bags._asdict().items()},
+                **{f"gold.{name}": array for name, array in whole.gold._asdict().items()},
+                "uses": study.uses(study.n_kept),
+            },
+            metrics=figures,
+            encoder=encoder,
+            chosen=keep_unset(options, {"k": k, "focus": focus, **chosen}),
+            refit=options.refit,
+        )
 
-    k, focus = chosen["k"].value, chosen["focus"].value
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The pipeline over a catalogue."""
+        encoder = workspace.load_encoder()
+        model.check_encoder(encoder)
+        model.check_catalogue(catalogue.tools())
+        arrays, chosen = model.arrays, model.manifest.settings
+        bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
+        log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(model.tools))
 
-    def usage(text: str, row: Rows) -> Floats:
-        return log.votes(*log.nearest(text, row), k, focus)
+        k, focus = chosen["k"].value, chosen["focus"].value
 
-    def grow(texts: Sequence[str], new: Sequence[npt.NDArray[np.intp]], n_tools: int) -> Usage:
-        fresh = log.beside(encoder.encode(texts, "query"), texts, new, n_tools)
-        return lambda text, row: _both(log, fresh, text, row, k, focus)
+        def usage(text: str, row: Vectors) -> Scores:
+            return log.votes(*log.nearest(text, row), k, focus)
 
-    return stage(parts, model, encoder, usage, "neighbours", grow=grow)
+        def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
+            fresh = log.beside(encoder.encode(texts, "query"), texts, new, n_tools)
+            return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
+
+        return build_usage_stage(workspace, catalogue, model, encoder, usage, label="neighbours", grow=grow)

@@ -7,21 +7,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from toolscout import llm
+from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import drop_leaks
 from toolscout.errors import BadReply
 from toolscout.llm import LLM, prompt
-from toolscout.methods import Fitting, Parts, dpr, options
-from toolscout.methods.feedback.loop import Refined, Rounds, refined_by
+from toolscout.methods import Artifacts, BaseRule, dpr
+from toolscout.methods.feedback.loop import Refined, Rounds, refine_each
+from toolscout.methods.lesson import Lesson
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
+from toolscout.workspace import Workspace
 
-__all__ = ["Describe", "DescribeOptions", "QTAOptions", "fit_qta", "make_mmrr"]
+__all__ = ["Describe", "DescribeOptions", "Mmrr", "Qta", "QtaOptions"]
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -51,9 +53,9 @@ class Describe:
 
     def __call__(self, searches: Any, states: Any, seconds: Any) -> list[Refined]:
         """The text of an imagined tool; a model that fails leaves the query as it was."""
-        return refined_by(self.model, self._described, searches, states, seconds, self.tokens)
+        return refine_each(self.model, self._describe, searches, states, seconds, self.tokens)
 
-    def _described(self, model: LLM, search: Search, seconds: Any) -> Refined:
+    def _describe(self, model: LLM, search: Search, seconds: Any) -> Refined:
         found = model.ask(
             prompt("mmrr_describe", query=search.query),
             Described,
@@ -63,15 +65,7 @@ class Describe:
         return Refined(f"{found.name} {found.description} {' '.join(found.parameters)}", "searched by description")
 
 
-def make_mmrr(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The base, asked for an imagined tool. The plain answer is what counts if the model fails."""
-    chosen = options(settings, DescribeOptions)
-    assert parts.build is not None
-    refiner = Describe(llm.connect(parts.settings), tokens=chosen.tokens)
-    return Rounds(parts.build(chosen.base, parts), refiner, label="mmrr", rounds=1, seconds=chosen.seconds)
-
-
-class QTAOptions(dpr.Options, frozen=True, forbid_unknown_fields=True):
+class QtaOptions(dpr.Options, frozen=True, forbid_unknown_fields=True):
     """Settings of `qta`: those of `dpr`, and how many rewritings each training query gets."""
 
     rewritings: Count = 2
@@ -83,28 +77,57 @@ class Variants(msgspec.Struct):
     queries: list[str]
 
 
-def fit_qta(job: Fitting) -> None:
-    """Fit `dpr` on the training queries and their rewritings; a rewriting that says what a dev query says is left out.
+class Mmrr:
+    """Searches for the description of a tool that a language model imagines."""
 
-    Raises:
-        OverBudget, Unavailable: what is answered is kept; begun again, the fit goes on from there.
-    """
-    count = job.options.rewritings
-    with llm.connect(job.settings) as model:
+    options_type = DescribeOptions
+    needs_usage = False
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
 
-        def vary(query: str) -> list[str]:
-            what = prompt("qta_rewrite", count=count, query=job.texts[query])
-            try:
-                found = model.ask(what, Variants, typical=Variants([job.texts[query]] * count)).queries
-            except BadReply:
-                return []
-            return [text.strip() for text in found[:count] if text.strip()]
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: DescribeOptions) -> Stage:
+        """The base, asked for an imagined tool. The plain answer is what counts if the model fails."""
+        assert workspace.build is not None
+        refiner = Describe(llm.connect(workspace.settings), tokens=options.tokens)
+        return Rounds(
+            workspace.build(options.base, catalogue, workspace),
+            refiner,
+            label="mmrr",
+            rounds=1,
+            seconds=options.seconds,
+        )
 
-        written = dict(zip(job.train, model.map(vary, job.train), strict=True))
-        job.say(f"{sum(map(len, written.values())):,} rewritings of {len(written):,} queries by {model.backend.model}")
-    texts, train = dict(job.texts), dict(job.train)
-    for query, others in written.items():
-        for number, text in enumerate(others, 1):
-            texts[f"{query}#{number}"], train[f"{query}#{number}"] = text, job.train[query]
-    train, _ = drop_leaks(train, texts, {query: texts[query] for query in job.dev})
-    dpr.fit(dataclasses.replace(job, texts=texts, train=train))
+
+class Qta(dpr.SearchTuned):
+    """Fits `dpr` on the training queries and a language model's rewritings of them."""
+
+    options_type = QtaOptions
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: QtaOptions) -> Artifacts:
+        """Fit `dpr` on the training queries and their rewritings, without rewritings that repeat a dev query.
+
+        Raises:
+            OverBudget, Unavailable: what is answered is kept; begun again, the fit goes on from there.
+        """
+        count = options.rewritings
+        with llm.connect(workspace.settings) as model:
+
+            def vary(query: str) -> list[str]:
+                what = prompt("qta_rewrite", count=count, query=lesson.texts[query])
+                try:
+                    found = model.ask(what, Variants, typical=Variants([lesson.texts[query]] * count)).queries
+                except BadReply:
+                    return []
+                return [text.strip() for text in found[:count] if text.strip()]
+
+            written = dict(zip(lesson.train, model.map(vary, lesson.train), strict=True))
+            workspace.say(
+                f"{sum(map(len, written.values())):,} rewritings of {len(written):,} queries by {model.backend.model}"
+            )
+        texts, train = dict(lesson.texts), dict(lesson.train)
+        for query, others in written.items():
+            for number, text in enumerate(others, 1):
+                texts[f"{query}#{number}"], train[f"{query}#{number}"] = text, lesson.train[query]
+        train, _ = drop_leaks(train, texts, {query: texts[query] for query in lesson.dev})
+        return dpr.tune(workspace, dataclasses.replace(lesson, texts=texts, train=train), options)

@@ -1,86 +1,161 @@
-"""What needs no fitting: words (BM25), vectors, and both joined. Fitted methods begin from these."""
+"""Methods that need no fitting: words (BM25), vectors, and both joined. Fitted methods begin from these."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, TypeAlias
 
 import msgspec
 
+from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
-from toolscout.indexes import pack, unpack
-from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE, PLAIN, BM25Settings
-from toolscout.methods import Parts, options
+from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.indexes.words import Tokenizer
+from toolscout.methods import BaseRule
 from toolscout.search.fusion import DEPTH, words_and_meaning
 from toolscout.search.pipeline import Fuse, Retrieve, Stage, reciprocal_rank
-from toolscout.types import STYLES, digest
+from toolscout.types import STYLES
+from toolscout.workspace import Workspace, index_words
 
-__all__ = ["bm25", "dense", "fuse_ranks", "hybrid", "tool_index", "word_index"]
+__all__ = [
+    "Bm25",
+    "Bm25Options",
+    "Dense",
+    "DenseOptions",
+    "Hybrid",
+    "HybridOptions",
+    "NoOptions",
+    "RankFusion",
+    "search_vectors",
+    "search_words",
+]
+
+AboveZero: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of `bm25`; None: as the tokenizer has it. See `indexes.sparse.BM25Settings`."""
+
+    tokenizer: Tokenizer = "code"
+    stem: bool | None = None
+    stopwords: bool | None = None
+    fold: bool | None = None
+    repeats: bool | None = None
+    fields: dict[str, AboveZero] | None = None
+    k1: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    b: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+
+    def __post_init__(self) -> None:
+        self.index_settings()
+
+    def index_settings(self) -> BM25Settings:
+        """Return the settings of the index: the preset of the tokenizer, with what is set here.
+
+        Raises:
+            ConfigError: for a field that no tool has.
+        """
+        changes = {name: value for name in BM25Settings.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return (PLAIN_SETTINGS if self.tokenizer == "plain" else CODE_SETTINGS).replace(**changes)
 
 
 class DenseOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of `dense`: which text of a tool is embedded (`encoders.encode_tools`)."""
+    """Options of `dense`: which text of a tool is embedded (`encoders.encode_tools`)."""
 
     style: str = "named"
 
     def __post_init__(self) -> None:
-        if self.style not in ("named", *STYLES):
-            raise ConfigError(f"style: expected named or one of {', '.join(STYLES)}, found {self.style!r}")
+        check_style(self.style)
+
+
+class HybridOptions(Bm25Options, frozen=True, forbid_unknown_fields=True):
+    """Options of `hybrid`: those of `bm25` and `dense`."""
+
+    style: str = "named"
+
+    def __post_init__(self) -> None:
+        self.index_settings()
+        check_style(self.style)
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recipe without settings."""
+    """Options of a method that has none."""
 
 
-def bm25(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """Words of the query against words of each tool."""
-    exact = (PLAIN if settings.get("tokenizer") == "plain" else CODE).changed(**settings)
-    return Retrieve(word_index(parts, exact), label="bm25", mask=parts.catalogue.mask, depth=DEPTH)
+def check_style(style: str) -> None:
+    """Refuse a text style that does not exist.
+
+    Raises:
+        ConfigError: naming those that do.
+    """
+    if style not in ("named", *STYLES):
+        raise ConfigError(f"style: expected named or one of {', '.join(STYLES)}, found {style!r}")
 
 
-def word_index(parts: Parts, settings: BM25Settings = CODE) -> BM25:
-    """The words of the catalogue's tools, kept with the snapshot."""
+class _Plain:
+    """The facts of every method that learns nothing."""
 
-    def built() -> bytes:
-        index = BM25.build(parts.catalogue.tools(), settings)
-        return pack(index.arrays(), index.meta)
-
-    key = f"bm25/{settings.fingerprint}"
-    return parts.catalogue.held(key, lambda: BM25.from_arrays(*unpack(parts.catalogue.cached(key, built))))
+    needs_usage = False
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
 
 
-def dense(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The vector of the query against the vector of each tool."""
-    chosen = options(settings, DenseOptions)
-    encoder = parts.loaded()
+class Bm25(_Plain):
+    """Compares words of the query with words of each tool."""
+
+    options_type = Bm25Options
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: Bm25Options) -> Stage:
+        """Build the search over words."""
+        return search_words(catalogue, options.index_settings())
+
+
+class Dense(_Plain):
+    """Compares the vector of the query with the vector of each tool."""
+
+    options_type = DenseOptions
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: DenseOptions) -> Stage:
+        """Build the search over vectors."""
+        return search_vectors(workspace, catalogue, workspace.load_encoder(), options.style)
+
+
+class Hybrid(_Plain):
+    """Joins `bm25` and `dense`."""
+
+    options_type = HybridOptions
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
+        """Build both searches and their fusion."""
+        return Fuse(
+            search_words(catalogue, options.index_settings()),
+            search_vectors(workspace, catalogue, workspace.load_encoder(), options.style),
+            by=words_and_meaning,
+        )
+
+
+class RankFusion(_Plain):
+    """Fuses BM25 as libraries ship it and vectors of title and text by reciprocal rank: a baseline for `hybrid`."""
+
+    options_type = NoOptions
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: NoOptions) -> Stage:
+        """Build both searches and their fusion (Cormack et al., 2009; k = 60)."""
+        return Fuse(
+            search_words(catalogue, PLAIN_SETTINGS),
+            search_vectors(workspace, catalogue, workspace.load_encoder(), "raw"),
+            by=reciprocal_rank,
+        )
+
+
+def search_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> Stage:
+    """Return the BM25 stage over a catalogue."""
+    return Retrieve(index_words(catalogue, settings), label="bm25", mask=catalogue.mask, depth=DEPTH)
+
+
+def search_vectors(workspace: Workspace, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
+    """Return the stage that finds the nearest vectors of a catalogue's tools."""
     encode = functools.partial(encoder.encode, kind="query")
-    index = tool_index(parts, encoder, chosen.style)
-    return Retrieve(index, label="dense", encode=encode, mask=parts.catalogue.mask, depth=DEPTH)
-
-
-def tool_index(parts: Parts, encoder: Encoder, style: str = "named") -> Exact:
-    """The vectors of what the catalogue's tools say of themselves, kept with the snapshot."""
-
-    def built() -> bytes:
-        index = Exact(encoder.dim)
-        index.upsert(parts.catalogue.ids, parts.tool_rows(encoder, style))
-        return pack(index.arrays(), index.meta)
-
-    key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
-    return parts.catalogue.held(key, lambda: Exact.from_arrays(*unpack(parts.catalogue.cached(key, built))))
-
-
-def fuse_ranks(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """BM25 as libraries ship it and vectors of title and text, fused by reciprocal rank: a baseline for `hybrid`."""
-    options(settings, NoOptions)
-    return Fuse(bm25(parts, {"tokenizer": "plain"}), dense(parts, {"style": "raw"}), by=reciprocal_rank)
-
-
-def hybrid(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """`bm25` and `dense`, joined."""
-    words = {key: value for key, value in settings.items() if key != "style"}
-    meaning = {key: value for key, value in settings.items() if key == "style"}
-    return Fuse(bm25(parts, words), dense(parts, meaning), by=words_and_meaning)
+    index = workspace.index_tools(catalogue, encoder, style)
+    return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)

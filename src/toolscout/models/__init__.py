@@ -1,1 +1,1 @@
-"""TODO models."""
+"""Fitted models: the folders that hold them, and the champion that serves."""

@@ -24,9 +24,9 @@ from toolscout.privacy.private_files import make_private_folder, replace_file
 
 __all__ = ["Promotion", "Stamp", "changing", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
 
-FILE: Final = "champion.json"
-FORMAT: Final = "toolscout-champion/1"
-REMEMBERED: Final = 20
+CHAMPION_FILE: Final = "champion.json"
+CHAMPION_FORMAT: Final = "toolscout-champion/1"
+MAX_PROMOTIONS_KEPT: Final = 20
 Stamp = tuple[int, int, int]
 
 
@@ -40,7 +40,7 @@ class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: list[Promotion]
-    format: str = FORMAT
+    format: str = CHAMPION_FORMAT
 
 
 def shelf(home: Path) -> Path:
@@ -64,7 +64,7 @@ def place(home: Path, name: str) -> Path:
 def stamp(home: Path) -> Stamp | None:
     """Changes when another model is promoted, and costs next to nothing; None: nobody was yet."""
     try:
-        found = (shelf(home) / FILE).stat()
+        found = (shelf(home) / CHAMPION_FILE).stat()
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
@@ -76,15 +76,15 @@ def history(home: Path) -> list[Promotion]:
     Raises:
         StoreError: if the file is damaged.
     """
-    file = shelf(home) / FILE
+    file = shelf(home) / CHAMPION_FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=_File).history
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreError(
-            f"{file}: expected the champions in format {FORMAT}, found something else: {error}; remove the file, and "
-            "searches use the setting recipe again"
+            f"{file}: this is not a list of champions in format {CHAMPION_FORMAT}: {error}. Remove the file, and "
+            "searches use the setting `recipe` again"
         ) from None
 
 
@@ -124,7 +124,7 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
             raise Changed("expected the champion of before, found that somebody changed it meanwhile: look again")
         model_store.verify(place(home, name))
         entry = Promotion(name, now(), why)
-        _write(home, [*history(home)[-REMEMBERED + 1 :], entry])
+        _write(home, [*history(home)[-MAX_PROMOTIONS_KEPT + 1 :], entry])
     return entry
 
 
@@ -158,6 +158,6 @@ def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
 
 
 def _write(home: Path, held: list[Promotion]) -> None:
-    file = shelf(home) / FILE
+    file = shelf(home) / CHAMPION_FILE
     make_private_folder(file.parent)
     replace_file(file, msgspec.json.format(msgspec.json.encode(_File(held)), indent=1) + b"\n")

@@ -25,15 +25,16 @@ from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 import toolscout
+from toolscout.arrays import Arrays, Places
 from toolscout.errors import ConfigError, NotFound, StoreError
 from toolscout.privacy import private_files
 from toolscout.types import Tool, digest, render
 
 __all__ = [
     "Data",
+    "Draft",
     "Manifest",
     "Model",
     "Setting",
@@ -41,8 +42,8 @@ __all__ = [
     "keys",
     "list_models",
     "load",
+    "nest",
     "places",
-    "put",
     "read_manifest",
     "refuse_other",
     "save",
@@ -50,10 +51,9 @@ __all__ = [
     "verify",
 ]
 
-FORMAT: Final = "toolscout-model/1"
+MODEL_FORMAT: Final = "toolscout-model/1"
 MANIFEST, ARRAYS, TOOLS, CARD = "manifest.json", "model.safetensors", "tools.json", "README.md"
 Key = tuple[str, str]
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Encodes(Protocol):
@@ -132,12 +132,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fit_seconds: float
     version: str
     files: dict[str, str]
-    format: str = FORMAT
+    format: str = MODEL_FORMAT
     digest: str = ""
 
-    def sealed(self) -> Manifest:
+    def seal(self) -> Manifest:
         """The same with the digest that belongs to it."""
-        return msgspec.structs.replace(self, digest=digest(FORMAT, {**msgspec.structs.asdict(self), "digest": ""}))
+        return msgspec.structs.replace(
+            self, digest=digest(MODEL_FORMAT, {**msgspec.structs.asdict(self), "digest": ""})
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,9 +158,62 @@ class Model:
     tools: tuple[Key, ...]
     arrays: Arrays
 
-    def places(self, tools: Sequence[Tool]) -> npt.NDArray[np.intp]:
+    def places(self, tools: Sequence[Tool]) -> Places:
         """Where each of `tools` stands in the model, `(len(tools),)`; -1: it was not fitted on that one."""
         return places(self.tools, tools)
+
+    def check_encoder(self, encoder: Encodes) -> None:
+        """Refuse an encoder other than the one that the model was fitted on.
+
+        Raises:
+            ConfigError: naming both sides.
+        """
+        fitted_on = self.manifest.encoder
+        if fitted_on is None or fitted_on.fingerprint != encoder.fingerprint:
+            found = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
+            raise ConfigError(
+                f"{self.folder}: this model was fitted on {found}, not on the encoder {encoder.name} "
+                f"({encoder.fingerprint}). Use that encoder, or fit again"
+            )
+
+    def check_catalogue(self, tools: Sequence[Tool]) -> None:
+        """Refuse a catalogue of which the model knows no tool, for methods that know single tools.
+
+        Raises:
+            ConfigError: naming both sides.
+        """
+        if (self.places(tools) < 0).all():
+            raise ConfigError(
+                f"{self.folder}: this model was fitted on {self.manifest.data.name} ({self.manifest.n_tools:,} tools, "
+                f"{self.manifest.catalogue}), which shares no tool with this catalogue ({len(tools):,} tools, "
+                f"{catalogue_mark(tools)}). Fit {self.manifest.recipe} on this catalogue"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """What a model folder is written from; all but the following is as in `Manifest`.
+
+    Attributes:
+        arrays: name → array.
+        tools: what the model was fitted on; rows of its arrays are in this order.
+        card: Markdown, below the heading of README.md.
+        files: writes the other files of the model into the folder that it is given.
+    """
+
+    recipe: str
+    job: str
+    arrays: Arrays
+    tools: Sequence[Tool]
+    settings: Mapping[str, Setting]
+    seed: int
+    data: Data
+    metrics: Mapping[str, float]
+    fit_seconds: float
+    encoder: Encodes | None = None
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    card: str = ""
+    files: Callable[[Path], None] | None = None
 
 
 # --- which tool is which ----------------------------------------------------------------------------------------------
@@ -169,7 +224,7 @@ def keys(tools: Sequence[Tool]) -> list[Key]:
     return [(tool.id.partition("/")[2], tool.name) for tool in tools]
 
 
-def places(known: Sequence[Key], tools: Sequence[Tool]) -> npt.NDArray[np.intp]:
+def places(known: Sequence[Key], tools: Sequence[Tool]) -> Places:
     """Position in `known` of each tool, `(len(tools),)`; -1 where it is none of them.
 
     Dataset folders written from a catalogue hold whole ids, so an id fits as a whole or without its source.
@@ -191,63 +246,36 @@ def catalogue_mark(tools: Sequence[Tool]) -> str:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(
-    folder: Path,
-    *,
-    recipe: str,
-    job: str,
-    arrays: Arrays,
-    tools: Sequence[Tool],
-    settings: Mapping[str, Setting],
-    seed: int,
-    data: Data,
-    metrics: Mapping[str, float],
-    fit_seconds: float,
-    encoder: Encodes | None = None,
-    values: Mapping[str, Any] | None = None,
-    card: str = "",
-    files: Callable[[Path], None] | None = None,
-) -> Model:
-    """Write a model folder, whole or not at all; one that stands there is replaced.
+def save(folder: Path, draft: Draft) -> Model:
+    """Write a model folder, completely or not at all; a model that stands there is replaced.
 
     Args:
         folder: where; its parents are made.
-        recipe: see `Manifest`, as all that is not named here.
-        job: see `Manifest`.
-        arrays: name → array.
-        tools: what the model was fitted on; rows of its arrays are in this order.
-        settings: see `Manifest`.
-        seed: see `Manifest`.
-        data: see `Manifest`.
-        metrics: see `Manifest`.
-        fit_seconds: see `Manifest`.
-        encoder: see `Manifest`.
-        values: see `Manifest`.
-        card: Markdown, below the heading of README.md.
-        files: writes whatever else belongs to the model into the folder that it is given.
+        draft: what it holds.
     """
     from safetensors.numpy import save_file
 
     aside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    if files is not None:
-        files(aside)
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, aside / ARRAYS)
-    (aside / TOOLS).write_bytes(msgspec.json.encode(keys(tools)))
-    (aside / CARD).write_text(f"# {recipe}\n\n{card}".rstrip() + "\n", encoding="utf-8")
+    if draft.files is not None:
+        draft.files(aside)
+    save_file({name: np.ascontiguousarray(array) for name, array in draft.arrays.items()}, aside / ARRAYS)
+    (aside / TOOLS).write_bytes(msgspec.json.encode(keys(draft.tools)))
+    (aside / CARD).write_text(f"# {draft.recipe}\n\n{draft.card}".rstrip() + "\n", encoding="utf-8")
+    encoder = draft.encoder
     manifest = Manifest(
-        recipe=recipe,
-        job=job,
-        settings=dict(settings),
-        seed=seed,
+        recipe=draft.recipe,
+        job=draft.job,
+        settings=dict(draft.settings),
+        seed=draft.seed,
         encoder=EncoderMark(encoder.name, encoder.dim, encoder.fingerprint) if encoder else None,
-        data=data,
-        catalogue=catalogue_mark(tools),
-        n_tools=len(tools),
-        metrics=dict(metrics),
-        values=dict(values or {}),
-        fit_seconds=round(fit_seconds, 3),
+        data=draft.data,
+        catalogue=catalogue_mark(draft.tools),
+        n_tools=len(draft.tools),
+        metrics=dict(draft.metrics),
+        values=dict(draft.values),
+        fit_seconds=round(draft.fit_seconds, 3),
         version=toolscout.__version__,
         files={name: _digest(aside / name) for name in _files(aside)},
     )
@@ -281,7 +309,7 @@ def note(folder: Path, **values: Any) -> None:
     private_files.sync_folder(folder)
 
 
-def put(folder: Path, into: Path) -> None:
+def nest(folder: Path, into: Path) -> None:
     """Put a model into another's folder, as `into`, which must be free.
 
     Its files are hard links where that is possible: no file of a model is ever written again, only replaced, so what
@@ -298,7 +326,7 @@ def _link(file: str, to: str) -> None:
 
 
 def _write(file: Path, manifest: Manifest) -> None:
-    sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).sealed()
+    sealed = msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest).seal()
     file.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
 
 
@@ -357,13 +385,15 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(
-            f"{folder / MANIFEST}: expected a manifest of format {FORMAT}, found something else: {error}"
+            f"{folder / MANIFEST}: expected a manifest of format {MODEL_FORMAT}, found something else: {error}"
         ) from None
-    if manifest.format != FORMAT:
-        raise StoreError(f"{folder}: expected a model of format {FORMAT}, found {manifest.format!r}: fit it again")
-    if manifest.sealed().digest != manifest.digest:
+    if manifest.format != MODEL_FORMAT:
         raise StoreError(
-            f"{folder / MANIFEST}: expected digest {manifest.sealed().digest}, found {manifest.digest}: "
+            f"{folder}: expected a model of format {MODEL_FORMAT}, found {manifest.format!r}: fit it again"
+        )
+    if manifest.seal().digest != manifest.digest:
+        raise StoreError(
+            f"{folder / MANIFEST}: expected digest {manifest.seal().digest}, found {manifest.digest}: "
             "fit the model again"
         )
     return manifest
@@ -393,25 +423,17 @@ def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
         )
 
 
-def load(
-    folder: Path,
-    *,
-    recipe: str | None = None,
-    encoder: Encodes | None = None,
-    catalogue: Sequence[Tool] | None = None,
-) -> Model:
+def load(folder: Path, *, recipe: str | None = None) -> Model:
     """Check and read a model folder.
 
     Args:
         folder: where.
         recipe: which recipe it must belong to.
-        encoder: what it must have been fitted on.
-        catalogue: the tools that it shall serve, for methods that know single tools: it must know one of them at least.
 
     Raises:
         NotFound: if there is no model.
         StoreError: if it is damaged.
-        ConfigError: if it belongs to another recipe, encoder or catalogue; naming both sides.
+        ConfigError: if it belongs to another recipe.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -419,25 +441,12 @@ def load(
     manifest = verify(folder)
     if recipe is not None:
         refuse_other(folder, manifest, recipe)
-    fitted_on = manifest.encoder
-    if encoder is not None and (fitted_on is None or fitted_on.fingerprint != encoder.fingerprint):
-        found = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
-        raise ConfigError(
-            f"{folder}: expected a model fitted on encoder {encoder.name} ({encoder.fingerprint}), found one fitted on "
-            f"{found}: use that encoder, or fit again"
-        )
     try:
-        known = msgspec.json.decode((folder / TOOLS).read_bytes(), type=tuple[Key, ...])
+        tools = msgspec.json.decode((folder / TOOLS).read_bytes(), type=tuple[Key, ...])
         arrays = load_file(folder / ARRAYS)
     except (OSError, SafetensorError, msgspec.MsgspecError) as error:
-        raise StoreError(f"{folder}: expected a whole model, found damage: {error}: fit it again") from None
-    if catalogue is not None and (places(known, catalogue) < 0).all():
-        raise ConfigError(
-            f"{folder}: expected a model that knows tools of this catalogue ({len(catalogue):,} tools, "
-            f"{catalogue_mark(catalogue)}), found one fitted on {manifest.data.name} ({manifest.n_tools:,} tools, "
-            f"{manifest.catalogue}) that shares none with it: fit {manifest.recipe} on this catalogue"
-        )
-    return Model(folder, manifest, known, arrays)
+        raise StoreError(f"{folder}: the model is damaged: {error}. Fit it again") from None
+    return Model(folder, manifest, tools, arrays)
 
 
 def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:

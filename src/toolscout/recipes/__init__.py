@@ -1,1 +1,1 @@
-"""TODO recipes."""
+"""Recipes: named methods with their settings; how they are chosen for a search and fitted."""

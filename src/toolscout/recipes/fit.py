@@ -1,9 +1,8 @@
-"""Fitting a recipe on a dataset: who trains, who chooses, what must not be seen; the shelf of models of `bench`."""
+"""Fits a recipe on a dataset: what may be learned from, what the fit goes on from, and how the model is written."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,71 +11,88 @@ from typing import Any, Final
 
 import msgspec
 
+import toolscout
 from toolscout import encoders
-from toolscout.abstain import decision
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.config import Settings
-from toolscout.dataset import Dataset, NoTool, Qrels, drop_leaks, in_dev
-from toolscout.encoders import Encoder
-from toolscout.encoders.pair_cache import Readings
+from toolscout.dataset import Dataset, Qrels, drop_leaks, in_dev
 from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError
-from toolscout.methods import Base, Fitting, Parts
+from toolscout.methods import Artifacts, FittedMethod
+from toolscout.methods.lesson import Base, Lesson
 from toolscout.models import model_store
-from toolscout.models.model_store import Data, Manifest, Model
+from toolscout.models.model_store import Draft, Manifest, Model, Setting
 from toolscout.recipes import registry
-from toolscout.search.pipeline import Floors
+from toolscout.recipes.recipe import Recipe
 from toolscout.types import Tool, digest
+from toolscout.workspace import Workspace
 
-__all__ = ["Lesson", "asked", "fit", "lesson", "on_shelf", "prepared"]
+__all__ = ["BASE_PREFIX", "FitJob", "Lesson", "fit", "make_lesson", "on_shelf", "plan_fit", "resolve_with_base"]
 
-CALIBRATE: Final = (
-    4_000  # requests that the floors of the decision are set by, at most; 500 missed a budget of 2 % by 0.9
-)
-AS_BASE: Final = {"refit": False}  # settings of what a fit goes on from; see `methods.usage.Blend`
-OF_BASE: Final = "base."  # settings with this before their name are those of the recipe that a fit goes on from
+BASE_SETTINGS: Final = {"refit": False}  # of what a fit goes on from; see `methods.shared.usage.Blend`
+BASE_PREFIX: Final = "base."  # settings with this prefix are those of the recipe that a fit goes on from
+SHELF_FOLDER: Final = "bench-models"
+
+
+def _no_notes() -> Mapping[str, Any]:
+    return {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Lesson:
-    """What a fit may see.
+class FitJob:
+    """One fit: what to learn from, with which options, and where the model goes.
 
     Attributes:
-        dataset: where it comes from.
-        tools: the catalogue, ascending by id.
-        train: query id → `Tool.id` → grade.
-        dev: the same, to choose on.
-        dropped: ids of the training queries that a test query repeats; they are not in `train`.
+        recipe: what is fitted.
+        options: of the method, resolved; None where a value is to be chosen on dev.
+        origins: name of each option → where its value came from.
+        lesson: what may be learned from.
+        base: what it goes on from, if its options name a base.
+        workspace: encoder, caches, seed and progress; its `work` and `identity` are set when the fit begins.
+        out: the folder of the model.
+        notes: returns what else the manifest's `values` shall hold, as JSON values; called when the model is saved.
     """
 
-    dataset: Dataset
-    tools: Sequence[Tool]
-    train: Qrels
-    dev: Qrels
-    dropped: Sequence[str]
+    recipe: Recipe
+    options: Any
+    origins: Mapping[str, str]
+    lesson: Lesson
+    base: Base | None
+    workspace: Workspace
+    out: Path
+    notes: Callable[[], Mapping[str, Any]] = _no_notes
 
     @property
-    def fingerprint(self) -> str:
-        """Of the texts and the gold tools of train and dev."""
-        texts = self.dataset.queries
-        parts = [sorted(part.items()) for part in (self.train, self.dev)]
-        return digest("lesson/1", [[[query, texts[query], gold] for query, gold in part] for part in parts])
+    def work(self) -> Path:
+        """A folder beside `out` for checkpoints; it stays after a kill, and goes when the model is saved."""
+        return self.out.with_name(f"{self.out.name}.work")
 
-    @functools.cached_property
-    def floors(self) -> Floors:
-        """How low need and fit may be before a request is turned away, by requests that the tools are known to serve.
+    @property
+    def identity(self) -> str:
+        """What makes two fits the same: recipe, options, seed, encoder, data, catalogue, version, no-tool queries."""
+        encoder = self.workspace.encoder
+        mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
+        lesson, revision = self.lesson, self.recipe.revision
+        data = [lesson.fingerprint, model_store.catalogue_mark(lesson.tools)]
+        if self.base is not None:
+            data.append(self.base.identity)
+        if lesson.no_tool is not None:
+            data.append(lesson.no_tool.fingerprint)
+        name = self.recipe.name if revision == 1 else f"{self.recipe.name}/{revision}"
+        options = msgspec.structs.asdict(self.options)
+        return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, mark, *data])
 
-        Worked out once, when the first model of this lesson is saved.
-        """
-        queries = [*self.dev, *self.train]
-        some = queries[:: -(-len(queries) // CALIBRATE)]
-        return decision.floors_of(Parts(Catalogue.of(self.tools)), [self.dataset.queries[each] for each in some])
+    @property
+    def shelf(self) -> Path:
+        """The folder of the models that the laboratory fits."""
+        return self.workspace.settings.home / SHELF_FOLDER
 
 
-def lesson(
+# --- what may be learned from -----------------------------------------------------------------------------------------
+
+
+def make_lesson(
     dataset: Dataset, tools: Sequence[Tool], held_out: Mapping[str, str], queries: Sequence[str] | None = None
 ) -> Lesson:
-    """What a fit on a dataset may see: train and dev, without what the held-out queries repeat.
+    """Take train and dev from a dataset, without queries that repeat a held-out one.
 
     Args:
         dataset: the dataset.
@@ -94,267 +110,291 @@ def lesson(
         except NotFound as error:
             raise NotFound(f"a fitted recipe needs queries to learn from: {error}") from None
     else:
-        judged = {query: gold for part in dataset.qrels.values() for query, gold in part.items()}
+        judged = {query: gold for split in dataset.qrels.values() for query, gold in split.items()}
         train = {query: judged[query] for query in queries if not in_dev(query)}
         dev = {query: judged[query] for query in queries if in_dev(query)}
     train, dropped = drop_leaks(train, dataset.queries, held_out)
     dev, dropped_dev = drop_leaks(dev, dataset.queries, held_out)
     if not train or not dev:
         raise UserError(
-            f"{dataset.name}: expected queries to train on and to choose on, found {len(train):,} and {len(dev):,}: "
-            "add training queries"
+            f"{dataset.name}: there are {len(train):,} queries to train on and {len(dev):,} to choose on, and a fit "
+            "needs some of both. Add training queries"
         )
     ids = {tool.id.partition("/")[2]: tool.id for tool in tools}
     return Lesson(
-        dataset,
-        sorted(tools, key=lambda tool: tool.id),
-        _whole(train, ids),
-        _whole(dev, ids),
-        [*dropped, *dropped_dev],
+        name=dataset.name,
+        tools=sorted(tools, key=lambda tool: tool.id),
+        texts=dataset.queries,
+        train=_with_full_ids(train, ids),
+        dev=_with_full_ids(dev, ids),
+        dropped=[*dropped, *dropped_dev],
     )
 
 
-def _whole(qrels: Qrels, ids: Mapping[str, str]) -> Qrels:
-    """The qrels with whole ids, without the tools that could not be read and the queries that this leaves empty."""
-    found = {query: {ids[tool]: grade for tool, grade in gold.items() if tool in ids} for query, gold in qrels.items()}
-    return {query: gold for query, gold in found.items() if gold}
+def _with_full_ids(qrels: Qrels, ids: Mapping[str, str]) -> Qrels:
+    """Replace ids within the source by full ids; leave out unreadable tools and queries that lose all their tools."""
+    full = {query: {ids[tool]: grade for tool, grade in gold.items() if tool in ids} for query, gold in qrels.items()}
+    return {query: gold for query, gold in full.items() if gold}
 
 
-def prepared(
-    name: str,
-    learned: Lesson,
+# --- planning a fit ---------------------------------------------------------------------------------------------------
+
+
+def plan_fit(
+    recipe: str | Recipe,
+    lesson: Lesson,
+    workspace: Workspace,
     out: Path,
-    *,
-    encoder: str | Encoder | None = None,
     changes: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    no_tool: NoTool | None = None,
-    settings: Settings | None = None,
-    vectors: VectorStore | None = None,
-    readings: Readings | None = None,
-    resume: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-) -> Fitting:
-    """A fit, ready to be done: the recipe that it goes on from, if there is one, is fitted, or found on the shelf.
+) -> FitJob:
+    """Prepare a fit; the recipe that it goes on from, if there is one, is fitted or found on the shelf.
 
     Args:
-        name: of the recipe.
-        learned: what it may see.
+        recipe: its name, or the recipe.
+        lesson: what may be learned from.
+        workspace: its encoder may be None: the recipe's own, or the one in the settings.
         out: the folder of the model.
-        encoder: by name or ready-made; None: the recipe's own, or the setting.
-        changes: settings over the recipe's own; with `base.` before the name, over those of what it goes on from.
-        seed: of everything random.
-        no_tool: queries that need no tool.
-        settings: timeouts and the like.
-        vectors: where vectors of texts are kept.
-        readings: where what cross-encoders read is kept.
-        resume: keep a finished model of the same fit, and go on with an interrupted one.
-        say: told every setting with its origin, and what is going on.
+        changes: options over the recipe's own; with `base.` before the name, over those of what it goes on from.
 
     Raises:
         UserError: for a recipe that cannot be fitted so.
     """
-    chosen = registry.recipe(name)
-    changes = changes or {}
-    options, origins = registry.resolve(name, {key: changes[key] for key in changes if not key.startswith(OF_BASE)})
-    if no_tool is not None and not chosen.judges:
-        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {name}")
-    settings = settings or Settings()
-    wanted = encoder or chosen.encoder or settings.encoder
-    below = {key.removeprefix(OF_BASE): changes[key] for key in changes if key.startswith(OF_BASE)}
-    base = None
-    ready = encoders.load(wanted, settings) if chosen.encodes and isinstance(wanted, str) else wanted
-    if (first := getattr(options, "base", None)) is not None:
-        _check_base(chosen, first)
-        base = _base(
-            first,
-            learned,
-            ready,
-            {
-                "changes": below,
-                "seed": seed,
-                "settings": settings,
-                "vectors": vectors,
-                "readings": readings,
-                "say": say,
-            },
-        )
+    chosen = registry.recipe(recipe) if isinstance(recipe, str) else recipe
+    own, below = _split_changes(changes or {})
+    options, origins = registry.resolve(chosen, own)
+    if lesson.no_tool is not None and not chosen.abstains:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {chosen.name}")
+    encoder = workspace.encoder or chosen.encoder or workspace.settings.encoder
+    if chosen.encodes and isinstance(encoder, str):
+        encoder = encoders.load(encoder, workspace.settings)
+    workspace = dataclasses.replace(workspace, encoder=encoder)
+    base, base_name = None, getattr(options, "base", None)
+    if base_name is not None:
+        _check_base(chosen, base_name)
+        base = _fit_base(base_name, lesson, workspace, below)
     elif below:
-        raise ConfigError(f"recipe {name}: expected settings of its own, found {OF_BASE}{next(iter(below))}")
-    return Fitting(
-        recipe=name,
+        raise ConfigError(
+            f"recipe {chosen.name}: it goes on from no other recipe, so {BASE_PREFIX}{next(iter(below))} "
+            "means nothing. Leave the setting out"
+        )
+    return FitJob(
+        recipe=chosen,
         options=options,
         origins=origins,
-        tools=learned.tools,
-        texts=learned.dataset.queries,
-        train=learned.train,
-        dev=learned.dev,
-        encoder=ready,
-        data=Data(
-            name=learned.dataset.name,
-            fingerprint=learned.fingerprint,
-            n_train=len(learned.train),
-            n_dev=len(learned.dev),
-            dropped_leaks=len(learned.dropped),
-        ),
-        out=out,
-        seed=seed,
-        settings=settings,
-        vectors=vectors,
-        readings=readings,
-        no_tool=no_tool,
-        resume=resume,
-        revision=registry.recipe(name).revision,
+        lesson=lesson,
         base=base,
-        notes=lambda: {"floors": msgspec.to_builtins(learned.floors)},
-        say=say,
+        workspace=workspace,
+        out=out,
+        notes=lambda: {"floors": msgspec.to_builtins(lesson.abstention_floors)},
     )
 
 
-def asked(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting of a fit, and with `base.` before their names those of what it goes on from; None: chosen on dev.
+def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a fit, and those of its base after the prefix `base.`; None: chosen on dev.
 
     Raises:
-        ConfigError: for a recipe that is not fitted, or a setting that it does not know.
+        ConfigError: for a recipe that is not fitted, or an unknown option.
     """
-    options, _ = registry.resolve(name, {key: changes[key] for key in changes if not key.startswith(OF_BASE)})
-    found = msgspec.structs.asdict(options)
-    first = found.get("base")
-    if first is not None and registry.recipe(first).fit is not None:
-        below = {key.removeprefix(OF_BASE): changes[key] for key in changes if key.startswith(OF_BASE)}
-        found |= {OF_BASE + key: value for key, value in asked(first, _of_a_base(first, below)).items()}
-    return found
+    own, below = _split_changes(changes)
+    options, _ = registry.resolve(name, own)
+    resolved = msgspec.structs.asdict(options)
+    base = resolved.get("base")
+    if base is not None and registry.recipe(base).is_fitted:
+        of_base = resolve_with_base(base, _with_base_settings(base, below))
+        resolved |= {BASE_PREFIX + name: value for name, value in of_base.items()}
+    return resolved
 
 
-def _of_a_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes to a recipe's settings when another fit goes on from it."""
-    fitted = registry.recipe(name).options
-    known = () if fitted is None else fitted.__struct_fields__
-    return {**{key: value for key, value in AS_BASE.items() if key in known}, **changes}
+def _split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Separate a fit's own options from those of its base, without the prefix."""
+    own = {name: value for name, value in changes.items() if not name.startswith(BASE_PREFIX)}
+    below = {name.removeprefix(BASE_PREFIX): changes[name] for name in changes if name not in own}
+    return own, below
 
 
-def _check_base(chosen: registry.Recipe, first: str) -> None:
+def _with_base_settings(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to the changes what holds for a recipe when another fit goes on from it."""
+    method = registry.recipe(name).method
+    fields = method.options_type.__struct_fields__ if method.needs_usage else ()
+    return {**{name: value for name, value in BASE_SETTINGS.items() if name in fields}, **changes}
+
+
+def _check_base(recipe: Recipe, base: str) -> None:
     """Refuse, before anything is fitted, what a recipe cannot go on from."""
-    if chosen.over is not None:
-        setting, called = chosen.over
-        found = registry.recipe(first).options
-        if found is None or setting not in found.__struct_fields__:
-            raise ConfigError(f"--set base: expected {called}, found {first}")
+    rule, method = recipe.method.base, registry.recipe(base).method
+    if rule is not None and not (method.needs_usage and rule.option in method.options_type.__struct_fields__):
+        raise ConfigError(f"--set base: expected {rule.description}, found {base}")
 
 
-def _base(name: str, learned: Lesson, encoder: str | Encoder, given: Mapping[str, Any]) -> Base:
-    """The recipe that a fit goes on from, over the encoder of that fit, as `Parts.base` builds it again later."""
-    settings = given["settings"]
-    parts = Parts(Catalogue.of(learned.tools), encoder, settings, given["vectors"], readings=given["readings"])
-    if registry.recipe(name).fit is None:
-        if given["changes"]:
+def _fit_base(name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any]) -> Base:
+    """Fit the recipe that a fit goes on from over the same encoder, as `Workspace.build_base` builds it again later."""
+    catalogue = Catalogue.of(lesson.tools)
+    if not registry.recipe(name).is_fitted:
+        if changes:
             raise ConfigError(
-                f"expected settings of a base that is fitted, found {OF_BASE}{next(iter(given['changes']))} and base "
-                f"{name}, which is not: leave the setting out"
+                f"the base {name} is not fitted, so {BASE_PREFIX}{next(iter(changes))} means nothing. "
+                "Leave the setting out"
             )
-        return Base(name, None, registry.build(name, parts), name)
-    whole = _of_a_base(name, given["changes"])
-    job = prepared(name, learned, settings.home, encoder=encoder, resume=True, **{**given, "changes": whole})
-    ours = dict.fromkeys(set(whole) - set(given["changes"]), "base")
-    job = dataclasses.replace(job, origins={**job.origins, **ours})
-    model = fit(on_shelf(job))
+        return Base(name, None, registry.build(name, catalogue, workspace), name)
+    all_changes = _with_base_settings(name, changes)
+    lesson = dataclasses.replace(lesson, no_tool=None) if lesson.no_tool is not None else lesson
+    job = plan_fit(name, lesson, dataclasses.replace(workspace, resume=True), workspace.settings.home, all_changes)
+    set_here = dict.fromkeys(set(all_changes) - set(changes), "base")
+    job = on_shelf(dataclasses.replace(job, origins={**job.origins, **set_here}))
+    model = fit(job)
     if model.manifest.data.refit:
-        given["say"](
+        workspace.say(
             f"{name} was fitted on the queries to choose on too: what is chosen now trusts it more than it should"
         )
-    return Base(name, model, registry.build(name, dataclasses.replace(parts, model=model.folder)), job.identity)
+    return Base(name, model, registry.build(name, catalogue, workspace, model=model.folder), job.identity)
 
 
-def on_shelf(job: Fitting) -> Fitting:
-    """The same fit, with its model on the shelf of `bench`, where fits of the same identity meet."""
-    return dataclasses.replace(job, out=_shelf(job) / f"{job.recipe}-{job.identity[:16]}")
+def on_shelf(job: FitJob) -> FitJob:
+    """Return the same fit with its model on the shelf of the laboratory, where fits of the same identity meet."""
+    return dataclasses.replace(job, out=job.shelf / f"{job.recipe.name}-{job.identity[:16]}")
 
 
-def _shelf(job: Fitting) -> Path:
-    return job.settings.home / "bench-models"
+# --- doing it ---------------------------------------------------------------------------------------------------------
 
 
-def fit(job: Fitting) -> Model:
-    """Say the settings, do the fit, and read the model that it wrote.
+def fit(job: FitJob) -> Model:
+    """Announce the options, do the fit, write the model, and read it back.
 
     Raises:
         UserError: when the fit is not possible, or the folder holds something else.
     """
-    for line in _said(job):
-        job.say(line)
-    shelved = job.out.parent == _shelf(job)
+    say = job.workspace.say
+    for line in _announce(job):
+        say(line)
+    on_the_shelf = job.out.parent == job.shelf
     if job.out.exists():
-        held = _held(job, ours=shelved)
-        if job.resume and held is not None and held.job == job.identity:
+        manifest = _read_former(job, replace_damaged=on_the_shelf)
+        if job.workspace.resume and manifest is not None and manifest.job == job.identity:
             try:
-                model = model_store.load(job.out, recipe=job.recipe)
+                model = model_store.load(job.out, recipe=job.recipe.name)
             except StoreError as error:
-                job.say(str(error))
+                say(str(error))
             else:
-                job.say(f"kept {job.out}: it is finished")
+                say(f"kept {job.out}: it is finished")
                 return model
-    if not job.resume:
+    if not job.workspace.resume:
         shutil.rmtree(job.work, ignore_errors=True)
     job.work.mkdir(parents=True, exist_ok=True)
-    method = registry.recipe(job.recipe).fit
-    assert method is not None
     try:
-        method(dataclasses.replace(job, started=time.monotonic()))
+        return _fit_and_save(job)
     except CheckpointError as error:
-        if not shelved:
+        if not on_the_shelf:
             raise
-        job.say(str(error))
+        say(str(error))
         shutil.rmtree(job.work)
         job.work.mkdir(parents=True)
-        method(dataclasses.replace(job, started=time.monotonic()))
-    return model_store.load(job.out, recipe=job.recipe)
+        return _fit_and_save(job)
 
 
-def _said(job: Fitting) -> list[str]:
-    """What it learns from, and every setting with its origin; one line each."""
-    name = job.encoder if isinstance(job.encoder, str) else job.encoder.name
+def _fit_and_save(job: FitJob) -> Model:
+    method, say = job.recipe.method, job.workspace.say
+    assert isinstance(method, FittedMethod)
+    workspace = dataclasses.replace(
+        job.workspace,
+        work=job.work,
+        identity=job.identity,
+        progress=lambda done, total: say(f"embedding: {done:,} of {total:,} texts"),
+    )
+    started = time.monotonic()
+    artifacts = method.fit(workspace, dataclasses.replace(job.lesson, base=job.base), job.options)
+    model_store.save(job.out, _draft(job, artifacts, time.monotonic() - started))
+    shutil.rmtree(job.work, ignore_errors=True)
+    return model_store.load(job.out, recipe=job.recipe.name)
+
+
+def _draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
+    """Put together what the model folder holds."""
+    chosen = artifacts.chosen
+    settings = {
+        name: Setting(chosen.get(name, value), "dev" if name in chosen else job.origins.get(name, "default"))
+        for name, value in msgspec.structs.asdict(job.options).items()
+    }
+    data = msgspec.structs.replace(job.lesson.data, refit=artifacts.refit)
+    return Draft(
+        recipe=job.recipe.name,
+        job=job.identity,
+        arrays=artifacts.arrays,
+        tools=job.lesson.tools,
+        settings=settings,
+        seed=job.workspace.seed,
+        data=data,
+        metrics=artifacts.metrics,
+        fit_seconds=artifacts.seconds_before + seconds,
+        encoder=artifacts.encoder,
+        values={**artifacts.values, **job.notes()},
+        card=_write_card(data, job.lesson.licence, settings, artifacts.metrics),
+        files=artifacts.files,
+    )
+
+
+def _write_card(
+    data: model_store.Data, licence: str | None, settings: Mapping[str, Setting], figures: Mapping[str, float]
+) -> str:
+    lines = [
+        f"Fitted on the dataset **{data.name}** (licence: {licence or 'none known'}): {data.n_train:,} queries to "
+        f"train on, {data.n_dev:,} to choose on; {data.dropped_leaks:,} left out because a test query has their text.",
+        "After choosing, it was fitted on both." if data.refit else "Those to choose on were not trained on.",
+        "",
+        "| setting | value | from |",
+        "|---|---|---|",
+        *(f"| {name} | {setting.value} | {setting.origin} |" for name, setting in settings.items()),
+        "",
+        "| on dev, before any refit | |",
+        "|---|---|",
+        *(f"| {name} | {value:.4f} |" for name, value in figures.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _announce(job: FitJob) -> list[str]:
+    """What is learned from, and every option with its origin; one line each."""
+    encoder, data = job.workspace.encoder, job.lesson.data
+    name = encoder if encoder is None or isinstance(encoder, str) else encoder.name
+    options = msgspec.structs.asdict(job.options)
     return [
-        f"{job.recipe}: {job.data.n_train:,} queries of {job.data.name} to train on, {job.data.n_dev:,} to choose on, "
-        f"{job.data.dropped_leaks:,} left out because a test query repeats them; {len(job.tools):,} tools",
-        f"encoder = {name}, seed = {job.seed}",
+        f"{job.recipe.name}: {data.n_train:,} queries of {data.name} to train on, {data.n_dev:,} to choose on, "
+        f"{data.dropped_leaks:,} left out because a test query repeats them; {len(job.lesson.tools):,} tools",
+        f"encoder = {name}, seed = {job.workspace.seed}",
         *(
-            f"{name} = {'chosen on dev' if (value := getattr(job.options, name)) is None else value} ({origin})"
+            f"{name} = {'chosen on dev' if options[name] is None else options[name]} ({origin})"
             for name, origin in job.origins.items()
         ),
     ]
 
 
-def _held(job: Fitting, *, ours: bool) -> Manifest | None:
-    """The model that stands where this one shall go; None: nothing does that is worth keeping.
+def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
+    """Read the manifest of the model that stands where this one shall go; None: nothing worth keeping stands there.
 
     Args:
         job: the fit.
-        ours: whether nothing but this fit can have put anything there, so that what is damaged may be replaced.
+        replace_damaged: whether nothing but this fit can have put anything there, so that damage may be overwritten.
 
     Raises:
         ConfigError: if it is something that must not be overwritten.
     """
     if not job.out.is_dir():
-        raise ConfigError(f"{job.out}: expected a folder for the model, found a file: choose another place")
+        raise ConfigError(f"{job.out}: this is a file, and a model is a folder. Choose another place")
     try:
-        held = model_store.read_manifest(job.out)
+        manifest = model_store.read_manifest(job.out)
     except (NotFound, StoreError) as error:
-        if ours:
-            job.say(str(error))
+        if replace_damaged:
+            job.workspace.say(str(error))
             return None
         if isinstance(error, NotFound) and not any(job.out.iterdir()):
             return None
-        found = (
+        content = (
             "other files"
             if isinstance(error, NotFound)
             else f"a {model_store.MANIFEST} that is damaged, or of no model"
         )
+        raise ConfigError(f"{job.out}: the folder holds {content}. Choose another folder, or remove it") from None
+    if manifest.recipe != job.recipe.name:
         raise ConfigError(
-            f"{job.out}: expected a free folder or a model, found {found}: choose another folder, or remove it"
-        ) from None
-    if held.recipe != job.recipe:
-        raise ConfigError(
-            f"{job.out}: expected a free folder or a model of {job.recipe}, found one of {held.recipe}: "
-            "choose another folder"
+            f"{job.out}: the folder holds a model of {manifest.recipe}, not of {job.recipe.name}. Choose another folder"
         )
-    return held
+    return manifest

@@ -1,39 +1,41 @@
-"""Ways to search: which recipe, and which fitted model, by what is asked for and what is set.
+"""Decides which recipe and which fitted model serve a search, and whether the champion can.
 
-A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. Of the
-two, the one that is said nearer to the search decides: a model brings its recipe with it, and a recipe that needs no
-model is searched without one. Said at the same place, they must belong together. Where neither is said anywhere, the
-promoted model serves (`toolscout.models.champion`); so it does where only its recipe is said.
+A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. The one
+named nearest to the search decides: a model brings its recipe with it, and a recipe that needs no model is searched
+without one. If both are named at the same place, they must belong together. If neither is named anywhere, the champion
+serves (`toolscout.models.champion`); it also serves if only its recipe is named.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from toolscout.config import Settings
-from toolscout.errors import ConfigError
+from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
 
-__all__ = ["Key", "Way", "Ways"]
+__all__ = ["Selection", "SelectionKey", "Selector"]
 
-Key = tuple[str, Path | None, str | None]
-NEARNESS: Final = {"default": 0, "environment": 2, "argument": 3}  # to the search, by origin; the file's is 1
-CALL: Final = 4
+SelectionKey = tuple[str, Path | None, str | None]
+ORIGIN_RANKS: Final = {"default": 0, "environment": 2, "argument": 3}  # nearness to the search; the file's is 1
+FILE_RANK: Final = 1
+CALL_RANK: Final = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
-    """How to search.
+class Selection:
+    """What serves a search.
 
     Attributes:
-        recipe: which pipeline.
-        model: the folder of its model; None: it needs none.
+        recipe: its name.
+        model: the folder of its model. None: it needs none.
         manifest: of that model.
-        encoder: asked for by name beside the model; None: the one that the model was fitted on.
+        encoder: named beside the model. None: the one that the model was fitted on.
         promoted: whether nobody named the model: it is the champion.
     """
 
@@ -44,22 +46,72 @@ class Way:
     promoted: bool = False
 
     @property
-    def key(self) -> Key:
-        """Which way it is, whatever was fitted into the model's folder since."""
+    def key(self) -> SelectionKey:
+        """Identifies the selection, whatever was fitted into the model's folder since."""
         return self.recipe, self.model, self.encoder
 
 
-class Ways:
-    """Finds the way of each search, by the settings of one Scout."""
+class Selector:
+    """Answers what serves a search under one Scout's settings."""
 
     def __init__(self, settings: Settings) -> None:
         """Take the settings and their origins."""
         self.settings = settings
         self._manifests: dict[Path, tuple[object, Manifest]] = {}
         self._champion: tuple[object, Path | None] = (None, None)
+        self._unfit: tuple[object, str] = (None, "")
 
-    def find(self, recipe: str | None, model: str | Path | None) -> Way:
-        """The way of a search.
+    def select(
+        self,
+        recipe: str | None,
+        model: str | Path | None,
+        *,
+        prepare: Callable[[Selection], object],
+        generation: Callable[[], int],
+    ) -> tuple[Selection, str]:
+        """Return what serves a search, and a sentence if the champion should serve but cannot.
+
+        If the champion should serve, its pipeline is prepared here, and the fallback's if that fails. Other pipelines
+        are left to the caller.
+
+        Args:
+            recipe: that the search names.
+            model: the folder that the search names.
+            prepare: builds the pipeline of a selection, or finds it ready.
+            generation: returns the generation of the catalogue.
+
+        Raises:
+            UserError: if what is named cannot serve.
+        """
+        try:
+            promoted = self.champion() if self.is_unnamed(recipe, model) else None
+        except StoreError as error:
+            return self._pass_over(None, error, prepare)
+        if promoted is None:
+            return self.find(recipe, model), ""
+        state = champion.stamp(self.settings.home), model_store.stamp(promoted), generation()
+        if self._unfit[0] == state:
+            return self.default(), self._unfit[1]
+        try:
+            selection = self.find(recipe, model)
+            prepare(selection)
+        except Unavailable:
+            return selection, ""
+        except UserError as error:
+            return self._pass_over(state, error, prepare)
+        return selection, ""
+
+    def _pass_over(
+        self, state: object, error: UserError, prepare: Callable[[Selection], object]
+    ) -> tuple[Selection, str]:
+        """Return what serves instead of the champion, which cannot serve in this state."""
+        selection = self.default()
+        self._unfit = state, f"searched with {selection.recipe} instead of the promoted model: {error}"
+        prepare(selection)
+        return selection, self._unfit[1]
+
+    def find(self, recipe: str | None, model: str | Path | None) -> Selection:
+        """Return what a search names, or the champion, without trying whether it can serve.
 
         Args:
             recipe: that the search names.
@@ -73,67 +125,68 @@ class Ways:
         folder = self.settings.model if model is None else Path(model).expanduser()
         name = recipe or self.settings.recipe
         if folder is None:
-            return self._promoted(name, recipe) or Way(name)
-        nearer = self._nearness("recipe", recipe) - self._nearness("model", model)
-        if nearer > 0 and registry.recipe(name).fit is None:
-            return Way(name)
-        manifest = self._manifest(folder)
-        if nearer >= 0:
+            return self._find_promoted(name, recipe) or Selection(name)
+        lead = self._rank("recipe", recipe) - self._rank("model", model)
+        if lead > 0 and not registry.recipe(name).is_fitted:
+            return Selection(name)
+        manifest = self._read_manifest(folder)
+        if lead >= 0:
             model_store.refuse_other(folder, manifest, name)
-        elif manifest.recipe not in registry.RECIPES:
+        elif not registry.is_known(manifest.recipe):
             raise ConfigError(
-                f"{folder}: expected a model of a recipe that is known here, found one of {manifest.recipe!r}, fitted "
-                f"by toolscout {manifest.version}: use that version, or fit another"
+                f"{folder}: this model is of the recipe {manifest.recipe!r}, which this version does not have; "
+                f"toolscout {manifest.version} fitted it. Use that version, or fit another model"
             )
-        said = model is None and self.settings.origins.get("encoder") == "argument"
-        return Way(manifest.recipe, folder, manifest, self.settings.encoder if said else None)
+        return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model() if model is None else None)
 
-    def without(self) -> Way:
-        """The way of searches without a champion."""
-        return Way(self.settings.recipe)
+    def default(self) -> Selection:
+        """Return what serves searches without a champion."""
+        return Selection(self.settings.recipe)
 
-    def _promoted(self, name: str, recipe: str | None) -> Way | None:
-        """The champion's way, if nobody said another one."""
-        said = not self.unnamed(recipe, None)
-        if said and registry.recipe(name).fit is None:
+    def _find_promoted(self, name: str, recipe: str | None) -> Selection | None:
+        """Return the champion, unless another recipe is named."""
+        named = not self.is_unnamed(recipe, None)
+        if named and not registry.recipe(name).is_fitted:
             return None
         folder = self.champion()
         if folder is None:
             return None
-        manifest = self._manifest(folder)
-        if manifest.recipe not in registry.RECIPES or (said and manifest.recipe != name):
+        manifest = self._read_manifest(folder)
+        if not registry.is_known(manifest.recipe) or (named and manifest.recipe != name):
             return None
-        encoder = self.settings.encoder if self.settings.origins.get("encoder") == "argument" else None
-        return Way(manifest.recipe, folder, manifest, encoder, promoted=not said)
+        return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model(), promoted=not named)
 
-    def unnamed(self, recipe: str | None, model: str | Path | None) -> bool:
-        """Whether neither a search that names these nor any setting says how to search."""
-        return recipe is None and model is None and self.settings.model is None and not self._nearness("recipe", None)
+    def is_unnamed(self, recipe: str | None, model: str | Path | None) -> bool:
+        """Tell whether neither a search that names these nor any setting says what to search with."""
+        return recipe is None and model is None and self.settings.model is None and not self._rank("recipe", None)
 
     def champion(self) -> Path | None:
-        """The folder of the promoted model; None: there is none."""
+        """Return the folder of the champion. None: there is none."""
         stamp = champion.stamp(self.settings.home)
         if stamp != self._champion[0]:
             self._champion = stamp, champion.current(self.settings.home)
         return self._champion[1]
 
-    def encoder(self, way: Way) -> tuple[str, bool]:
-        """The name of the encoder to search with, and whether the pipeline surely asks for it.
+    def encoder(self, selection: Selection) -> tuple[str, bool]:
+        """Return the name of the encoder to search with, and whether the pipeline surely needs it.
 
-        That of a model is the one that it was fitted on, unless another name is said for it; a model that brings its
-        own encoder needs none.
+        A model is searched with the encoder that it was fitted on, unless another is named for it; a model that brings
+        its own encoder needs none.
         """
-        chosen = registry.recipe(way.recipe)
-        if way.manifest is not None and way.manifest.encoder is not None:
-            return way.encoder or way.manifest.encoder.name, True
-        return chosen.encoder or self.settings.encoder, chosen.encodes and way.manifest is None
+        chosen = registry.recipe(selection.recipe)
+        if selection.manifest is not None and selection.manifest.encoder is not None:
+            return selection.encoder or selection.manifest.encoder.name, True
+        return chosen.encoder or self.settings.encoder, chosen.encodes and selection.manifest is None
 
-    def _nearness(self, name: str, given: object) -> int:
-        return NEARNESS.get(self.settings.origins.get(name, "default"), 1) if given is None else CALL
+    def _encoder_beside_model(self) -> str | None:
+        return self.settings.encoder if self.settings.origins.get("encoder") == "argument" else None
 
-    def _manifest(self, folder: Path) -> Manifest:
-        """That of the model which lies in the folder now; it may have been fitted again since the last search."""
-        stamp, held = model_store.stamp(folder), self._manifests.get(folder)
-        if held is None or stamp is None or held[0] != stamp:
-            held = self._manifests[folder] = stamp, model_store.read_manifest(folder)
-        return held[1]
+    def _rank(self, name: str, named: object) -> int:
+        return ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK) if named is None else CALL_RANK
+
+    def _read_manifest(self, folder: Path) -> Manifest:
+        """Read the manifest in the folder now; the model may have been fitted again since the last search."""
+        stamp, cached = model_store.stamp(folder), self._manifests.get(folder)
+        if cached is None or stamp is None or cached[0] != stamp:
+            cached = self._manifests[folder] = stamp, model_store.read_manifest(folder)
+        return cached[1]

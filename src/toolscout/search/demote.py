@@ -1,4 +1,4 @@
-"""What keeps hostile tools out of an answer: `guard` puts it behind a recipe, `Demote` is the stage that does it.
+"""Moves hostile tools behind the others. `toolscout.recipes.guard` puts this stage behind every recipe.
 
 Tools that give orders to the model or are stuffed, and copies of older tools, stand behind all others. Tools of a
 younger source yield to older ones that fit nearly as well if the source is scattered, if they are nearly the same as
@@ -18,41 +18,19 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue.screening import suspects
-from toolscout.catalogue.similar import Rivals, find_rivals
+from toolscout.catalogue.similar import Rivals
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.words import tokenize
-from toolscout.methods import Parts
-from toolscout.methods.zero_shot import tool_index
-from toolscout.search.exact_names import EXACT, Names, selected
-from toolscout.search.pipeline import Cut, Pipeline, Stage
+from toolscout.search.exact_names import EXACT, selected
+from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
 
-__all__ = ["Demote", "guard"]
+__all__ = ["Demote"]
 
 SCATTERED_WORTH: Final = 0.35  # what the score of a tool of a scattered source is worth, beside older ones
 GROUP_WORTH: Final = 0.5  # of the second and later of nearly identical tools
 MAX_SHARE: Final = 0.6  # of the answer, for a younger source,
 NEARLY: Final = 0.85  # where older tools have this share of the score
-
-
-def guard(retrieve: Stage, parts: Parts | Catalogue, *, scan: bool = True, k: int | None = None) -> Pipeline:
-    """A recipe's stage with exact names, demotion and the cut behind it: what every search of the product runs.
-
-    Args:
-        retrieve: ranks the tools.
-        parts: the snapshot that it was built over.
-        scan: whether suspicious and rival tools are demoted.
-        k: how many hits are kept; by default each search's own k.
-    """
-    parts = Parts(parts) if isinstance(parts, Catalogue) else parts
-    catalogue = parts.catalogue
-    stages: list[Stage] = [retrieve, Names(catalogue)]
-    if scan:
-        rivals = find_rivals(catalogue, lambda: tool_index(parts, StaticEncoder()).vectors)
-        stages.append(Demote(suspects(catalogue), rivals, catalogue))
-    return Pipeline([*stages, Cut(k)])
 
 
 class Demote(Stage):

@@ -96,7 +96,7 @@ def _findability(service: Service, caller: Caller, most: int) -> Lint:
     with service.scout.store.reading():  # one state of the catalogue for its tools and for the searches
         catalogue, pipeline = service.scout.pipeline()
         seen = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
-        return lint(seen, pipeline, most=most, visible=caller.visible)
+        return lint(seen, pipeline, max_tools=most, visible=caller.visible)
 
 
 async def tools(ask: Ask[ToolsRequest]) -> ToolsAnswer:

@@ -68,7 +68,7 @@ async def told(ask: Ask[Nothing]) -> LearningAnswer:
 
 def _told(service: Service) -> LearningAnswer:
     scout = service.scout
-    home, overruled = scout.settings.home, not scout.ways.unnamed(None, None)
+    home, overruled = scout.settings.home, not scout.selector.is_unnamed(None, None)
     return LearningAnswer(champion.history(home), overruled, loop.last(home))
 
 

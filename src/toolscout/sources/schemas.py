@@ -19,7 +19,7 @@ from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Reading, build_tool, collect, load_document, source_name
 from toolscout.sources.callables import from_callable, guarded
-from toolscout.types import MAX_DEPTH, Hints, Tool
+from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["from_objects", "json_lines", "read"]
 
@@ -134,7 +134,7 @@ def _entries(
         inner = next((value[key] for key in LISTS if isinstance(value.get(key), (list, tuple))), None)
         if inner is not None and value.get("type") == "namespace" and isinstance(value.get("name"), str):
             path = (*path, value["name"])
-    if inner is None or depth >= MAX_DEPTH:
+    if inner is None or depth >= MAX_JSON_DEPTH:
         yield where or "entry 1", functools.partial(_tool, source, value, path)
         return
     for number, item in enumerate(inner, 1):
@@ -199,7 +199,7 @@ def _hints(annotations: object) -> Hints:
 
 def _normal(schema: Any, depth: int = 0) -> Any:
     """The schema with every `type` as JSON Schema spells it; a property that is called `type` stays as it is."""
-    if not isinstance(schema, Mapping) or depth >= MAX_DEPTH:
+    if not isinstance(schema, Mapping) or depth >= MAX_JSON_DEPTH:
         return schema
     normal: dict[Any, Any] = {}
     for key, value in schema.items():

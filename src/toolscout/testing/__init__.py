@@ -1,4 +1,4 @@
-"""Fakes and conformance checks that ship with the product: for our tests and for those who write their own parts."""
+"""Fakes and conformance checks for our tests and for people who write their own stages, indexes or encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolscout.testing.server import ScriptedServer
 from toolscout.types import Search, Tool, canonical_json, digest
 
 __all__ = [
-    "TOOLS",
+    "TOY_TOOLS",
     "Faults",
     "HashEncoder",
     "ScriptedLLM",
@@ -28,7 +28,7 @@ __all__ = [
     "toy_tools",
 ]
 
-TOOLS: dict[str, tuple[str, ...]] = {
+TOY_TOOLS: dict[str, tuple[str, ...]] = {
     "weather/get_forecast": (
         "Will it rain or snow: the weather forecast of a city for the coming days.",
         "city",
@@ -47,19 +47,19 @@ TOOLS: dict[str, tuple[str, ...]] = {
 
 
 class HashEncoder:
-    """An encoder without a model: words and their beginnings, hashed into `dim` places. Deterministic."""
+    """A deterministic encoder without a model: hashes words and their first letters into `dim` places."""
 
     name = "hash"
     cheap = True
 
     def __init__(self, dim: int = 64, *, cheap: bool = True) -> None:
-        """Make vectors of length `dim`; `cheap` says whether they are worth keeping."""
+        """Create an encoder of dimension `dim`; `cheap` says that caching is not worthwhile."""
         self.dim, self.cheap = dim, cheap
         self.fingerprint = digest("hash/1", dim)
         self.encoded = 0
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Texts → `(n, dim)` float32 unit rows."""
+        """Encode texts as `(n, dim)` float32 unit rows."""
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             for word in split_identifiers(text).casefold().split():
@@ -70,7 +70,7 @@ class HashEncoder:
 
 
 def toy_tools() -> list[Tool]:
-    """A catalogue of ten tools: two scripts beside Latin, bare and special names, several sources."""
+    """Make a catalogue of ten tools: two scripts besides Latin, plain and special names, several sources."""
     return [
         Tool(
             id=tool_id,
@@ -79,20 +79,21 @@ def toy_tools() -> list[Tool]:
             path=(tool_id.partition("/")[0],),
             parameters={"type": "object", "properties": {name: {"type": "string"} for name in names}},
         )
-        for tool_id, (description, *names) in TOOLS.items()
+        for tool_id, (description, *names) in TOY_TOOLS.items()
     ]
 
 
 def check_stage(stage: Stage, searches: Sequence[Search]) -> None:
-    """Assert what every stage promises: as many results as searches, the same again, no query lost, hits in order.
+    """Check the contract of stages: one result per search, deterministic, unchanged queries, no tool twice.
 
     Raises:
-        AssertionError: naming the promise that was broken.
+        AssertionError: naming the broken rule.
     """
-    first, again = stage(searches), stage(searches)
+    first, second = stage(searches), stage(searches)
     assert len(first) == len(searches), f"{stage.name}: expected {len(searches)} results, found {len(first)}"
-    assert [each.query for each in first] == [each.query for each in searches], f"{stage.name}: a query was changed"
-    assert [each.hits for each in first] == [each.hits for each in again], f"{stage.name}: not deterministic"
+    queries = [search.query for search in searches]
+    assert [result.query for result in first] == queries, f"{stage.name}: a query was changed"
+    assert [result.hits for result in first] == [result.hits for result in second], f"{stage.name}: not deterministic"
     for search, result in zip(searches, first, strict=True):
         [alone] = stage([search])
         assert alone.ids == result.ids, f"{stage.name}: alone and in a batch, the answers differ"
@@ -101,49 +102,56 @@ def check_stage(stage: Stage, searches: Sequence[Search]) -> None:
 
 
 def check_index(index: Any, queries: Any) -> None:
-    """Assert what every index promises: ids ascending, best first, ties by id, masks respected, k respected.
+    """Check the contract of indexes: ids ascending, best first, ties by id, `k` and masks respected.
 
     Args:
         index: see `toolscout.indexes`.
-        queries: what it takes: texts, or rows of shape (n, d).
+        queries: texts, or rows of shape (n, d), whichever the index takes.
 
     Raises:
-        AssertionError: naming the promise that was broken.
+        AssertionError: naming the broken rule.
     """
     size = len(index.ids)
     assert list(index.ids) == sorted(index.ids), "ids must ascend"
-    everything = index.search(queries, size)
+    complete = index.search(queries, size)
     for k in (1, 3, size):
         ids, scores = index.search(queries, k)
-        for row, values, (all_ids, _) in zip(ids, scores, zip(*everything, strict=True), strict=True):
+        for row, values, (all_ids, _) in zip(ids, scores, zip(*complete, strict=True), strict=True):
             assert len(row) == len(values) <= k, "at most k, with one score each"
             pairs = list(zip(-np.asarray(values), row, strict=True))
             assert pairs == sorted(pairs), "best first, ties by id"
             assert row == all_ids[: len(row)], "a smaller k must be the beginning of a larger one"
+    _check_masks(index, queries, complete[0])
+
+
+def _check_masks(index: Any, queries: Any, rankings: Sequence[Sequence[str]]) -> None:
+    """Check that a mask only removes tools from the complete rankings."""
+    size = len(index.ids)
     mask = np.arange(size) % 2 == 0
     allowed = {tool_id for tool_id, fits in zip(index.ids, mask, strict=True) if fits}
     masked, _ = index.search(queries, size, [mask] * len(queries))
-    for row, all_ids in zip(masked, everything[0], strict=True):
+    for row, all_ids in zip(masked, rankings, strict=True):
         assert row == [tool_id for tool_id in all_ids if tool_id in allowed], "a mask must only leave out"
     hidden, _ = index.search(queries, size, [np.zeros(size, dtype=bool)] * len(queries))
     assert not any(hidden), "a mask of nothing must give nothing"
 
 
 def check_encoder(encoder: Encoder) -> None:
-    """Assert what every encoder promises: float32 unit rows in order, the same again, alone as in a batch.
+    """Check the contract of encoders: float32 unit rows in order, deterministic, independent of the batch.
 
     Raises:
-        AssertionError: naming the promise that was broken.
+        AssertionError: naming the broken rule.
     """
     texts = ["will it rain tomorrow?", "send a message", "rain", ""]
-    for kind in ("query", "tool"):
+    kinds: tuple[Kind, ...] = ("query", "tool")
+    for kind in kinds:
         rows = encoder.encode(texts, kind)
         assert rows.shape == (len(texts), encoder.dim), f"expected {len(texts)} rows of {encoder.dim}"
         assert rows.dtype == np.float32, "expected float32"
         lengths = np.linalg.norm(rows, axis=1)
-        assert all(abs(length - 1) < 1e-4 or length == 0 for length in lengths), "expected unit rows, or rows of zeros"
-        again = encoder.encode(texts, kind)
-        assert np.array_equal(rows, again), "another answer when asked again"
+        is_unit = (np.abs(lengths - 1) < 1e-4) | (lengths == 0)
+        assert is_unit.all(), "expected unit rows, or rows of zeros"
+        assert np.array_equal(rows, encoder.encode(texts, kind)), "a second call gave other rows"
         alone = np.concatenate([encoder.encode([text], kind) for text in texts])
         assert np.allclose(rows, alone, atol=1e-5), "alone and in a batch, the rows differ"
     assert encoder.encode([]).shape == (0, encoder.dim), "no texts must give no rows"
@@ -151,25 +159,30 @@ def check_encoder(encoder: Encoder) -> None:
 
 
 def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:
-    """Assert what every reader promises: ids of the source, no id twice, writable JSON, the same when read again.
+    """Check the contract of source readers: ids of the source, no id twice, valid JSON, deterministic.
 
     Raises:
-        AssertionError: naming the promise that was broken.
+        AssertionError: naming the broken rule.
     """
     try:
         readings = read()
     except SourceError as error:
         assert str(error) and "\n" not in str(error), "an error must be one sentence"
         raise
-    again = {tool.id: tool.fingerprint for reading in read() for tool in reading.tools}
+    fingerprints = {tool.id: tool.fingerprint for reading in read() for tool in reading.tools}
+    tools = [(reading.source, tool) for reading in readings for tool in reading.tools]
     seen: set[str] = set()
+    for source, tool in tools:
+        assert tool.id.startswith(f"{source}/"), f"{tool.id}: expected to begin with {source}/"
+        assert tool.id not in seen, f"{tool.id}: twice"
+        assert canonical_json(tool), tool.id
+        assert fingerprints.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
+        seen.add(tool.id)
+    _check_problems(readings)
+    return readings
+
+
+def _check_problems(readings: Sequence[Reading]) -> None:
     for reading in readings:
-        for tool in reading.tools:
-            assert tool.id.startswith(f"{reading.source}/"), f"{tool.id}: expected to begin with {reading.source}/"
-            assert tool.id not in seen, f"{tool.id}: twice"
-            assert canonical_json(tool), tool.id
-            assert again.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
-            seen.add(tool.id)
         for problem in reading.problems:
             assert problem.entry and problem.message, "a problem must name its entry"
-    return readings

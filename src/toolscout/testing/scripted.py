@@ -1,7 +1,7 @@
-"""A language model without a model: it answers from the prompt alone, seeded by the prompt's hash, the same every time.
+"""A fake language model that derives its reply from the prompt and the prompt's hash, always the same.
 
-It knows the tasks of toolscout's prompts by the title of the schema that a reply must fit, and no dataset: whatever it
-says is made of words in the prompt, of a short list of its own, and of the hash.
+It recognises the tasks of toolscout's prompts by the title of the reply's schema. It knows no dataset: its replies
+consist of words of the prompt, a short built-in list, and numbers from the hash.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from toolscout.types import digest
 __all__ = ["Faults", "ScriptedLLM", "words_of"]
 
 _DATA: Final = re.compile(r'<data name="(\w+)">\n(.*?)\n</data>', re.S)
-_SCHEMA: Final = re.compile(r"and nothing else:\n(\{.*\})", re.S)
-_WORD: Final = re.compile(r"[a-z][a-z]{3,}")
-_DULL: Final = frozenset(
+_REPLY_SCHEMA: Final = re.compile(r"and nothing else:\n(\{.*\})", re.S)
+_CONTENT_WORD: Final = re.compile(r"[a-z][a-z]{3,}")
+_SCRIPT_STOPWORDS: Final = frozenset(
     word
     for line in (
         "that this with from have your will into each when then than must been which their there these those such",
@@ -58,15 +58,15 @@ _OUTSIDE: Final = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """How often something goes wrong, each between 0 and 1.
+    """The rates of faults, each between 0 and 1.
 
     Attributes:
-        bad_json: a conversation gets no JSON, however often it asks.
-        once: a reply lacks its JSON, and is right when it is asked for again.
-        unknown: a reply names a tool that does not exist, however often it is asked.
+        bad_json: a conversation never gets JSON, however often it asks.
+        once: the first reply lacks its JSON; the second is right.
+        unknown: a reply names a tool that does not exist, however often the prompt is repeated.
         duplicate: a reply repeats an example of its prompt.
-        busy: status 429 with Retry-After, before the answer.
-        broken: status 500, before the answer.
+        busy: status 429 with Retry-After before the answer.
+        broken: status 500 before the answer.
         slow: the answer takes `pause` seconds longer.
         pause: seconds.
     """
@@ -85,8 +85,8 @@ class ScriptedLLM:
     """Answers requests in this process; `ScriptedServer` puts it behind HTTP.
 
     Attributes:
-        injected: kind of fault → the conversations that met it.
-        asked: every request, in the order in which it was answered.
+        injected: kind of fault → the conversations that had it.
+        asked: every request, in the order of the answers.
     """
 
     address = "scripted"
@@ -99,13 +99,13 @@ class ScriptedLLM:
         model: str = "scripted",
         answers: dict[str, Callable[[dict[str, Any], random.Random], Any]] | None = None,
     ) -> None:
-        """Make one.
+        """Create a scripted model.
 
         Args:
-            faults: what goes wrong, and how often.
-            seed: of everything random.
+            faults: the rates of faults.
+            seed: seed of all random choices.
             model: its name.
-            answers: schema title → (the prompt's data, a source of chance) → the reply, in place of its own.
+            answers: schema title → function of (the prompt's data, a random generator) that replaces a built-in reply.
         """
         self.faults, self.seed, self.model = faults or Faults(), seed, model
         self.answers = {**_ANSWERS, **(answers or {})}
@@ -114,94 +114,104 @@ class ScriptedLLM:
         self._lock = threading.Lock()
 
     def __call__(self, request: Request, *, seconds: float | None = None) -> Completion:
-        """The reply that this prompt always gets."""
+        """Return the reply that this prompt always gets."""
         with self._lock:
             self.asked.append(request)
         tokens = tokens_of(request)
         reply = self._turn(request) if request.tools else Completion(self._text(request))
-        return _counted(reply, tokens)
+        return _count_tokens(reply, tokens)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
-    def chance(self, *of: Any) -> random.Random:
-        """A source of chance that belongs to these values."""
-        return random.Random(int(digest("scripted/1", [self.seed, *of])[:16], 16))
+    def chance(self, *values: Any) -> random.Random:
+        """Create a random generator seeded by these values."""
+        return random.Random(int(digest("scripted/1", [self.seed, *values])[:16], 16))
 
     def count(self, kind: str) -> int:
-        """How many conversations met a kind of fault."""
+        """Count the conversations that had a kind of fault."""
         return len(self.injected.get(kind, ()))
 
     def meets(self, kind: str, conversation: str) -> bool:
-        """Whether a conversation meets a kind of fault; then it is counted."""
-        met: bool = self.chance(kind, conversation).random() < getattr(self.faults, kind)
-        if met:
+        """Whether a conversation has a kind of fault; if so, record it."""
+        faulty: bool = self.chance(kind, conversation).random() < getattr(self.faults, kind)
+        if faulty:
             with self._lock:
                 self.injected.setdefault(kind, set()).add(conversation)
-        return met
+        return faulty
 
     def _text(self, request: Request) -> str:
         opening = [str(message.get("content") or "") for message in request.messages[:2]]
         first = digest("conversation", [*opening, request.sample])
-        found = _SCHEMA.search(opening[0])
-        if found is None:
+        match = _REPLY_SCHEMA.search(opening[0])
+        if match is None:
             return self.chance(first).choice(("That is done.", "I could not do it.", "Here it is."))
         if self.meets("bad_json", first):
             return "Certainly! Here is what you asked for: {oops"
         if len(request.messages) == 2 and self.meets("once", first):
             return "I would say: it depends."
-        schema = json.loads(found[1])
+        schema = json.loads(match[1])
         data = {name: json.loads(body) for name, body in _DATA.findall(opening[1])}
         chance = self.chance(first)
         title = str(schema.get("title"))
-        reply = self.answers[title](data, chance) if title in self.answers else _by_schema(schema, schema, data, chance)
+        if title in self.answers:
+            reply = self.answers[title](data, chance)
+        else:
+            reply = _make_value(schema, schema, data, chance)
         if isinstance(reply, dict):
-            if title in _NAMING and self.meets("unknown", first):
-                reply = _renamed(reply, _NAMING[title], f"no.such.tool_{chance.randrange(1000)}")
-            elif "query" in reply and data.get("examples") and self.meets("duplicate", first):
-                verdict = {"verdict": "refined"} if "verdict" in reply else {}
-                reply = {**reply, **verdict, "query": _query_in(chance.choice(data["examples"]))}
+            reply = self._spoil(reply, title, first, data, chance)
         return json.dumps(reply, ensure_ascii=False)
 
+    def _spoil(
+        self, reply: dict[str, Any], title: str, conversation: str, data: dict[str, Any], chance: random.Random
+    ) -> dict[str, Any]:
+        """Apply the faults `unknown` and `duplicate` to a reply."""
+        if title in _TOOL_LISTS and self.meets("unknown", conversation):
+            return _rename_last(reply, _TOOL_LISTS[title], f"no.such.tool_{chance.randrange(1000)}")
+        if "query" in reply and data.get("examples") and self.meets("duplicate", conversation):
+            verdict = {"verdict": "refined"} if "verdict" in reply else {}
+            return {**reply, **verdict, "query": _query_in(chance.choice(data["examples"]))}
+        return reply
+
     def _turn(self, request: Request) -> Completion:
-        """One turn with tools: each tool that shares a word with the request is called once, then it answers."""
-        said = [str(message.get("content") or "") for message in request.messages if message["role"] == "user"]
+        """Take one turn with tools: call each tool that shares two words with the request once, then answer."""
+        texts = [str(message.get("content") or "") for message in request.messages if message["role"] == "user"]
         done = {call["function"]["name"] for message in request.messages for call in message.get("tool_calls") or ()}
-        wanted = set(words_of(" ".join(said)))
-        chance = self.chance(*said, sorted(done))
+        request_words = set(words_of(" ".join(texts)))
+        chance = self.chance(*texts, sorted(done))
         for tool in request.tools:
             function = tool["function"]
-            named = set(words_of(f"{function['name'].replace('_', ' ')} {function.get('description', '')}"))
-            if function["name"] not in done and len(wanted & named) >= 2:
+            tool_words = set(words_of(f"{function['name'].replace('_', ' ')} {function.get('description', '')}"))
+            if function["name"] not in done and len(request_words & tool_words) >= 2:
                 schema = function.get("parameters") or {"type": "object", "properties": {}}
-                arguments = json.dumps(_by_schema(schema, schema, {"request": said}, chance))
+                arguments = json.dumps(_make_value(schema, schema, {"request": texts}, chance))
                 return Completion(
                     "", (ToolCall(f"call_{len(done)}", function["name"], arguments),), finish="tool_calls"
                 )
         return Completion("Done: " + ", ".join(sorted(done)) if done else "No function helps with that.")
 
 
-def _counted(reply: Completion, tokens_in: int) -> Completion:
-    """The reply with its tokens counted."""
+def _count_tokens(reply: Completion, tokens_in: int) -> Completion:
+    """Return the reply with its tokens counted."""
     out = estimate(reply.text + "".join(call.name + call.arguments for call in reply.calls))
     return Completion(reply.text, reply.calls, tokens_in, max(1, out), reply.finish)
 
 
 def words_of(text: str) -> list[str]:
-    """The telling words of a text, once each, in their order."""
+    """List the content words of a text, once each, in order."""
     split = re.sub(r"([a-z])([A-Z])", r"\1 \2", text)
-    return [word for word in dict.fromkeys(_WORD.findall(split.lower())) if word not in _DULL]
+    return [word for word in dict.fromkeys(_CONTENT_WORD.findall(split.lower())) if word not in _SCRIPT_STOPWORDS]
 
 
-# --- what it says to each task ----------------------------------------------------------------------------------------
+# --- the reply to each task -------------------------------------------------------------------------------------------
 
 
 def _query_in(example: Any) -> str:
     return str(example.get("query", "")) if isinstance(example, dict) else str(example)
 
 
-def _some(chance: random.Random, words: list[str], most: int) -> list[str]:
-    return chance.sample(words, min(most, len(words)))
+def _sample(chance: random.Random, words: list[str], count: int) -> list[str]:
+    return chance.sample(words, min(count, len(words)))
 
 
 def _detail(chance: random.Random) -> str:
@@ -216,8 +226,8 @@ def _detail(chance: random.Random) -> str:
     )
 
 
-def _sentence(chance: random.Random, texts: list[str], each: int = 4) -> str:
-    parts = [f"{' '.join(_some(chance, words_of(text), each))} {_detail(chance)}" for text in texts]
+def _sentence(chance: random.Random, texts: list[str], words_each: int = 4) -> str:
+    parts = [f"{' '.join(_sample(chance, words_of(text), words_each))} {_detail(chance)}" for text in texts]
     return f"{chance.choice(_ASKS)} {', and '.join(parts)}."
 
 
@@ -247,14 +257,14 @@ def _polish(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 def _selection(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     def verdict(tool: dict[str, Any]) -> str:
-        found = set(words_of(str(tool.get("description", "")) + " " + str(tool.get("name"))))
-        return "auth" if found & {"login", "password", "credential", "credentials"} else "everyday"
+        words = set(words_of(str(tool.get("description", "")) + " " + str(tool.get("name"))))
+        return "auth" if words & {"login", "password", "credential", "credentials"} else "everyday"
 
     return {"verdicts": [{"id": tool["id"], "verdict": verdict(tool)} for tool in data["tools"]]}
 
 
 def _scene(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    return {"scene": f"a {chance.choice(_TIMES)} with " + " and ".join(_some(chance, words_of(str(data["tool"])), 2))}
+    return {"scene": f"a {chance.choice(_TIMES)} with " + " and ".join(_sample(chance, words_of(str(data["tool"])), 2))}
 
 
 def _statement(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
@@ -264,14 +274,14 @@ def _statement(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 def _categories(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     words = words_of(str(data["query"])) or ["things"]
-    return {"categories": [" ".join(["find", *_some(chance, words, 3)]) + f" {number}" for number in range(3)]}
+    return {"categories": [" ".join(["find", *_sample(chance, words, 3)]) + f" {number}" for number in range(3)]}
 
 
 def _checks(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    return {"checks": [{"id": each["tool"]["id"], "helps": chance.random() < 0.9} for each in data["proposals"]]}
+    return {"checks": [{"id": item["tool"]["id"], "helps": chance.random() < 0.9} for item in data["proposals"]]}
 
 
-def _rewritten(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _rewrite(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     names = " ".join(words_of(str(data["parameters"]))[:8])
     stem = str(data["query"]).rstrip(".")
     return {"query": f"{stem}; {names} {_detail(chance)}, {_detail(chance)}."}
@@ -295,17 +305,17 @@ def _comprehension(data: dict[str, Any], chance: random.Random) -> dict[str, Any
 def _assessment(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     solved, unsolved = [], []
     for goal in data["goals"]:
-        wanted = set(words_of(goal))
-        by = [tool["id"] for tool in data["tools"] if wanted & set(words_of(str(tool)))]
-        if by:
-            solved.append({"goal": goal, "tools": by, "reason": "The words meet."})
+        words = set(words_of(goal))
+        tools = [tool["id"] for tool in data["tools"] if words & set(words_of(str(tool)))]
+        if tools:
+            solved.append({"goal": goal, "tools": tools, "reason": "The words meet."})
         else:
             unsolved.append({"goal": goal, "reason": "No function speaks of it."})
     return {"solved": solved, "unsolved": unsolved, "ordered": True, "reason": "As it should be."}
 
 
 def _refinement(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    missing = [each["goal"] for each in data["assessment"]["unsolved"]]
+    missing = [goal["goal"] for goal in data["assessment"]["unsolved"]]
     if not missing and data["assessment"]["ordered"]:
         return {"instruction": "N/A"}
     return {"instruction": f"Above all: {'; '.join(missing) or data['original']}"}
@@ -316,7 +326,7 @@ def _variants(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return {"queries": [f"{chance.choice(_ASKS)}: {query}", f"{query} ({chance.choice(_PEOPLE)} asks)"]}
 
 
-def _described(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _description(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     words = words_of(str(data["query"])) or ["thing"]
     return {"name": "_".join(words[:2]), "description": " ".join(words), "parameters": words[:2]}
 
@@ -339,50 +349,54 @@ _ANSWERS: Final[dict[str, Callable[[dict[str, Any], random.Random], Any]]] = {
     "Statement": _statement,
     "Categories": _categories,
     "Checks": _checks,
-    "Rewritten": _rewritten,
+    "Rewritten": _rewrite,
     "Need": _need,
     "Comprehension": _comprehension,
     "Assessment": _assessment,
     "Refinement": _refinement,
     "Variants": _variants,
-    "Described": _described,
+    "Described": _description,
     "Winner": _winner,
     "Grade": _grade,
 }
 
 
-#: Replies that name tools, and where.
-_NAMING: Final = {"Draft": "tools", "Selection": "verdicts", "Checks": "checks"}
+#: Schema title → the key of the reply that lists tools.
+_TOOL_LISTS: Final = {"Draft": "tools", "Selection": "verdicts", "Checks": "checks"}
 
 
-def _renamed(reply: dict[str, Any], key: str, name: str) -> dict[str, Any]:
-    """The reply, the last of the tools that it names being another."""
-    *others, last = reply[key]
-    return {**reply, key: [*others, {**last, "id": name} if isinstance(last, dict) else name]}
+def _rename_last(reply: dict[str, Any], key: str, name: str) -> dict[str, Any]:
+    """Replace the last tool that a reply names."""
+    *first, last = reply[key]
+    return {**reply, key: [*first, {**last, "id": name} if isinstance(last, dict) else name]}
 
 
-def _by_schema(schema: dict[str, Any], root: dict[str, Any], data: Any, chance: random.Random) -> Any:
-    """Any value that fits a schema."""
+def _make_value(schema: dict[str, Any], root: dict[str, Any], data: Any, chance: random.Random) -> Any:
+    """Make a value that fits a schema."""
     if "$ref" in schema:
-        return _by_schema(root["$defs"][schema["$ref"].rpartition("/")[2]], root, data, chance)
+        return _make_value(root["$defs"][schema["$ref"].rpartition("/")[2]], root, data, chance)
     if schema.get("enum"):
         return chance.choice(schema["enum"])
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return _by_schema(schema[key][0], root, data, chance)
+            return _make_value(schema[key][0], root, data, chance)
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
         names = schema.get("required") or list(schema.get("properties", {}))
         properties = schema.get("properties", {})
-        return {name: _by_schema(properties.get(name, {}), root, data, chance) for name in names}
+        return {name: _make_value(properties.get(name, {}), root, data, chance) for name in names}
     if kind == "array":
         count = max(1, int(schema.get("minItems", 1)))
-        return [_by_schema(schema.get("items", {}), root, data, chance) for _ in range(count)]
+        return [_make_value(schema.get("items", {}), root, data, chance) for _ in range(count)]
+    return _make_scalar(schema, kind, data, chance)
+
+
+def _make_scalar(schema: dict[str, Any], kind: str | None, data: Any, chance: random.Random) -> Any:
     if kind in ("integer", "number"):
         return max(int(schema.get("minimum", 1)), 1) if "maximum" not in schema else int(schema["maximum"])
     if kind == "boolean":
         return chance.random() < 0.5
     if kind == "null":
         return None
-    return " ".join(_some(chance, words_of(json.dumps(data)), 3)) or "something"
+    return " ".join(_sample(chance, words_of(json.dumps(data)), 3)) or "something"

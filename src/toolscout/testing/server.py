@@ -1,4 +1,4 @@
-"""The scripted model behind HTTP, in the wire format of chat completions."""
+"""Serves the scripted model over HTTP, in the wire format of chat completions."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from toolscout.types import digest
 
 __all__ = ["ScriptedServer"]
 
+Response = tuple[int, dict[str, str], dict[str, Any]]
+"""Status, headers and body."""
+
 
 class ScriptedServer:
     """Serves `ScriptedLLM` at `http://127.0.0.1:PORT/v1` while it is open.
 
-    It adds what only a server can do wrong: 429 with Retry-After, 500, and slow answers, each before a request's first
-    answer. Requests that it does not understand get a 400 that names the parameter.
+    It adds the faults of servers: 429 with Retry-After, 500, and slow answers, each before a request's first answer.
+    Invalid requests get a 400 that names the parameter.
 
     Attributes:
-        place: address and model, as the setting `llm` takes them.
-        served: digest of each request that was answered → how often.
-        bodies: what was sent, as it was sent, in the order of the answers.
-        keys: what came as Authorization.
-        refuses: parameters that it answers with status 400.
+        place: address and model, in the form of the setting `llm`.
+        served: digest of a request → number of its answers.
+        bodies: the requests as sent, in the order of the answers.
+        keys: the values of the Authorization header.
+        refuses: parameters that get status 400.
     """
 
     def __init__(self, llm: ScriptedLLM | None = None, *, port: int = 0, refuses: tuple[str, ...] = ()) -> None:
-        """Serve `llm` at `port`; 0: any that is free."""
+        """Serve `llm` at `port`; 0 takes a free one."""
         self.llm = llm or ScriptedLLM()
         self.refuses = refuses
         self.served: dict[str, int] = {}
         self.bodies: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
-        self._seen: set[tuple[str, str]] = set()
+        self._faults_done: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         scripted = self
 
@@ -56,14 +59,14 @@ class ScriptedServer:
                 self.wfile.write(content)
 
             def log_message(self, *args: object) -> None:
-                """Nothing is logged."""
+                """Log nothing."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 64
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """A caller that goes away is no news."""
+                """Ignore callers that close the connection."""
 
         self._server = Server(("127.0.0.1", port), Handler)
         self.port = int(self._server.server_address[1])
@@ -81,9 +84,20 @@ class ScriptedServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], dict[str, Any]]:
-        """Status, headers and body for one request."""
+    def answer(self, path: str, body: dict[str, Any]) -> Response:
+        """Return status, headers and body for one request."""
         mark = digest("body", body)
+        refusal = self._refuse(path, body) or self._fail(mark)
+        if refusal is not None:
+            return refusal
+        reply = self.llm(_parse_request(body))
+        with self._lock:
+            self.served[mark] = self.served.get(mark, 0) + 1
+            self.bodies.append(body)
+        return 200, {}, _wire(reply, body["model"], mark)
+
+    def _refuse(self, path: str, body: dict[str, Any]) -> Response | None:
+        """Return the error for an invalid request, or None."""
         if path != "/v1/chat/completions":
             return 404, {}, _error(f"no such path: {path}")
         for name in self.refuses:
@@ -91,32 +105,34 @@ class ScriptedServer:
                 return 400, {}, _error(f"Unsupported parameter: '{name}'")
         if not isinstance(body.get("messages"), list) or not body["messages"] or body.get("model") != self.llm.model:
             return 400, {}, _error("expected 'messages' and a known 'model'")
-        if self._first("busy", mark) and self.llm.meets("busy", mark):
-            return 429, {"Retry-After": "0.01"}, _error("rate limit")
-        if self._first("broken", mark) and self.llm.meets("broken", mark):
-            return 500, {"Retry-After": "0.01"}, _error("internal error")
-        if self._first("slow", mark) and self.llm.meets("slow", mark):
-            time.sleep(self.llm.faults.pause)
-        reply = self.llm(
-            Request(
-                model=body["model"],
-                messages=tuple(body["messages"]),
-                max_tokens=body.get("max_tokens") or body.get("max_completion_tokens") or 1024,
-                schema=(body.get("response_format") or {}).get("json_schema", {}).get("schema"),
-                tools=tuple(body.get("tools") or ()),
-                sample=body.get("seed") or 0,
-            )
-        )
-        with self._lock:
-            self.served[mark] = self.served.get(mark, 0) + 1
-            self.bodies.append(body)
-        return 200, {}, _wire(reply, body["model"], mark)
+        return None
 
-    def _first(self, kind: str, mark: str) -> bool:
+    def _fail(self, mark: str) -> Response | None:
+        """Apply the faults of a server to a request's first attempt."""
+        if self._is_first("busy", mark) and self.llm.meets("busy", mark):
+            return 429, {"Retry-After": "0.01"}, _error("rate limit")
+        if self._is_first("broken", mark) and self.llm.meets("broken", mark):
+            return 500, {"Retry-After": "0.01"}, _error("internal error")
+        if self._is_first("slow", mark) and self.llm.meets("slow", mark):
+            time.sleep(self.llm.faults.pause)
+        return None
+
+    def _is_first(self, kind: str, mark: str) -> bool:
         with self._lock:
-            known = (kind, mark) in self._seen
-            self._seen.add((kind, mark))
-        return not known
+            seen = (kind, mark) in self._faults_done
+            self._faults_done.add((kind, mark))
+        return not seen
+
+
+def _parse_request(body: dict[str, Any]) -> Request:
+    return Request(
+        model=body["model"],
+        messages=tuple(body["messages"]),
+        max_tokens=body.get("max_tokens") or body.get("max_completion_tokens") or 1024,
+        schema=(body.get("response_format") or {}).get("json_schema", {}).get("schema"),
+        tools=tuple(body.get("tools") or ()),
+        sample=body.get("seed") or 0,
+    )
 
 
 def _error(message: str) -> dict[str, Any]:

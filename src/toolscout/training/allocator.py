@@ -1,4 +1,4 @@
-"""Memory that a training frees at one step and needs again at the next one stays with the process meanwhile."""
+"""Keeps memory that one training step frees inside the process, because the next step needs it again."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-__all__ = ["held"]
+__all__ = ["keep_freed_memory"]
 
 TRIM_THRESHOLD: Final = -1  # of mallopt(3)
 MMAP_MAX: Final = -4
-ALL: Final = 2**31 - 1
-USUAL: Final = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 128 * 1024}
+MAX_TRIM_BYTES: Final = 2**31 - 1
+GLIBC_DEFAULTS: Final = {MMAP_MAX: 65_536, TRIM_THRESHOLD: 128 * 1024}
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Inside the block glibc gives no freed memory back; afterwards it gives back all that it can.
+def keep_freed_memory() -> Iterator[None]:
+    """Make glibc keep freed memory inside the block and return it to the system afterwards.
 
-    By default every large array is a mapping of its own, whose pages are zeroed by the system each time: a fifth of a
-    step on a processor. With another C library nothing changes.
+    By default glibc maps each large array separately, and the system zeroes its pages each time. This takes a fifth of
+    a training step on a CPU. With another C library nothing changes.
     """
-    libc = _glibc()
+    libc = _load_glibc()
     if libc is None:
         yield
         return
     libc.mallopt(MMAP_MAX, 0)
-    libc.mallopt(TRIM_THRESHOLD, ALL)
+    libc.mallopt(TRIM_THRESHOLD, MAX_TRIM_BYTES)
     try:
         yield
     finally:
-        for option, value in USUAL.items():
+        for option, value in GLIBC_DEFAULTS.items():
             libc.mallopt(option, value)
         libc.malloc_trim(0)
 
 
-def _glibc() -> Any:
-    """The C library, if it has what is needed here; None if not."""
+def _load_glibc() -> Any:
+    """Load the C library if it is glibc; None otherwise."""
     try:
         libc = ctypes.CDLL(None)
     except (OSError, TypeError):  # TypeError: Windows

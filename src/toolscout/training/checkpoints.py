@@ -1,4 +1,4 @@
-"""Where an interrupted training goes on: one safetensors file with tensors and JSON state, replaced in one step."""
+"""Saves and loads checkpoints: one safetensors file with tensors and JSON state, replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from toolscout.errors import CheckpointError
 
 __all__ = ["Position", "load", "save"]
 
-FORMAT: Final = "toolscout-checkpoint/1"
+CHECKPOINT_FORMAT: Final = "toolscout-checkpoint/1"
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """How far a training has come.
+    """How far a training has progressed.
 
     Attributes:
-        identity: of the task and the plan; a checkpoint serves no other.
-        epoch: epochs finished.
-        step: steps done in the epoch after these.
+        identity: fingerprint of task and plan. A checkpoint is accepted only for the same one.
+        epoch: number of finished epochs.
+        step: finished steps of the current epoch.
         loss: sum of the losses of these steps.
-        history: the figures of each finished epoch.
-        best: which epoch of the history is the best so far; -1: none.
-        seconds: wall time spent.
+        history: the dev figures of each finished epoch.
+        best: index in `history` of the best epoch so far; -1 if there is none.
+        seconds: wall time so far.
     """
 
     identity: str
@@ -45,42 +45,42 @@ def save(
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     best: Mapping[str, Tensor],
-    drawn: Mapping[str, Tensor],
+    epoch_state: Mapping[str, Tensor],
 ) -> None:
-    """Write everything that a training needs to go on; random numbers need nothing, they follow from the position.
+    """Write everything that a training needs to resume. Random numbers follow from the position.
 
     Args:
-        path: of the file.
-        position: how far it has come.
-        module: what is trained.
-        optimizer: its state goes with it.
+        path: file to write.
+        position: how far the training has progressed.
+        module: the module that is trained.
+        optimizer: its state is written too.
         best: the weights of the best epoch so far.
-        drawn: see `Task.state`.
+        epoch_state: see `Task.state`.
     """
     from safetensors.torch import save_file
 
     tensors = {f"module/{name}": value for name, value in module.state_dict().items()}
     tensors |= {f"best/{name}": value for name, value in best.items()}
-    tensors |= {f"drawn/{name}": value for name, value in drawn.items()}
+    tensors |= {f"drawn/{name}": value for name, value in epoch_state.items()}
     for number, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{number}/{name}": value for name, value in values.items()}
-    state = {"format": FORMAT, "position": msgspec.json.encode(position).decode()}
+    state = {"format": CHECKPOINT_FORMAT, "position": msgspec.json.encode(position).decode()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.partial")
-    save_file({name: value.detach().cpu().clone() for name, value in tensors.items()}, aside, metadata=state)
-    aside.replace(path)
+    partial = path.with_name(f"{path.name}.partial")
+    save_file({name: value.detach().cpu().clone() for name, value in tensors.items()}, partial, metadata=state)
+    partial.replace(path)
 
 
 def load(
     path: Path, identity: str, module: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[Position, dict[str, Tensor], dict[str, Tensor]]:
-    """Put a checkpoint's values into the module and the optimizer.
+    """Load a checkpoint into the module and the optimizer.
 
     Returns:
-        The position, the best weights so far, and what was drawn for the epoch.
+        The position, the best weights so far, and the state of the epoch (`Task.state`).
 
     Raises:
-        CheckpointError: if it is damaged, or of another task or plan.
+        CheckpointError: if the file is damaged, or belongs to another task or plan.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -88,26 +88,24 @@ def load(
         with safe_open(path, framework="pt") as file:
             state = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if state.get("format") != FORMAT:
+        if state.get("format") != CHECKPOINT_FORMAT:
             raise ValueError(f"format {state.get('format')!r}")
         position = msgspec.json.decode(state["position"], type=Position)
     except (OSError, SafetensorError, ValueError, KeyError, msgspec.MsgspecError) as error:
-        raise CheckpointError(
-            f"{path}: expected a checkpoint, found damage ({error}): train without --resume"
-        ) from None
+        raise CheckpointError(f"The checkpoint {path} is damaged ({error}). Train again without --resume.") from None
     if position.identity != identity:
         raise CheckpointError(
-            f"{path}: expected a checkpoint of this training ({identity}), found one of other data or settings "
-            f"({position.identity}): train without --resume"
+            f"The checkpoint {path} belongs to a training with other data or settings ({position.identity}, this one "
+            f"is {identity}). Train again without --resume."
         )
-    module.load_state_dict(_below("module/", tensors))
-    held: dict[int, dict[str, Tensor]] = {}
-    for name, value in _below("optimizer/", tensors).items():
+    module.load_state_dict(_take_prefix("module/", tensors))
+    optimizer_state: dict[int, dict[str, Tensor]] = {}
+    for name, value in _take_prefix("optimizer/", tensors).items():
         number, _, key = name.partition("/")
-        held.setdefault(int(number), {})[key] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": held})
-    return position, _below("best/", tensors), _below("drawn/", tensors)
+        optimizer_state.setdefault(int(number), {})[key] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": optimizer_state})
+    return position, _take_prefix("best/", tensors), _take_prefix("drawn/", tensors)
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _take_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""The second stage of COLT as a task: vectors of queries and tools as parameters, over graphs of who needed what."""
+"""Trains the second stage of COLT: vectors of queries and tools as parameters, over query-scene-tool graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Places = npt.NDArray[np.intp]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What the second stage is made of; see `methods.colt.Options`."""
+    """Architecture of the second stage; see `methods.colt.Options`."""
 
     layers: int
     scaled: bool
@@ -39,7 +39,7 @@ class Shape:
 
 
 class Collaboration(Task):
-    """Training queries, their scenes, and the tools that they use."""
+    """Learns from training queries, their scenes and their tools."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Collaboration(Task):
 
         Args:
             queries: (n, d) stage-1 vectors of the training queries.
-            tools: (m, d) those of the tools.
+            tools: (m, d) stage-1 vectors of the tools.
             gold: the tools of each query.
             scene_of: the scene of each query, counted from 0; queries of one scene have the same tools.
-            judge: the tools' final vectors, (m, d) → figures on dev.
-            shape: what the stage is made of.
+            judge: evaluates the tools' final vectors, (m, d), on dev.
+            shape: architecture of the stage.
             identity: see `Task`.
         """
         self.shape, self.judge, self.identity, self.size = shape, judge, identity, len(queries)
@@ -71,11 +71,13 @@ class Collaboration(Task):
         self.queries.requires_grad = shape.queries == "free"
         self.module = torch.nn.ParameterDict({"queries": self.queries, "tools": self.tools})
         self.used = np.unique(np.concatenate(gold))
-        every = np.arange(len(gold))
-        sizes = [len(each) for each in gold]
-        self.query_tool = Bipartite(np.repeat(every, sizes), np.concatenate(gold), (len(gold), len(tools)), self.device)
+        places = np.arange(len(gold))
+        sizes = [len(tool_places) for tool_places in gold]
+        self.query_tool = Bipartite(
+            np.repeat(places, sizes), np.concatenate(gold), (len(gold), len(tools)), self.device
+        )
         scenes, first = np.unique(scene_of, return_index=True)
-        self.query_scene = Bipartite(every, scene_of, (len(gold), len(scenes)), self.device)
+        self.query_scene = Bipartite(places, scene_of, (len(gold), len(scenes)), self.device)
         self.groups_of = np.repeat(np.arange(len(scenes)), [sizes[query] for query in first])
         self.members = np.concatenate([gold[query] for query in first])
         self.n_scenes = len(scenes)
@@ -83,17 +85,20 @@ class Collaboration(Task):
     def begin(self, epoch: int, random: np.random.Generator) -> None:
         """Draw the edges of this epoch."""
         share = self.shape.dropped
-        self.thinned = self.query_scene.thinned(share, random), self.query_tool.thinned(share, random)
+        self.epoch_edges = self.query_scene.drop_edges(share, random), self.query_tool.drop_edges(share, random)
 
     def views(
         self, query_scene: Bipartite, query_tool: Bipartite, wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Queries and scenes of the scene view; queries, tools and scenes of the tool view (COLT eqs. 1-6).
+        """Compute the two views (COLT eqs. 1-6).
 
         Args:
             query_scene: the edges of the scene view.
-            query_tool: those of the tool view.
-            wanted: places of the queries whose vectors are asked for; None: all.
+            query_tool: the edges of the tool view.
+            wanted: places of the queries to compute; None for all.
+
+        Returns:
+            Queries and scenes of the scene view; queries, tools and scenes of the tool view.
         """
         queries, tools, shape = self.queries, self.tools, self.shape
         scenes = mean_of(self.groups_of, self.members, self.n_scenes, tools)
@@ -102,8 +107,9 @@ class Collaboration(Task):
         return *by_scene, *by_tool, mean_of(self.groups_of, self.members, self.n_scenes, by_tool[1])
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
-        """One step on some queries."""
-        in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned, torch.from_numpy(rows).to(self.device))
+        """Accumulate the gradients of some queries."""
+        places = torch.from_numpy(rows).to(self.device)
+        in_scene, scenes, in_tool, tools, pooled = self.views(*self.epoch_edges, places)
         columns, listed, gold = self.lists(rows, random)
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
         cosines = sum(functional.normalize(view, dim=1) @ unit.T for view in (in_scene, in_tool))
@@ -115,12 +121,12 @@ class Collaboration(Task):
         return float(value.item())
 
     def listwise(self, scores: Tensor, listed: Places | None, gold: npt.NDArray[np.bool_]) -> Tensor:
-        """The list-wise loss of some queries; see `lists`.
+        """Compute the list-wise loss of some queries; see `lists`.
 
         Args:
-            scores: (n, m) of the tools that occur.
-            listed: of each list, its places among those; None: every list is all of them.
-            gold: which of a list are gold.
+            scores: (n, m) scores of the tools that occur in any list.
+            listed: (n, length) places of each list's tools among those; None if every list holds all of them.
+            gold: (n, length) bool: which tools of a list are gold.
         """
         if listed is not None:
             scores = scores.gather(1, torch.from_numpy(listed).to(self.device))
@@ -128,38 +134,38 @@ class Collaboration(Task):
         return loss(self.shape.sharpness * scores, torch.from_numpy(gold).to(self.device))
 
     def contrast(self, rows: Places, queries: tuple[Tensor, Tensor], scenes: tuple[Tensor, Tensor]) -> Tensor:
-        """Both views of some queries, one row each, against each other, and of their scenes (COLT eqs. 8, 9)."""
-        here = torch.from_numpy(np.unique(self.scene_of[rows]))
+        """Contrast both views of some queries, and of their scenes (COLT eqs. 8, 9)."""
+        batch_scenes = torch.from_numpy(np.unique(self.scene_of[rows]))
         temperature = self.shape.temperature
-        of_queries = cross_view(*queries, temperature)
-        return of_queries + cross_view(scenes[0][here], scenes[1][here], temperature)
+        query_loss = cross_view(*queries, temperature)
+        return query_loss + cross_view(scenes[0][batch_scenes], scenes[1][batch_scenes], temperature)
 
     def lists(self, rows: Places, random: np.random.Generator) -> tuple[Places, Places | None, npt.NDArray[np.bool_]]:
-        """The lists of some queries: all their tools, and others at random.
+        """Draw a list for each query: all its gold tools, and other tools at random.
 
         Returns:
-            The tools that occur, (m,); of each list, their places among those, (n, length), or None where every list
-            is all of them; and which are gold, of the same shape.
+            The tools that occur in any list, (m,); the places of each list's tools among those, (n, length), or None
+            if every list holds all of them; and which tools are gold, of the same shape.
         """
         golds = [self.gold[row] for row in rows]
         lists = np.repeat(np.arange(len(rows)), [len(gold) for gold in golds])
-        wanted = np.zeros((len(rows), len(self.used)), dtype=np.bool_)
-        wanted[lists, np.searchsorted(self.used, np.concatenate(golds))] = True
+        is_gold = np.zeros((len(rows), len(self.used)), dtype=np.bool_)
+        is_gold[lists, np.searchsorted(self.used, np.concatenate(golds))] = True
         if not self.shape.length or self.shape.length >= len(self.used):
-            return self.used, None, wanted
-        length = min(len(self.used), max(self.shape.length, 1 + int(wanted.sum(axis=1).max())))
-        keys = np.where(wanted, -1.0, random.random(wanted.shape))
-        found = np.argpartition(keys, length - 1, axis=1)[:, :length]
-        columns, listed = np.unique(found, return_inverse=True)
-        listed = listed.reshape(found.shape)
-        return self.used[columns], listed, np.take_along_axis(wanted, found, axis=1)
+            return self.used, None, is_gold
+        length = min(len(self.used), max(self.shape.length, 1 + int(is_gold.sum(axis=1).max())))
+        keys = np.where(is_gold, -1.0, random.random(is_gold.shape))
+        chosen = np.argpartition(keys, length - 1, axis=1)[:, :length]
+        columns, listed = np.unique(chosen, return_inverse=True)
+        listed = listed.reshape(chosen.shape)
+        return self.used[columns], listed, np.take_along_axis(is_gold, chosen, axis=1)
 
     def tool_rows(self) -> Vectors:
-        """(m, d) final vectors of the tools, over all edges."""
+        """Return the (m, d) final vectors of the tools, over all edges."""
         with torch.no_grad():
             rows: Vectors = self.views(self.query_scene, self.query_tool)[3].cpu().numpy()
         return rows
 
     def figures(self) -> dict[str, float]:
-        """What the judge says of the tools' vectors."""
+        """Evaluate the tools' final vectors on dev."""
         return self.judge(self.tool_rows())

@@ -1,7 +1,8 @@
-"""A cross-encoder (Nogueira and Cho, 2019) and its task: a query and a tool in one text, one logit a pair."""
+"""Trains a cross-encoder (Nogueira and Cho, 2019): it reads query and tool in one text and gives one logit."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
@@ -11,44 +12,44 @@ import torch
 from torch import Tensor
 
 from toolscout.encoders import split_identifiers
-from toolscout.encoders.onnx_pairs import LETTERS
-from toolscout.encoders.transformer import cut
+from toolscout.encoders.onnx_pairs import MAX_CHARS_PER_PIECE
+from toolscout.encoders.transformer import keep_first_layers
 from toolscout.errors import ConfigError
 from toolscout.training import Task
 from toolscout.training.losses import binary, list_softmax
 from toolscout.training.towers import Tower, chunks
 
-__all__ = ["CrossEncoder", "Pair", "Reading"]
+__all__ = ["CrossEncoder", "Pair", "PairData", "PairTask"]
 
 Pair = tuple[list[int], list[int]]
-"""Pieces of a query and a tool, and which of the two each belongs to."""
+"""Token ids of a query and a tool, and the token types that tell the two apart."""
 
 Places = npt.NDArray[np.intp]
-HELD: Final = 4_096  # tokens, padding included, that are held with their graph
+MAX_GRAPH_TOKENS: Final = 4_096  # tokens, padding included, whose graph is held at once
 
 
 class CrossEncoder(torch.nn.Module):
-    """An encoder that reads a query and a tool together; the mean of what it makes of them is one logit."""
+    """An encoder that reads a query and a tool together; a linear layer maps the mean state to one logit."""
 
     def __init__(self, tower: Tower, *, length: int, layers: int = 0, seed: int = 0) -> None:
         """Put a new layer on the encoder of a tower.
 
         Args:
-            tower: its encoder.
-            length: pieces that are read of a pair.
-            layers: keep the first so many alone; 0: all.
-            seed: of the new layer's first weights.
+            tower: provides the encoder.
+            length: maximum tokens of a pair.
+            layers: keep only the first layers, this many; 0 keeps all.
+            seed: seed of the new layer's initial weights.
 
         Raises:
-            ConfigError: for layers that the encoder does not have.
+            ConfigError: if the encoder has fewer layers.
         """
         super().__init__()
         encoder = tower.model[0].auto_model
-        there = int(encoder.config.num_hidden_layers)
-        if layers > there or (layers and not hasattr(encoder, "encoder")):
-            raise ConfigError(f"layers: expected at most {there}, found {layers}: set fewer, or 0 for all")
+        available = int(encoder.config.num_hidden_layers)
+        if layers > available or (layers and not hasattr(encoder, "encoder")):
+            raise ConfigError(f"layers: expected at most {available}, found {layers}: set fewer, or 0 for all")
         if layers:
-            cut(tower.model, layers)
+            keep_first_layers(tower.model, layers)
         self.tower, self.encoder, self.length = tower, encoder, length
         self.typed = getattr(encoder.config, "type_vocab_size", 0) > 1
         with torch.random.fork_rng():
@@ -57,25 +58,25 @@ class CrossEncoder(torch.nn.Module):
         self.to(tower.device)
 
     def pairs(self, queries: Sequence[str], tools: Sequence[str]) -> list[Pair]:
-        """Each tool behind its query, cut where the longer of both is too long."""
-        most = LETTERS * self.length
-        texts = [[split_identifiers(text[:most]) for text in side] for side in (queries, tools)]
-        found = self.tower.model.tokenizer(
+        """Tokenise each query with its tool; a pair that is too long loses tokens of the longer text."""
+        max_chars = MAX_CHARS_PER_PIECE * self.length
+        texts = [[split_identifiers(text[:max_chars]) for text in side] for side in (queries, tools)]
+        encoding = self.tower.model.tokenizer(
             *texts, truncation="longest_first", max_length=self.length, return_token_type_ids=True
         )
-        return list(zip(found["input_ids"], found["token_type_ids"], strict=True))
+        return list(zip(encoding["input_ids"], encoding["token_type_ids"], strict=True))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """(n, pieces) each → (n,) logits."""
+        """Map (n, tokens) inputs to (n,) logits."""
         kinds = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **kinds).last_hidden_state
-        read = attention_mask.unsqueeze(2).to(states.dtype)
-        mean = (states * read).sum(dim=1) / read.sum(dim=1)
+        weights = attention_mask.unsqueeze(2).to(states.dtype)
+        mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
         logits: Tensor = self.score(mean).squeeze(1)
         return logits
 
     def of(self, pairs: Sequence[Pair]) -> Tensor:
-        """(n,) float32 logits, with a graph unless gradients are off."""
+        """Compute the (n,) float32 logits of pairs, with a graph unless gradients are off."""
         longest, place = max(len(ids) for ids, _ in pairs), self.tower.device
         ids = torch.full((len(pairs), longest), int(self.tower.model.tokenizer.pad_token_id or 0))
         mask, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -87,25 +88,39 @@ class CrossEncoder(torch.nn.Module):
         return logits.float()
 
     def logits(self, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
-        """(n,), some pairs at a time and without gradients."""
-        found = np.empty(len(pairs))
+        """Compute the (n,) logits of pairs, in chunks and without gradients."""
+        logits = np.empty(len(pairs))
         with torch.no_grad():
             for group in chunks([len(ids) for ids, _ in pairs]):
-                found[group] = self.of([pairs[place] for place in group]).double().cpu().numpy()
-        return found
+                logits[group] = self.of([pairs[place] for place in group]).double().cpu().numpy()
+        return logits
 
 
-class Reading(Task):
-    """Queries, each with its gold tools and some hard negatives → which of these each needs."""
+@dataclasses.dataclass(frozen=True)
+class PairData:
+    """The texts that a `PairTask` learns from.
+
+    Attributes:
+        queries: texts of the training queries.
+        tools: texts of all tools.
+        gold: places of the tools that each query needs, at least one.
+        wrong: places of the hard negatives of each query.
+    """
+
+    queries: Sequence[str]
+    tools: Sequence[str]
+    gold: Sequence[Places]
+    wrong: Sequence[Places]
+
+
+class PairTask(Task):
+    """Learns to tell the gold tools of a query from its hard negatives."""
 
     def __init__(
         self,
         net: CrossEncoder,
+        data: PairData,
         *,
-        queries: Sequence[str],
-        tools: Sequence[str],
-        gold: Sequence[Places],
-        wrong: Sequence[Places],
         negatives: int,
         loss: Literal["binary", "joint"],
         fast: float,
@@ -115,58 +130,60 @@ class Reading(Task):
         """Describe the task.
 
         Args:
-            net: what is trained.
-            queries: texts of the training queries.
-            tools: texts of all tools.
-            gold: places of the tools that each query needs; one at least.
-            wrong: places of those that it does not need and that look like it.
-            negatives: how many of these are drawn for a query at each step.
-            loss: yes or no for each pair (`binary`), or this and a list-wise softmax over the pairs of a query.
-            fast: the new layer learns so many times as fast as the encoder.
-            judge: → the figures on dev of the module as it is.
+            net: the module to train.
+            data: the texts to learn from.
+            negatives: hard negatives drawn per query and step.
+            loss: `binary` for each pair, or `joint`: this plus a list-wise softmax over the pairs of a query.
+            fast: the new layer's learning rate, as a multiple of the encoder's.
+            judge: evaluates the current module on dev.
             identity: see `Task`.
         """
         self.module = self.net = net
-        self.queries, self.tools, self.gold, self.wrong = queries, tools, gold, wrong
-        self.negatives, self.loss, self.fast = negatives, loss, fast
-        self.judge, self.identity, self.size = judge, identity, len(queries)
-        self.lengths = [len(text) for text in queries]
+        self.data, self.negatives, self.loss, self.fast = data, negatives, loss, fast
+        self.judge, self.identity, self.size = judge, identity, len(data.queries)
+        self.lengths = [len(text) for text in data.queries]
 
     def groups(self, decay: float) -> list[dict[str, Any]]:
-        """The encoder's parameters, and the new layer's with a higher rate."""
-        return self.faster(decay, self.net.score, self.fast)
+        """Return the parameter groups; the new layer learns faster than the encoder."""
+        return self.scale_layer_rates(decay, self.net.score, self.fast)
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
-        """One step on some queries: the mean over them, some of them at a time."""
-        drawn = [random.permutation(self.wrong[row])[: self.negatives] for row in rows]
-        columns = [np.concatenate([self.gold[row], some]) for row, some in zip(rows, drawn, strict=True)]
+        """Accumulate the gradients of the mean loss of some queries, a group of queries at a time."""
+        data = self.data
+        negatives = [random.permutation(data.wrong[row])[: self.negatives] for row in rows]
+        columns = [np.concatenate([data.gold[row], wrong]) for row, wrong in zip(rows, negatives, strict=True)]
         pairs = self.net.pairs(
-            [self.queries[row] for row, some in zip(rows, columns, strict=True) for _ in some],
-            [self.tools[tool] for some in columns for tool in some],
+            [data.queries[row] for row, tools in zip(rows, columns, strict=True) for _ in tools],
+            [data.tools[tool] for tools in columns for tool in tools],
         )
         begins = np.cumsum([0, *map(len, columns)])
         total = 0.0
-        for group in chunks([self.net.length * len(some) for some in columns], HELD):
-            inside = [pairs[begins[each] : begins[each + 1]] for each in group]
-            logits = self.net.of([pair for some in inside for pair in some])
+        for group in chunks([self.net.length * len(tools) for tools in columns], MAX_GRAPH_TOKENS):
+            pair_lists = [pairs[begins[place] : begins[place + 1]] for place in group]
+            logits = self.net.of([pair for pair_list in pair_lists for pair in pair_list])
             lists = torch.nn.utils.rnn.pad_sequence(
-                list(torch.split(logits, [len(some) for some in inside])), batch_first=True
+                list(torch.split(logits, [len(pair_list) for pair_list in pair_lists])), batch_first=True
             )
-            sizes = [(len(self.gold[rows[each]]), len(columns[each])) for each in group]
+            sizes = [(len(data.gold[rows[place]]), len(columns[place])) for place in group]
             loss = self._loss(lists, sizes) * len(group) / len(rows)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         return total
 
     def _loss(self, lists: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """Of (n, longest) logits, the gold ones of each row first; how many are gold, and how many there are."""
+        """Compute the loss of (n, longest) logits.
+
+        Args:
+            lists: one row per query, the logits of its gold tools first.
+            sizes: how many logits of each row are gold, and how many there are.
+        """
         place = torch.arange(lists.shape[1])
-        gold = torch.stack([place < right for right, _ in sizes]).to(lists.device)
-        listed = torch.stack([place < all_ for _, all_ in sizes]).to(lists.device)
-        rows = [binary(row[there], right[there]) for row, there, right in zip(lists, listed, gold, strict=True)]
+        gold = torch.stack([place < n_gold for n_gold, _ in sizes]).to(lists.device)
+        listed = torch.stack([place < n_pairs for _, n_pairs in sizes]).to(lists.device)
+        rows = [binary(row[mask], right[mask]) for row, mask, right in zip(lists, listed, gold, strict=True)]
         loss = torch.stack(rows).mean()
         return loss if self.loss == "binary" else loss + list_softmax(lists, gold, listed)
 
     def figures(self) -> dict[str, float]:
-        """What the judge says."""
+        """Evaluate the current weights on dev."""
         return self.judge()

@@ -1,4 +1,4 @@
-"""MassTool's two towers as a task, over frozen vectors: does a query need a tool, and which (arXiv:2507.00487)."""
+"""Trains MassTool's two towers over frozen vectors: does a query need a tool, and which (arXiv:2507.00487)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 from toolscout.encoders import Vectors
 from toolscout.training.collaboration import Collaboration, Shape
 
-__all__ = ["IntentShape", "Intents", "Towers"]
+__all__ = ["IntentQueries", "IntentShape", "Intents", "Towers"]
 
 Places = npt.NDArray[np.intp]
 Transfer = Literal["gate", "attention", "concatenation", "addition", "none"]
@@ -23,7 +23,7 @@ Transfer = Literal["gate", "attention", "concatenation", "addition", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class IntentShape(Shape):
-    """What the towers are made of; see `methods.masstool.Options`."""
+    """Architecture of the towers; see `methods.masstool.Options`."""
 
     seen: Literal["graph", "new"]
     search: bool
@@ -31,11 +31,30 @@ class IntentShape(Shape):
     need: float
 
 
+@dataclasses.dataclass(frozen=True)
+class IntentQueries:
+    """The queries that `Intents` learns from.
+
+    Attributes:
+        rows: (n, d) vectors of the training queries.
+        gold: the tools of each query.
+        scene_of: see `Collaboration`.
+        near: (n, K) neighbours of each query among the other queries, nearest first; -1 where there are fewer.
+        chat: (o, d) vectors of queries that need no tool; without any, the need is not learned.
+    """
+
+    rows: Vectors
+    gold: Sequence[Places]
+    scene_of: Places
+    near: Places
+    chat: Vectors
+
+
 class Towers(torch.nn.Module):
-    """What is learned beside the vectors: W of the attention, the detection tower, the transfer between the two."""
+    """The layers learned besides the vectors: attention weights W, detection tower, transfer between the towers."""
 
     def __init__(self, dim: int, *, search: bool, transfer: Transfer, seed: int = 0) -> None:
-        """Make the layers; the attention starts as plain likeness, W = 1."""
+        """Create the layers; the attention starts as plain dot products, W = 1."""
         super().__init__()
         self.transfer = transfer
         with torch.random.fork_rng():
@@ -45,67 +64,63 @@ class Towers(torch.nn.Module):
             sizes = {"gate": [(dim, dim)], "attention": [(dim, dim)] * 3, "concatenation": [(2 * dim, dim), (dim, dim)]}
             self.join = torch.nn.ModuleList(torch.nn.Linear(*size) for size in sizes.get(transfer, ()))
 
-    def forward(self, rows: Tensor, graph: Tensor, near: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries → their vectors (eq. 6) and the logits of their need (eq. 2).
+    def forward(self, rows: Tensor, graph: Tensor, near: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the vectors of queries (eq. 6) and the logits of their need (eq. 2).
 
         Args:
-            rows: (n, d) of the frozen encoder.
+            rows: (n, d) vectors of the frozen encoder.
             graph: (n, d) `e_q^graph`.
             near: (n, K, d) `e_q'^graph` of the neighbours.
-            there: (n, K) bool: which of them passed the filter.
+            passed: (n, K) bool: which neighbours passed the filter.
 
         Returns:
-            (n, d), a sum of three unit rows, or of fewer where there is no neighbour or no transfer; and (n,).
+            (n, d), a sum of three unit rows, or of fewer without neighbours or transfer; and (n,).
         """
         hidden = functional.relu(self.project(rows))
-        logits = self.asked(hidden)
+        logits = self.need_logits(hidden)
         total = functional.normalize(graph, dim=1)
-        found, some = graph, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        searched, has_neighbour = graph, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         if self.attend is not None:
-            some = there.any(dim=1)
-            fit = torch.einsum("nd,nkd->nk", graph @ self.attend, near).masked_fill(~there, -torch.inf)
-            weights = fit.masked_fill(~some[:, None], 0.0).softmax(dim=1) * there
-            found = torch.einsum("nk,nkd->nd", weights, near)
-            total = total + functional.normalize(found, dim=1) * some[:, None]
+            has_neighbour = passed.any(dim=1)
+            fit = torch.einsum("nd,nkd->nk", graph @ self.attend, near).masked_fill(~passed, -torch.inf)
+            weights = fit.masked_fill(~has_neighbour[:, None], 0.0).softmax(dim=1) * passed
+            searched = torch.einsum("nk,nkd->nd", weights, near)
+            total = total + functional.normalize(searched, dim=1) * has_neighbour[:, None]
         if self.transfer != "none":
-            total = total + functional.normalize(self._joined(hidden, found), dim=1) * some[:, None]
+            total = total + functional.normalize(self._transfer(hidden, searched), dim=1) * has_neighbour[:, None]
         return total, logits
 
-    def asked(self, hidden: Tensor) -> Tensor:
-        """The logits of the need (eq. 2), (n,); what comes of unit rows is brought to a mean square of about 1."""
+    def need_logits(self, hidden: Tensor) -> Tensor:
+        """Compute the logits of the need (eq. 2), (n,), from rows scaled to a mean square of about 1."""
         logits: Tensor = self.need(hidden * hidden.shape[1] ** 0.5).squeeze(1)
         return logits
 
-    def _joined(self, hidden: Tensor, found: Tensor) -> Tensor:
-        """`e_q^joint`: what detection knows, passed on (section 4.2.3, appendix B.2)."""
+    def _transfer(self, hidden: Tensor, searched: Tensor) -> Tensor:
+        """Compute `e_q^joint`, the transfer from detection to retrieval (section 4.2.3, appendix B.2)."""
         if self.transfer == "gate":
-            return torch.sigmoid(self.join[0](hidden)) * found
+            return torch.sigmoid(self.join[0](hidden)) * searched
         if self.transfer == "addition":
-            return hidden + found
+            return hidden + searched
         if self.transfer == "concatenation":
-            joined: Tensor = self.join[1](functional.relu(self.join[0](torch.cat([hidden, found], dim=1))))
-            return joined
-        both = torch.stack([hidden, found], dim=1)
-        asked, offered, values = (layer(both) for layer in self.join)
-        weights = (asked @ offered.transpose(1, 2) / both.shape[2] ** 0.5).softmax(dim=2)
-        summed: Tensor = (weights @ values).sum(dim=1)
-        return summed
+            joint: Tensor = self.join[1](functional.relu(self.join[0](torch.cat([hidden, searched], dim=1))))
+            return joint
+        pair = torch.stack([hidden, searched], dim=1)
+        queries, keys, values = (layer(pair) for layer in self.join)
+        weights = (queries @ keys.transpose(1, 2) / pair.shape[2] ** 0.5).softmax(dim=2)
+        attended: Tensor = (weights @ values).sum(dim=1)
+        return attended
 
 
 class Intents(Collaboration):
-    """Training queries with their scenes, tools and neighbours; and queries that need no tool."""
+    """Learns from queries with their scenes, tools and neighbours, and from queries that need no tool."""
 
     shape: IntentShape
 
     def __init__(
         self,
         *,
-        queries: Vectors,
+        queries: IntentQueries,
         tools: Vectors,
-        gold: Sequence[Places],
-        scene_of: Places,
-        near: Places,
-        chat: Vectors,
         judge: Callable[[Mapping[str, Vectors]], dict[str, float]],
         shape: IntentShape,
         identity: str,
@@ -114,38 +129,35 @@ class Intents(Collaboration):
         """Describe the task.
 
         Args:
-            queries: (n, d) vectors of the training queries.
-            tools: (m, d) those of the tools.
-            gold: the tools of each query.
-            scene_of: see `Collaboration`.
-            near: (n, K) the neighbours of each query among the others, nearest first; -1 where there are fewer.
-            chat: (o, d) queries that need no tool; none: the need is not learned.
-            judge: `arrays()` → figures on dev.
-            shape: what the towers are made of.
+            queries: the queries with all that is known about them.
+            tools: (m, d) vectors of the tools.
+            judge: evaluates `arrays()` on dev.
+            shape: architecture of the towers.
             identity: see `Task`.
-            seed: of the layers' first weights.
+            seed: seed of the layers' initial weights.
         """
         super().__init__(
-            queries=queries,
+            queries=queries.rows,
             tools=tools,
-            gold=gold,
-            scene_of=scene_of,
+            gold=queries.gold,
+            scene_of=queries.scene_of,
             judge=lambda rows: {},
             shape=shape,
             identity=identity,
         )
-        self.towers = Towers(queries.shape[1], search=shape.search, transfer=shape.transfer, seed=seed).to(self.device)
+        dim = queries.rows.shape[1]
+        self.towers = Towers(dim, search=shape.search, transfer=shape.transfer, seed=seed).to(self.device)
         self.module = torch.nn.ModuleDict({"vectors": self.module, "towers": self.towers})
-        self.rows, self.chat = (torch.from_numpy(each).to(self.device) for each in (queries, chat))
-        self.near, self.of_arrays = near, judge
+        self.rows, self.chat = (torch.from_numpy(rows).to(self.device) for rows in (queries.rows, queries.chat))
+        self.near, self.judge_arrays = queries.near, judge
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
-        """One step on some queries that need tools, and as great a share of those that need none."""
-        in_scene, scenes, in_tool, tools, pooled = self.views(*self.thinned)
+        """Accumulate the gradients of some queries that need tools, and of an equal share of those that need none."""
+        in_scene, scenes, in_tool, tools, pooled = self.views(*self.epoch_edges)
         graph, places = in_scene + in_tool, torch.from_numpy(rows)
-        own = graph[places] if self.shape.seen == "graph" else 2 * self.rows[places]
+        query_graph = graph[places] if self.shape.seen == "graph" else 2 * self.rows[places]
         near = torch.from_numpy(self.near[rows]).to(self.device)
-        vectors, logits = self.towers(self.rows[places], own, graph[near.clamp(min=0)], near >= 0)
+        vectors, logits = self.towers(self.rows[places], query_graph, graph[near.clamp(min=0)], near >= 0)
         columns, listed, gold = self.lists(rows, random)
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
         value = self.listwise(vectors @ unit.T, listed, gold)
@@ -154,25 +166,25 @@ class Intents(Collaboration):
                 rows, (in_scene[places], in_tool[places]), (scenes, pooled)
             )
         if self.shape.need and len(self.chat):
-            value = value + self.shape.need * self._need(logits, random)
+            value = value + self.shape.need * self._need_loss(logits, random)
         value.backward()  # type: ignore[no-untyped-call]
         return float(value.item())
 
-    def _need(self, logits: Tensor, random: np.random.Generator) -> Tensor:
-        """Binary cross-entropy (eq. 3, with its minus sign); both kinds of queries count alike."""
+    def _need_loss(self, logits: Tensor, random: np.random.Generator) -> Tensor:
+        """Compute the binary cross-entropy (eq. 3, with its minus sign); both kinds of queries weigh the same."""
         count = max(1, round(len(self.chat) * len(logits) / self.size))
-        drawn = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))
-        others = self.towers.asked(functional.relu(self.towers.project(self.chat[drawn])))
-        return (functional.softplus(-logits).mean() + functional.softplus(others).mean()) / 2
+        sample = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))
+        chat_logits = self.towers.need_logits(functional.relu(self.towers.project(self.chat[sample])))
+        return (functional.softplus(-logits).mean() + functional.softplus(chat_logits).mean()) / 2
 
     def arrays(self) -> dict[str, Vectors]:
-        """What later queries need: the pool's graph vectors, the tools' vectors, the layers; over all edges."""
+        """Return the arrays that search needs: graph vectors of the pool, tool vectors, layers; over all edges."""
         with torch.no_grad():
             in_scene, _, in_tool, tools, _ = self.views(self.query_scene, self.query_tool)
-            found: dict[str, Any] = {"pool": in_scene + in_tool, "tools": tools}
-            found |= {f"towers.{name}": values for name, values in self.towers.state_dict().items()}
-            return {name: values.detach().cpu().numpy() for name, values in found.items()}
+            arrays: dict[str, Any] = {"pool": in_scene + in_tool, "tools": tools}
+            arrays |= {f"towers.{name}": values for name, values in self.towers.state_dict().items()}
+            return {name: values.detach().cpu().numpy() for name, values in arrays.items()}
 
     def figures(self) -> dict[str, float]:
-        """What the judge says."""
-        return self.of_arrays(self.arrays())
+        """Evaluate the current weights on dev."""
+        return self.judge_arrays(self.arrays())

@@ -1,4 +1,4 @@
-"""The losses, each one equation. Rows of vectors and scores are float32 tensors; every loss is a mean over queries."""
+"""The losses, one equation each. Vectors and scores are float32 tensors; every loss is a mean over queries."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ _ALMOST_ONE = 1.0 - 1e-6
 
 
 def info_nce(scores: Tensor, positives: Tensor) -> Tensor:
-    """One positive a query; every other column, in-batch or mined, is a negative.
+    """Compute InfoNCE: one positive per query; every other column, in-batch or mined, is a negative.
 
     `-1/n Σ_i log( exp(s_ip) / Σ_j exp(s_ij) )`, s = cosine / τ.
 
     Args:
-        scores: (n, m): query i against tool j, divided by the temperature. Hard negatives are further columns.
+        scores: (n, m): query i against tool j, divided by the temperature. Hard negatives are extra columns.
         positives: (n,) int64: the column of each query's positive.
     """
     return functional.cross_entropy(scores, positives)
 
 
 def multi_positive(scores: Tensor, gold: Tensor) -> Tensor:
-    """Several positives a query: each against the negatives alone, never against another positive.
+    """Compare each of a query's positives with the negatives only, never with another positive.
 
     `-1/n Σ_i 1/|P_i| Σ_{p∈P_i} log( exp(s_ip) / (exp(s_ip) + Σ_{j∉P_i} exp(s_ij)) )`, s = cosine / τ.
 
     Args:
         scores: (n, m): query i against tool j of the list, divided by the temperature.
-        gold: (n, m) bool: at least one a row.
+        gold: (n, m) bool: at least one per row.
     """
-    against = scores.masked_fill(gold, -torch.inf).logsumexp(dim=1, keepdim=True)
-    each = functional.softplus(against - scores).masked_fill(~gold, 0.0)
-    return (each.sum(dim=1) / gold.sum(dim=1)).mean()
+    negatives = scores.masked_fill(gold, -torch.inf).logsumexp(dim=1, keepdim=True)
+    terms = functional.softplus(negatives - scores).masked_fill(~gold, 0.0)
+    return (terms.sum(dim=1) / gold.sum(dim=1)).mean()
 
 
 def list_softmax(scores: Tensor, gold: Tensor, listed: Tensor | None = None) -> Tensor:
-    """Cross-entropy between the gold set's share of a list and the softmax of the scores over the whole list.
+    """Compute the cross-entropy between the uniform distribution over gold tools and the softmax over a list.
 
     `-1/n Σ_i Σ_j p_ij log p̂_ij`, `p = y / Σ y`, `p̂ = softmax(s)`.
 
     Args:
         scores: (n, m): query i against item j of its list.
-        gold: (n, m) bool: at least one a row.
-        listed: (n, m) bool: which places of the list are filled; None: all. A gold place is filled.
+        gold: (n, m) bool: at least one per row.
+        listed: (n, m) bool: which places of the list are filled; None for all. Gold places must be filled.
     """
     if listed is not None:
         scores = scores.masked_fill(~listed, -torch.inf)
@@ -54,14 +54,14 @@ def list_softmax(scores: Tensor, gold: Tensor, listed: Tensor | None = None) -> 
 
 
 def colt_list(scores: Tensor, gold: Tensor) -> Tensor:
-    """COLT's list-wise multi-label loss (eqs. 10-12); a mean over queries where the paper sums.
+    """Compute COLT's list-wise multi-label loss (eqs. 10-12) as a mean over queries; the paper sums.
 
-    `-1/n Σ_i Σ_j [ p_ij log p̂_ij + (1 - p_ij) log(1 - p̂_ij) ]`, `p = y / Σ y`, `p̂ = softmax(s)`; γ of eq. 11 is read
-    as exp.
+    `-1/n Σ_i Σ_j [ p_ij log p̂_ij + (1 - p_ij) log(1 - p̂_ij) ]`, `p = y / Σ y`, `p̂ = softmax(s)`; we take γ of eq. 11
+    to be exp.
 
     Args:
         scores: (n, L): query i against item j of its list of all its gold tools and sampled negatives.
-        gold: (n, L) bool: at least one a row.
+        gold: (n, L) bool: at least one per row.
     """
     share = gold / gold.sum(dim=1, keepdim=True)
     logs = scores.log_softmax(dim=1)
@@ -70,13 +70,13 @@ def colt_list(scores: Tensor, gold: Tensor) -> Tensor:
 
 
 def cross_view(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """COLT's contrast between the two views of the same queries, or scenes (eqs. 8, 9).
+    """Compute COLT's contrastive loss between two views of the same queries, or scenes (eqs. 8, 9).
 
     `-1/n Σ_i log( exp(cos(a_i, b_i) / τ) / Σ_j exp(cos(a_i, b_j) / τ) )`.
 
     Args:
-        one: (n, d): the anchors' view, of any length.
-        other: (n, d): the same things in the other view.
+        one: (n, d): the anchors, of any norm.
+        other: (n, d): the same items in the other view.
         temperature: τ.
     """
     cosines = functional.normalize(one, dim=1) @ functional.normalize(other, dim=1).T
@@ -84,12 +84,12 @@ def cross_view(one: Tensor, other: Tensor, temperature: float) -> Tensor:
 
 
 def triplet(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
-    """The positive is to be nearer than the negative by a margin.
+    """Compute the triplet loss: the positive must be nearer than the negative by a margin.
 
     `1/n Σ_i max(0, cos(a_i, n_i) - cos(a_i, p_i) + margin)`.
 
     Args:
-        anchors: (n, d), of any length, as the others.
+        anchors: (n, d), of any norm, as the other two.
         positives: (n, d).
         negatives: (n, d).
         margin: in cosine, 0 to 2.
@@ -100,7 +100,7 @@ def triplet(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float
 
 
 def binary(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of independent yes-or-no answers, mean over all of them.
+    """Compute the binary cross-entropy of independent labels, as a mean over all of them.
 
     `-mean[ y log σ(x) + (1 - y) log(1 - σ(x)) ]`.
 

@@ -1,4 +1,4 @@
-"""ToolRefiner's network and its task: a query's tokens and the vectors of its candidates through one encoder."""
+"""ToolRefiner: one encoder reads a query's tokens and the vectors of its candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toolscout.errors import ConfigError
 from toolscout.training import Task
-from toolscout.training.classifiers import thin
+from toolscout.training.classifiers import drop_tokens
 from toolscout.training.losses import list_softmax
 from toolscout.training.towers import Tokens, Tower
 
@@ -20,33 +20,33 @@ __all__ = ["Refine", "Refiner"]
 
 Rows = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
-STEP = 64  # queries that are scored at once
-SPOT = 1  # the position of every tool; at position 0 all of them pass for [CLS], and end as one and the same vector
+SCORE_BATCH = 64
+TOOL_POSITION = 1  # shared by all tools; at position 0 the encoder takes them for [CLS] and gives them equal vectors
 
 
 class Refiner(torch.nn.Module):
-    """An encoder that reads a query's tokens and then tools, each as one vector; one logit a tool.
+    """An encoder that reads a query's tokens and then one vector per tool, and gives one logit per tool.
 
-    All tools stand at the same position, so that their order has no meaning.
+    All tools have the same position, so their order has no meaning.
     """
 
     def __init__(self, tower: Tower, vectors: Rows, seed: int = 0) -> None:
         """Put new layers around the encoder of a tower.
 
         Args:
-            tower: its encoder is `BertModel` or the like: it must take `inputs_embeds` and `position_ids`.
-            vectors: (tools, dim): one a tool.
-            seed: of the new layers' first weights.
+            tower: its encoder must accept `inputs_embeds` and `position_ids`, as `BertModel` does.
+            vectors: (tools, dim), one per tool.
+            seed: seed of the new layers' initial weights.
 
         Raises:
-            ConfigError: for an encoder that cannot give all tools the same position.
+            ConfigError: if the encoder cannot give all tools the same position.
         """
         super().__init__()
         encoder = tower.model[0].auto_model
         if getattr(encoder.config, "position_embedding_type", "absolute") != "absolute":
             raise ConfigError(
-                "expected an encoder with absolute positions, such as BERT's (tools must all have the same one), found "
-                f"{encoder.config.model_type} with others: give another --encoder"
+                f"ToolRefiner needs an encoder with absolute positions, such as BERT, because all tools share one. "
+                f"{encoder.config.model_type} has none here. Give another --encoder."
             )
         width = encoder.config.hidden_size
         self.tower, self.encoder = tower, encoder
@@ -54,55 +54,56 @@ class Refiner(torch.nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.project, self.score = torch.nn.Linear(vectors.shape[1], width), torch.nn.Linear(width, 1)
-            torch.nn.init.orthogonal_(self.project.weight, gain=size)  # a tool begins as long as a word
+            torch.nn.init.orthogonal_(self.project.weight, gain=size)  # tools start as long as word vectors
             torch.nn.init.zeros_(self.project.bias)
         self.vectors = torch.from_numpy(vectors).to(tower.device)
         self.to(tower.device)
 
     def forward(self, tokens: Tokens, candidates: Places) -> Tensor:
-        """The logits, (n, N); -inf where there is no tool.
+        """Compute the logits, (n, N); -inf where there is no tool.
 
         Args:
             tokens: the n queries.
             candidates: (n, N) places of tools; -1 where a query has fewer.
         """
-        place, longest = self.tower.device, max(map(len, tokens))
-        numbers = torch.from_numpy(candidates).to(place)
-        there, tools = numbers >= 0, self.vectors[numbers.clamp(min=0)]
+        device, longest = self.tower.device, max(map(len, tokens))
+        places = torch.from_numpy(candidates).to(device)
+        is_tool, tools = places >= 0, self.vectors[places.clamp(min=0)]
         ids = torch.full((len(tokens), longest), int(self.tower.model.tokenizer.pad_token_id or 0))
-        read = torch.zeros((len(tokens), longest), dtype=torch.bool)
-        for row, each in enumerate(tokens):
-            ids[row, : len(each)], read[row, : len(each)] = torch.tensor(each), True
-        words = self.encoder.get_input_embeddings()(ids.to(place))
-        shape = there.shape
-        kinds = torch.cat([torch.zeros_like(ids), torch.ones(shape, dtype=torch.long)], dim=1).to(place)
-        spots = torch.cat([torch.arange(longest).expand(len(tokens), -1), torch.full(shape, SPOT)], dim=1)
-        with torch.autocast(place.type, torch.bfloat16, enabled=self.tower.half):
-            logits = self._read(words, tools, read.to(place), there, spots.to(place), kinds)
-        return logits.float().masked_fill(~there, -torch.inf)
+        is_token = torch.zeros((len(tokens), longest), dtype=torch.bool)
+        for row, query in enumerate(tokens):
+            ids[row, : len(query)], is_token[row, : len(query)] = torch.tensor(query), True
+        words = self.encoder.get_input_embeddings()(ids.to(device))
+        shape = is_tool.shape
+        kinds = torch.cat([torch.zeros_like(ids), torch.ones(shape, dtype=torch.long)], dim=1).to(device)
+        positions = torch.cat([torch.arange(longest).expand(len(tokens), -1), torch.full(shape, TOOL_POSITION)], dim=1)
+        mask = torch.cat([is_token.to(device), is_tool], dim=1)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.tower.half):
+            logits = self._score_tools(words, tools, mask, positions.to(device), kinds)
+        return logits.float().masked_fill(~is_tool, -torch.inf)
 
-    def _read(self, words: Tensor, tools: Tensor, read: Tensor, there: Tensor, spots: Tensor, kinds: Tensor) -> Tensor:
-        found = self.encoder(
+    def _score_tools(self, words: Tensor, tools: Tensor, mask: Tensor, positions: Tensor, kinds: Tensor) -> Tensor:
+        states = self.encoder(
             inputs_embeds=torch.cat([words, self.project(tools).to(words.dtype)], dim=1),
-            attention_mask=torch.cat([read, there], dim=1).long(),
-            position_ids=spots,
+            attention_mask=mask.long(),
+            position_ids=positions,
             **({"token_type_ids": kinds} if getattr(self.encoder.config, "type_vocab_size", 0) > 1 else {}),
         ).last_hidden_state
-        logits: Tensor = self.score(found[:, words.shape[1] :]).squeeze(2)
+        logits: Tensor = self.score(states[:, words.shape[1] :]).squeeze(2)
         return logits
 
     def shares(self, tokens: Tokens, candidates: Places) -> npt.NDArray[np.float64]:
-        """The logarithms of the candidates' shares, (n, N), some queries at a time and without gradients."""
+        """Compute the log-softmax over each query's candidates, (n, N), in batches and without gradients."""
+        parts = []
         with torch.no_grad():
-            found = [
-                self(tokens[at : at + STEP], candidates[at : at + STEP]).double().log_softmax(dim=1).cpu().numpy()
-                for at in range(0, len(tokens), STEP)
-            ]
-        return np.concatenate(found) if found else np.empty(candidates.shape)
+            for start in range(0, len(tokens), SCORE_BATCH):
+                end = start + SCORE_BATCH
+                parts.append(self(tokens[start:end], candidates[start:end]).double().log_softmax(dim=1).cpu().numpy())
+        return np.concatenate(parts) if parts else np.empty(candidates.shape)
 
 
 class Refine(Task):
-    """Queries with their candidates → which of these each needs."""
+    """Learns which of its candidates each query needs."""
 
     def __init__(
         self,
@@ -119,27 +120,28 @@ class Refine(Task):
         """Describe the task.
 
         Args:
-            refiner: what is trained.
-            queries: the training queries, in tokens.
+            refiner: the module to train.
+            queries: tokens of the training queries.
             candidates: (queries, N): places of tools; -1 where a query has fewer.
-            gold: (queries, N): which of them the query needs; one a query at least.
-            judge: → the figures on dev of the module as it is.
+            gold: (queries, N): the candidates that the query needs, at least one per query.
+            judge: evaluates the current module on dev.
             identity: see `Task`.
-            fast: the new layers learn so many times as fast as the encoder.
-            thinned: share of a query's tokens that are left out at random at each step.
+            fast: the new layers' learning rate, as a multiple of the encoder's.
+            thinned: share of a query's tokens that each step drops at random.
         """
         self.module = self.refiner = refiner
         self.queries, self.candidates, self.gold, self.judge = queries, candidates, gold, judge
-        self.identity, self.size, self.lengths = identity, len(queries), [len(each) for each in queries]
+        self.identity, self.size, self.lengths = identity, len(queries), [len(query) for query in queries]
         self.fast, self.thinned = fast, thinned
 
     def groups(self, decay: float) -> list[dict[str, Any]]:
-        """The encoder's parameters, and the new layers' with a higher rate."""
-        return self.faster(decay, torch.nn.ModuleList([self.refiner.project, self.refiner.score]), self.fast)
+        """Return the parameter groups; the new layers learn faster than the encoder."""
+        layers = torch.nn.ModuleList([self.refiner.project, self.refiner.score])
+        return self.scale_layer_rates(decay, layers, self.fast)
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
-        """One step on some queries, the candidates of each in an order of their own."""
-        tokens = [thin(self.queries[row], self.thinned, random) for row in rows]
+        """Accumulate the gradients of some queries, the candidates of each in random order."""
+        tokens = [drop_tokens(self.queries[row], self.thinned, random) for row in rows]
         order = np.argsort(random.random(self.candidates[rows].shape), axis=1)
         candidates = np.take_along_axis(self.candidates[rows], order, axis=1)
         gold = torch.from_numpy(np.take_along_axis(self.gold[rows], order, axis=1))
@@ -148,5 +150,5 @@ class Refine(Task):
         return float(loss.item())
 
     def figures(self) -> dict[str, float]:
-        """What the judge says."""
+        """Evaluate the current weights on dev."""
         return self.judge()

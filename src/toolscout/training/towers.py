@@ -1,4 +1,4 @@
-"""Sentence encoders with gradients: texts cut into tokens once, chunks of like length, cached gradients."""
+"""Sentence encoders with gradients: texts tokenised once, chunks of similar length, cached gradients."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["Precision", "Tokens", "Tower", "backward", "chunks", "device", "half
 Tokens: TypeAlias = list[list[int]]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 
-CHUNK: Final = 2_048  # tokens, padding included, that go through an encoder at once
+MAX_CHUNK_TOKENS: Final = 2_048  # tokens, padding included, that go through an encoder at once
 _PROMPTS: Final = {"query": ("query",), "tool": ("document", "passage", "corpus")}
 
 
 def device() -> torch.device:
-    """Where to train: a CUDA device if there is one, else the processor."""
+    """Return the device to train on: CUDA if available, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def half(place: torch.device, precision: Precision = "auto") -> bool:
-    """Whether products are computed in bfloat16; by itself where the device multiplies it faster than float32."""
+    """Decide whether to multiply in bfloat16; `auto` does where the device is faster with it than with float32."""
     if precision != "auto":
         return precision == "bfloat16"
     if place.type == "cuda":
@@ -42,10 +42,10 @@ def half(place: torch.device, precision: Precision = "auto") -> bool:
         return False
 
 
-def chunks(lengths: Sequence[int], most: int = CHUNK) -> list[npt.NDArray[np.intp]]:
-    """Places of items, longest first, in groups that hold at most `most` tokens once padded to their longest.
+def chunks(lengths: Sequence[int], most: int = MAX_CHUNK_TOKENS) -> list[npt.NDArray[np.intp]]:
+    """Group the places of items, longest first, so that a padded group has at most `most` tokens.
 
-    An item that is longer than that has a group of its own.
+    An item that is longer than that gets its own group.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     groups, start = [], 0
@@ -63,30 +63,30 @@ def backward(
     *,
     cached: bool,
 ) -> float:
-    """Leave the gradients of `loss(all rows)`, whatever the size of the batch. Returns the loss.
+    """Accumulate the gradients of `loss(all rows)` for a batch of any size and return the loss.
 
-    With cached gradients every group is encoded without a graph, the loss gives the gradient of each row, and every
-    group is encoded again, with its graph and the same random numbers, to send that gradient on: the memory of one
-    group, for one more forward pass.
+    With cached gradients every group is first encoded without a graph, and the loss gives the gradient of each row.
+    Then every group is encoded again, with its graph and the same random numbers, and the gradient is propagated. This
+    needs the memory of one group and one more forward pass.
 
     Args:
-        encode: places → (len, d) rows with a graph.
+        encode: maps places to (len, d) rows with a graph.
         groups: the places 0 … n-1, each once.
-        loss: (n, d) rows, in the order of places → a scalar; what it has of its own also gets its gradients.
-        cached: False: encode once and hold the graph of all groups.
+        loss: maps (n, d) rows, in the order of places, to a scalar; its own parameters also get gradients.
+        cached: False encodes once and holds the graph of all groups.
     """
     back = torch.from_numpy(np.argsort(np.concatenate(groups)))
     if not cached:
         value = loss(torch.cat([encode(group) for group in groups])[back])
         value.backward()  # type: ignore[no-untyped-call]
         return value.item()
-    states, found = [], []
+    states, parts = [], []
     for group in groups:
         states.append(_random_state())
         with torch.no_grad():
-            found.append(encode(group))
+            parts.append(encode(group))
     after = _random_state()
-    rows = torch.cat(found)[back].requires_grad_()
+    rows = torch.cat(parts)[back].requires_grad_()
     value = loss(rows)
     value.backward()  # type: ignore[no-untyped-call]
     assert rows.grad is not None
@@ -108,21 +108,20 @@ def _set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
 
 
 class Tower:
-    """A `SentenceTransformer` in training: tokens → unit rows.
+    """A `SentenceTransformer` in training; it maps tokens to unit rows.
 
     Attributes:
         model: the `SentenceTransformer`.
-        half: whether its products are computed in bfloat16.
+        half: whether it multiplies in bfloat16.
     """
 
     def __init__(self, model: Any, *, dropout: float, precision: Precision = "auto") -> None:
-        """Move the model to where it is trained, and set its dropout."""
+        """Move the model to the training device and set its dropout."""
         self.device = device()
         self.model = model.to(self.device)
         if self.device.type == "cpu" and hasattr(model[0], "auto_model"):
-            model[0].auto_model.set_attn_implementation(
-                "eager"
-            )  # the fused kernel is far slower backward on a processor
+            # The backward pass of the fused kernel is far slower on a CPU.
+            model[0].auto_model.set_attn_implementation("eager")
         for part in model.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = dropout
@@ -130,10 +129,10 @@ class Tower:
         self._pad = int(model.tokenizer.pad_token_id or 0)
 
     def project(self, size: int, seed: int) -> None:
-        """Put a linear layer behind the encoder, so that its vectors are `size` long; at first a random rotation."""
+        """Append a linear layer so that vectors have length `size`; it starts as a random rotation."""
         try:
             modules: Any = importlib.import_module("sentence_transformers.sentence_transformer.modules")
-        except ImportError:  # where it is before version 5.4
+        except ImportError:  # its place before version 5.4
             modules = importlib.import_module("sentence_transformers.models")
         width = int(self.vectors([[self._pad]]).shape[1])
         layer = modules.Dense(width, size, bias=False, activation_function=torch.nn.Identity())
@@ -142,52 +141,54 @@ class Tower:
         self.model.append(layer.to(self.device))
 
     def tokens(self, texts: Sequence[str], kind: Kind, most: int | None = None) -> Tokens:
-        """The token ids of each text, with the prompt and the splitting that encoders apply.
+        """Tokenise texts, with the prompt and the splitting of identifiers that encoders apply.
 
         Args:
             texts: queries or tools.
-            kind: which of them.
-            most: so many ids a text; None: as many as the encoder reads.
+            kind: `query` or `tool`.
+            most: maximum ids per text; None takes the encoder's own limit.
         """
         most = most or int(self.model.max_seq_length or 512)
         prompts = self.model.prompts
         prompt = next((prompts[name] for name in _PROMPTS[kind] if prompts.get(name)), "")
-        whole = [prompt + split_identifiers(text) for text in texts]
-        found: Tokens = self.model.tokenizer(whole, truncation=True, max_length=most)["input_ids"] if whole else []
-        return found
+        prompted = [prompt + split_identifiers(text) for text in texts]
+        if not prompted:
+            return []
+        ids: Tokens = self.model.tokenizer(prompted, truncation=True, max_length=most)["input_ids"]
+        return ids
 
     def rows(self, tokens: Tokens) -> Tensor:
-        """(n, d) float32 unit rows, with a graph unless gradients are off."""
+        """Encode texts as (n, d) float32 unit rows, with a graph unless gradients are off."""
         longest = max(map(len, tokens))
         ids = torch.full((len(tokens), longest), self._pad)
         mask = torch.zeros((len(tokens), longest), dtype=torch.long)
-        for row, each in enumerate(tokens):
-            ids[row, : len(each)] = torch.tensor(each)
-            mask[row, : len(each)] = 1
+        for row, text in enumerate(tokens):
+            ids[row, : len(text)] = torch.tensor(text)
+            mask[row, : len(text)] = 1
         features = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
             vectors = self.model(features)["sentence_embedding"]
         return functional.normalize(vectors.float(), dim=1)
 
     def backward(self, tokens: Tokens, loss: Callable[[Tensor], Tensor], hold: int) -> float:
-        """`backward` of a loss over the rows of these texts; gradients are cached beyond `hold` tokens."""
-        groups = chunks([len(each) for each in tokens])
+        """Apply `backward` to a loss over the rows of texts; gradients are cached beyond `hold` tokens."""
+        groups = chunks([len(text) for text in tokens])
         padded = sum(len(group) * len(tokens[group[0]]) for group in groups)
         return backward(
             lambda places: self.rows([tokens[place] for place in places]), groups, loss, cached=padded > hold
         )
 
     def vectors(self, tokens: Tokens) -> Vectors:
-        """(n, d) float32 unit rows as an array, without dropout."""
-        groups = chunks([len(each) for each in tokens])
-        with self.still():
-            found = [self.rows([tokens[place] for place in group]).cpu().numpy() for group in groups]
-        rows: Vectors = np.concatenate(found)[np.argsort(np.concatenate(groups))]
+        """Encode texts as an array of (n, d) float32 unit rows, without dropout."""
+        groups = chunks([len(text) for text in tokens])
+        with self.evaluating():
+            parts = [self.rows([tokens[place] for place in group]).cpu().numpy() for group in groups]
+        rows: Vectors = np.concatenate(parts)[np.argsort(np.concatenate(groups))]
         return rows
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """No gradients, no dropout."""
+    def evaluating(self) -> Iterator[None]:
+        """Switch off gradients and dropout inside the block."""
         before = self.model.training
         self.model.eval()
         try:

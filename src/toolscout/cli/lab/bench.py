@@ -140,6 +140,29 @@ def bench_command(
     return (3 if results else 1) if failures else 0
 
 
+@click.command("transfer")
+@click.argument("source", metavar="SOURCE")
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
+@click.option("--recipe", "-r", "recipe_names", multiple=True, required=True, help="What to measure; may be repeated.")
+@click.option("--label", help="Name of the result files; by default the recipe's name.")
+@click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")
+@click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@set_option
+@click.option("--resume", is_flag=True, help="Keep results of the same job that are there already.")
+@click.option("--force", is_flag=True, help="Overwrite a result of the same label and other settings.")
+@data_option
+@out_option
+@json_option
+@click.pass_context
+def transfer_command(ctx: click.Context, /, source: str, targets: tuple[str, ...], **options: Any) -> Any:
+    """Fit each recipe once on SOURCE, and score it there and on every TARGET.
+
+    The same as `bench --train-on SOURCE --test-on TARGET …`.
+    """
+    fixed = {"names": (), "no_tool": None, "folds": None, "split": "test"}
+    return ctx.invoke(bench_command, train_on=source, test_on=targets, **fixed, **options)
+
+
 def _show(results: Sequence[Mapping[str, Any]], source: str | None = None) -> None:
     """A row a result, and the means of each label; where it was fitted on `source`, of what lies out of its domain."""
     from toolscout.lab import transfer

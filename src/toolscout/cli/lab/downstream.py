@@ -80,6 +80,7 @@ def downstream_command(
     from toolscout.lab.synth import chance
     from toolscout.recipes import registry
     from toolscout.sources.folder import read_tools
+    from toolscout.workspace import Workspace
 
     settings = settings_of(ctx, place)
     chosen = [condition(name) for name in names]
@@ -96,8 +97,8 @@ def downstream_command(
         runners = [Rehearsed(runner) for runner in runners]
     stage = None
     if any(each.kind == "retrieved" for each in chosen):
-        parts = registry.Parts(Catalogue.of(tools), settings.encoder, settings, model=Path(model) if model else None)
-        stage = registry.build(recipe, parts)
+        workspace = Workspace(settings=settings)
+        stage = registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
     with progress(f"{len(tasks):,} queries under {len(chosen)} conditions") as say, opened(settings, **limits) as llm:
         episodes = measure(
             llm, tasks, tools, chosen,

@@ -26,7 +26,7 @@ import msgspec
 
 import toolscout
 from toolscout.checks.results import write_json
-from toolscout.dataset import HEADER
+from toolscout.dataset import QRELS_HEADER
 from toolscout.errors import BadReply, ConfigError
 from toolscout.lab.synth.filters import Sieve, lengths
 from toolscout.llm import LLM
@@ -191,7 +191,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
             if (split == "test") == in_test(ids[number])
             for tool in draft.gold
         ]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["\t".join(HEADER), *rows]) + "\n")
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["\t".join(QRELS_HEADER), *rows]) + "\n")
     report = {**origin, "wanted": wanted, **quality(builder.tools, done)}
     write_json(folder / "report.json", report)
     (folder / "README.md").write_text(_card(report))

@@ -132,7 +132,7 @@ class ToolLens:
                     what,
                     Selection,
                     typical=typical,
-                    most=2048,
+                    max_tokens=2048,
                     check=lambda reply: _strange([each.id for each in reply.verdicts], [tool.id for tool in group]),
                 )
             except BadReply as error:

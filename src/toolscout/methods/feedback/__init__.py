@@ -1,1 +1,1 @@
-"""TODO feedback."""
+"""Iterative feedback: search, look at the hits, reword the query, search again."""

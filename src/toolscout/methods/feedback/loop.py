@@ -12,10 +12,9 @@ trace says so. `feedback_prf` brings a refiner that needs no model.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from pathlib import Path
@@ -24,19 +23,31 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from toolscout import llm
+from toolscout.catalogue.store import Catalogue
 from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailable
 from toolscout.indexes.words import tokenize
 from toolscout.llm import LLM, card, prompt
-from toolscout.methods import Parts, options
+from toolscout.methods import BaseRule
 from toolscout.search.pipeline import Stage, order, reciprocal_rank
 from toolscout.types import Explanation, Hit, Search, Tool, Trace
+from toolscout.workspace import Workspace
 
-__all__ = ["Critic", "Options", "Refined", "Refiner", "Rounds", "degraded", "joined", "make", "refined_by"]
+__all__ = [
+    "Critic",
+    "Feedback",
+    "Options",
+    "Refined",
+    "Refiner",
+    "Rounds",
+    "find_degradation",
+    "join_answers",
+    "refine_each",
+]
 
-STOP: Final = "N/A"
-LEFT: Final = "left as it was"
-LATE: Final = "time is up: the last answer counts"
-LONGEST: Final = 2_000  # characters of a new wording
+STOP_WORD: Final = "N/A"
+LEFT_NOTE: Final = "left as it was"
+LATE_NOTE: Final = "time is up: the last answer counts"
+MAX_WORDING_CHARS: Final = 2_000  # characters of a new wording
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -80,7 +91,7 @@ class Refined(NamedTuple):
 
 Refiner = Callable[[Sequence[Search], Sequence[Any], Sequence[float]], Sequence[Refined]]
 """(searches with hits, the states of the round before or None, seconds that each has left) → one `Refined` each."""
-NO_TIME: Final = Refined(None, f"{LEFT}: the model did not answer in time")
+NO_TIME: Final = Refined(None, f"{LEFT_NOTE}: the model did not answer in time")
 Left = Callable[[], float | None]
 Ask = Callable[[LLM, Search, Left], Refined]
 
@@ -116,7 +127,7 @@ class Rounds(Stage):
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Search, then refine and search again what is not finished, until nothing is left or time is up."""
         found, answers = self.answers(searches)
-        return joined(found, answers) if self.join == "fuse" else found
+        return join_answers(found, answers) if self.join == "fuse" else found
 
     def answers(self, searches: Sequence[Search]) -> tuple[list[Search], list[list[tuple[Hit, ...]]]]:
         """The searches as they end, and for each the hits of every wording: of the query, then of each rewrite."""
@@ -137,7 +148,7 @@ class Rounds(Stage):
             seconds = {place: min(left[place], _until(found[place])) for place in going}
             for place in going:
                 if seconds[place] <= 0:
-                    found[place] = _noted(found[place], self.label, 0.0, LATE)
+                    found[place] = _add_note(found[place], self.label, 0.0, LATE_NOTE)
             going = [place for place in going if seconds[place] > 0]
             if not going:
                 break
@@ -151,7 +162,7 @@ class Rounds(Stage):
             again = []
             for place, refined in zip(going, said, strict=True):
                 note = f"round {number}: {refined.note}"
-                search = _noted(found[place], f"{self.label}/refine", share, note)
+                search = _add_note(found[place], f"{self.label}/refine", share, note)
                 if refined.wording is not None:
                     search = msgspec.structs.replace(search, rewrites=(*search.rewrites, refined.wording))
                     again.append(place)
@@ -179,21 +190,21 @@ def _until(search: Search) -> float:
     return math.inf if search.deadline is None else search.deadline - time.monotonic()
 
 
-def degraded(search: Search) -> str:
+def find_degradation(search: Search) -> str:
     """How a refiner that failed, or time that was up, ended the rounds of a search; empty: neither did."""
-    return next((step.note for step in search.trace if f": {LEFT}" in step.note or step.note == LATE), "")
+    return next((step.note for step in search.trace if f": {LEFT_NOTE}" in step.note or step.note == LATE_NOTE), "")
 
 
-def _noted(search: Search, stage: str, seconds: float, note: str) -> Search:
+def _add_note(search: Search, stage: str, seconds: float, note: str) -> Search:
     return msgspec.structs.replace(search, trace=(*search.trace, Trace(stage, seconds, note)))
 
 
-def joined(searches: Sequence[Search], answers: Sequence[Sequence[tuple[Hit, ...]]]) -> list[Search]:
+def join_answers(searches: Sequence[Search], answers: Sequence[Sequence[tuple[Hit, ...]]]) -> list[Search]:
     """The searches with the hits of all their wordings, by reciprocal rank; see `Rounds.answers`."""
-    return [_joined(search, hits) if len(hits) > 1 else search for search, hits in zip(searches, answers, strict=True)]
+    return [_join(search, hits) if len(hits) > 1 else search for search, hits in zip(searches, answers, strict=True)]
 
 
-def _joined(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
+def _join(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
     scores = reciprocal_rank([[(hit.id, hit.score) for hit in hits] for hits in answers], search)
     why = {hit.id: hit.why for hits in answers for hit in hits}
     return msgspec.structs.replace(search, hits=order(Hit(id, score, why[id]) for id, score in scores.items()))
@@ -268,9 +279,9 @@ class Critic:
         self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: Sequence[float]
     ) -> list[Refined]:
         """Each search by itself, several at once; what is not done in time is left as it is."""
-        return refined_by(self.model, self._refined, searches, states, seconds, self.tokens, strict=self.strict)
+        return refine_each(self.model, self._refine, searches, states, seconds, self.tokens, strict=self.strict)
 
-    def _refined(self, model: LLM, search: Search, left: Left) -> Refined:
+    def _refine(self, model: LLM, search: Search, left: Left) -> Refined:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards = [card(tool) for tool in shown]
@@ -306,10 +317,10 @@ class Critic:
             typical=Refinement(wording),
             seconds=left(),
         )
-        return _believed(refinement.instruction.strip(), search, wording)
+        return _check_wording(refinement.instruction.strip(), search, wording)
 
 
-def refined_by(
+def refine_each(
     model: LLM,
     ask: Ask,
     searches: Sequence[Search],
@@ -344,19 +355,19 @@ def refined_by(
         try:
             said = ask(model, search, left)._replace(state=model) if ends > started else NO_TIME
         except BadReply as error:
-            said = Refined(None, f"{LEFT}: the model's reply was {error.reason}")
+            said = Refined(None, f"{LEFT_NOTE}: the model's reply was {error.reason}")
         except (OverBudget, Unavailable, NotFound) as error:
             if strict:
                 raise
             spent, late = isinstance(error, OverBudget), isinstance(error, TimedOut)
-            why = f"{LEFT}: the {'budget is spent' if spent else 'model does not answer'}"
+            why = f"{LEFT_NOTE}: the {'budget is spent' if spent else 'model does not answer'}"
             said = NO_TIME if late else Refined(None, why)
         return said._replace(seconds=time.monotonic() - started)
 
     turns = math.ceil(len(searches) / model.concurrency)
     ends = time.monotonic() + turns * max(seconds, default=0.0)
     waiting = [
-        model.submit(one, model.limited(tokens) if state is None else state, search, own)
+        model.submit(one, model.limit_tokens(tokens) if state is None else state, search, own)
         for search, state, own in zip(searches, states, seconds, strict=True)
     ]
     return [_in_time(future, ends, search) for future, search in zip(waiting, searches, strict=True)]
@@ -377,27 +388,36 @@ def _unknown(reply: Assessment, known: set[str]) -> str | None:
     return f"unknown_tool: {', '.join(sorted(named - known))} was not retrieved" if named - known else None
 
 
-def _believed(instruction: str, search: Search, wording: str) -> Refined:
+def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
     """A new wording, unless the model is done or what it says cannot be the same request."""
-    if instruction.strip("\"'. ").upper() == STOP:
+    if instruction.strip("\"'. ").upper() == STOP_WORD:
         return Refined(None, "every goal is solved")
-    if not instruction or len(instruction) > LONGEST:
-        return Refined(None, f"{LEFT}: the new wording is empty or too long")
+    if not instruction or len(instruction) > MAX_WORDING_CHARS:
+        return Refined(None, f"{LEFT_NOTE}: the new wording is empty or too long")
     if not set(tokenize(instruction)) & set(tokenize(search.query)):
-        return Refined(None, f"{LEFT}: the new wording has nothing of the request")
+        return Refined(None, f"{LEFT_NOTE}: the new wording has nothing of the request")
     if instruction in (wording, search.query, *search.rewrites):
         return Refined(None, "the wording does not change any more")
     return Refined(instruction, "refined")
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The loop around the base recipe.
+class Feedback:
+    """Lets a language model look at what was found and say the query better, round by round."""
 
-    Raises:
-        ConfigError: if no language model is set.
-    """
-    chosen = options(settings, Options)
-    assert parts.build is not None
-    inner = parts.build(chosen.base, dataclasses.replace(parts, model=Path(chosen.model) if chosen.model else None))
-    critic = Critic(llm.connect(parts.settings), parts.catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
-    return Rounds(inner, critic, rounds=chosen.rounds, seconds=chosen.seconds, join=chosen.join)
+    options_type = Options
+    needs_usage = False
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: Options) -> Stage:
+        """The loop around the base recipe.
+
+        Raises:
+            ConfigError: if no language model is set.
+        """
+        assert workspace.build is not None
+        model = Path(options.model) if options.model else None
+        inner = workspace.build(options.base, catalogue, workspace, model=model)
+        critic = Critic(llm.connect(workspace.settings), catalogue.tools, depth=options.depth, tokens=options.tokens)
+        return Rounds(inner, critic, rounds=options.rounds, seconds=options.seconds, join=options.join)

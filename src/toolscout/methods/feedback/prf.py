@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -23,22 +23,25 @@ from toolscout import metrics
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
-from toolscout.methods import Fitting, Parts
-from toolscout.methods.feedback.loop import Refined, Rounds, joined
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.feedback.loop import Refined, Rounds, join_answers
+from toolscout.methods.lesson import DEV_METRICS, Lesson
+from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Stage, newest
 from toolscout.types import Search, Tool, render
+from toolscout.workspace import Workspace
 
-__all__ = ["SURE", "Expand", "Options", "both", "fit", "make"]
+__all__ = ["SURE", "Expand", "FeedbackPrf", "Options", "both"]
 
 Join = Literal["last", "fuse"]
-TOOLS: Final = (2, 5, 10)
-WORDS: Final = (5, 15)
-JOINS: Final[tuple[Join, ...]] = ("last", "fuse")
-MOST_JUDGES: Final = 600
+TOOLS_GRID: Final = (2, 5, 10)
+WORDS_GRID: Final = (5, 15)
+JOIN_GRID: Final[tuple[Join, ...]] = ("last", "fuse")
+MAX_JUDGING_QUERIES: Final = 600
 SURE: Final = 0.05
-LABEL: Final = "feedback-prf"
-_WORD: Final = re.compile(r"[^\W\d_]{2,}")
+FEEDBACK_PRF_LABEL: Final = "feedback-prf"
+_PRF_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -95,7 +98,7 @@ class Expand:
 def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
     """Stem → how often it stands in what the tool says of itself, and a word that it comes from."""
     found: dict[str, tuple[int, str]] = {}
-    for word in _WORD.findall(split_identifiers(render(tool, "short"))):
+    for word in _PRF_WORD.findall(split_identifiers(render(tool, "short"))):
         for term in tokenize(word):
             count, spelled = found.get(term, (0, word.lower()))
             found[term] = (count + 1, spelled)
@@ -108,48 +111,6 @@ class _Trial(NamedTuple):
     join: Join
 
 
-def fit(job: Fitting) -> None:
-    """Try the settings on dev, and keep the best if it is surely better than none; nothing is trained."""
-    assert job.base is not None
-    chosen: Options = job.options
-    catalogue = Catalogue.of(job.tools)
-    judges = {**job.dev, **(job.train if job.base.model is None else {})}
-    judges = dict(itertools.islice(judges.items(), MOST_JUDGES))
-    asked = [Search(query=job.texts[query], k=DEPTH) for query in judges]
-
-    def scored(searches: Sequence[Search]) -> metrics.PerQuery:
-        rankings = {query: found.ids for query, found in zip(judges, searches, strict=True)}
-        return metrics.score(rankings, judges, ("recall@5", "ndcg@5", "comp@5"))
-
-    plain = scored(job.base.stage(asked))
-    results: dict[_Trial, metrics.PerQuery] = {}
-    for tools, words in itertools.product(
-        TOOLS if chosen.tools is None else (chosen.tools,),
-        WORDS if chosen.words is None else (chosen.words,),
-    ):
-        job.say(f"trying the {words} words of {tools} tools on {len(judges):,} queries")
-        found, answers = _rounds(job.base.stage, catalogue, tools, words, "last").answers(asked)
-        for join in JOINS if chosen.join is None else (chosen.join,):
-            results[_Trial(tools, words, join)] = scored(found if join == "last" else joined(found, answers))
-    test = metrics.best_of([both(found) for found in results.values()], both(plain), seed=job.seed)
-    best = list(results)[test.place]
-    on = test.p < SURE if chosen.on is None else chosen.on
-    told = {**best._asdict(), "on": on}
-    job.save(
-        {},
-        metrics=(results[best] if on else plain).means(),
-        chosen={name: value for name, value in told.items() if getattr(chosen, name) is None},
-        values={
-            "judges": len(judges),
-            "p": test.p,
-            "difference": test.difference,
-            "plain": plain.means(),
-            "trials": [{**trial._asdict(), **found.means()} for trial, found in results.items()],
-        },
-        files=job.base.save,
-    )
-
-
 def both(found: metrics.PerQuery) -> Any:
     """ndcg@5 + comp@5 of each query, by which is chosen."""
     return np.asarray(found.values["ndcg@5"]) + np.asarray(found.values["comp@5"])
@@ -157,14 +118,63 @@ def both(found: metrics.PerQuery) -> Any:
 
 def _rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Join) -> Rounds:
     refiner = Expand(catalogue, tools=tools, words=words)
-    return Rounds(inner, refiner, label=LABEL, rounds=1, join=join, seconds=math.inf)
+    return Rounds(inner, refiner, label=FEEDBACK_PRF_LABEL, rounds=1, join=join, seconds=math.inf)
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The base, and the loop around it where dev said that it helps."""
-    model = parts.load(bound=False)
-    inner = parts.base(model)
-    told = model.manifest.settings
-    if not told["on"].value:
-        return inner
-    return _rounds(inner, parts.catalogue, told["tools"].value, told["words"].value, told["join"].value)
+class FeedbackPrf:
+    """Adds words of the first tools to the query where dev says that this helps."""
+
+    options_type = Options
+    needs_usage = True
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Try the settings on dev, and keep the best if it is surely better than none; nothing is trained."""
+        assert lesson.base is not None
+        chosen = options
+        catalogue = Catalogue.of(lesson.tools)
+        judges = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
+        judges = dict(itertools.islice(judges.items(), MAX_JUDGING_QUERIES))
+        asked = [Search(query=lesson.texts[query], k=DEPTH) for query in judges]
+
+        def score(searches: Sequence[Search]) -> metrics.PerQuery:
+            rankings = {query: found.ids for query, found in zip(judges, searches, strict=True)}
+            return metrics.score(rankings, judges, DEV_METRICS)
+
+        plain = score(lesson.base.stage(asked))
+        results: dict[_Trial, metrics.PerQuery] = {}
+        for tools, words in itertools.product(
+            TOOLS_GRID if chosen.tools is None else (chosen.tools,),
+            WORDS_GRID if chosen.words is None else (chosen.words,),
+        ):
+            workspace.say(f"trying the {words} words of {tools} tools on {len(judges):,} queries")
+            found, answers = _rounds(lesson.base.stage, catalogue, tools, words, "last").answers(asked)
+            for join in JOIN_GRID if chosen.join is None else (chosen.join,):
+                results[_Trial(tools, words, join)] = score(found if join == "last" else join_answers(found, answers))
+        test = metrics.best_of([both(found) for found in results.values()], both(plain), seed=workspace.seed)
+        best = list(results)[test.place]
+        on = test.p < SURE if chosen.on is None else chosen.on
+        told = {**best._asdict(), "on": on}
+        return Artifacts(
+            {},
+            metrics=(results[best] if on else plain).means(),
+            chosen={name: value for name, value in told.items() if getattr(chosen, name) is None},
+            values={
+                "judges": len(judges),
+                "p": test.p,
+                "difference": test.difference,
+                "plain": plain.means(),
+                "trials": [{**trial._asdict(), **found.means()} for trial, found in results.items()],
+            },
+            files=lesson.base.save,
+        )
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The base, and the loop around it where dev said that it helps."""
+        inner = workspace.build_base(catalogue, model)
+        told = model.manifest.settings
+        if not told["on"].value:
+            return inner
+        return _rounds(inner, catalogue, told["tools"].value, told["words"].value, told["join"].value)

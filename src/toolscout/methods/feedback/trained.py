@@ -18,38 +18,38 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout import llm, metrics
+from toolscout.arrays import Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
-from toolscout.encoders import Vectors
 from toolscout.indexes.exact import Exact
-from toolscout.methods import Fitting, Parts, dpr, options
-from toolscout.methods import zero_shot as plain
+from toolscout.methods import Artifacts, BaseRule, dpr, parse_options, zero_shot
 from toolscout.methods.feedback.loop import Critic, Refiner, Rounds
 from toolscout.methods.feedback.prf import SURE, Expand, both
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
     Batch,
     Count,
     Positive,
     Tuning,
     Whole,
-    about,
-    kept,
-    tower_of,
-    trained,
-    tunable,
+    describe_training,
+    make_tower,
+    require_tunable,
+    save_encoder,
+    train_task,
 )
+from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage, newest
 from toolscout.types import Hit, Search, digest, render
+from toolscout.workspace import Workspace
 
-__all__ = ["Options", "fit", "make"]
+__all__ = ["FeedbackDpr", "Options"]
 
-OVER: Final = dpr.BRINGS
-LABEL: Final = "feedback-dpr"
-AT_ONCE: Final = 256
+FEEDBACK_DPR_LABEL: Final = "feedback-dpr"
+QUERIES_PER_ROUND_BATCH: Final = 256
 Texts = Callable[[list[str]], Vectors]
 
 
@@ -110,91 +110,8 @@ class Said(NamedTuple):
     found: list[list[str]]
 
 
-def fit(job: Fitting) -> None:
-    """Make the wordings, train on them, and choose the rounds of a search on dev.
-
-    Raises:
-        MissingExtra: without torch or sentence-transformers.
-        ConfigError: if the encoder cannot be tuned, there is nothing to train on, or no language model is set for the
-            refiner that needs one.
-        OverBudget, Unavailable: of the language model; what is answered is kept; begun again, the fit goes on there.
-    """
-    catalogue = Catalogue.of(job.tools)
-    if job.options.refiner == "words":
-        _fit(job, catalogue, _expand(job.options, catalogue))
-    else:
-        with llm.connect(job.settings) as model:
-            _fit(job, catalogue, Critic(model, catalogue.tools, depth=job.options.depth, strict=True))
-
-
 def _expand(chosen: Options, catalogue: Catalogue) -> Expand:
     return Expand(catalogue, tools=chosen.tools, words=chosen.words)
-
-
-def _fit(job: Fitting, catalogue: Catalogue, refiner: Refiner) -> None:
-    from toolscout.training import biencoders
-
-    chosen: Options = job.options
-    encoder = tunable(job.loaded()) if job.base is None else dpr.encoder_of_base(job.base)
-    before = plain.dense(Parts(catalogue, encoder, job.settings, job.vectors), {"style": dpr.STYLE})
-    train, dev = _kept(job, Rounds(before, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf")))
-
-    tower = tower_of(encoder, chosen)
-    if chosen.size is not None:
-        tower.project(chosen.size, job.seed)
-    place = {tool.id: number for number, tool in enumerate(job.tools)}
-    places = _by_query(train)
-    tools = tower.tokens([render(tool, dpr.STYLE) for tool in job.tools], "tool", chosen.tool_length)
-    task = biencoders.Wordings(
-        biencoders.Texts(
-            tower=tower,
-            queries=tower.tokens([text for said in train for text in said.texts], "query"),
-            tools=tools,
-            gold=[np.array([place[tool] for tool in gold], dtype=np.intp) for gold in job.train.values()],
-            dev=tower.tokens([text for said in dev for text in said.texts], "query"),
-            judge=lambda cosines: _mean(_judged(job, dev, cosines)),
-            identity=digest(
-                "feedback-dpr/1", [encoder.fingerprint, job.data.fingerprint, chosen, [said.texts for said in train]]
-            ),
-            temperature=chosen.temperature,
-            hold=chosen.hold,
-        ),
-        places,
-        [
-            np.array([place[tool] for tool in found if tool not in gold], dtype=np.intp)
-            for said, gold in zip(train, job.train.values(), strict=True)
-            for found in said.found
-        ],
-        hard=chosen.hard,
-        balance=chosen.balance,
-        turns=None if chosen.joint else chosen.epochs,
-    )
-    done = trained(job, task, tower, patience=chosen.patience if chosen.joint else chosen.epochs)
-
-    job.say("choosing the rounds of a search on dev")
-    index = Exact(tower.vectors(tools[:1]).shape[1])
-    index.upsert(catalogue.ids, tower.vectors(tools))
-    tuned = _search(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
-    by_round, seconds = _loop(job, Rounds(tuned, refiner, label=LABEL, rounds=chosen.rounds, seconds=float("inf")))
-    for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True)):
-        told = ", ".join(f"{name} {value:.4f}" for name, value in found.means().items())
-        job.say(f"dev with {number} rounds: {told}, {1000 * spent:.1f} ms a query in batches")
-    served = _worth(by_round, job.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
-    job.save(
-        {},
-        metrics=by_round[served].means(),
-        chosen={"served": served} if chosen.served is None else None,
-        values={
-            **about(done),
-            "wordings": sum(len(said.texts) for said in train),
-            "by_round": [
-                {"rounds": number, **found.means(), "seconds": round(spent, 4)}
-                for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True))
-            ],
-        },
-        earlier=done.earlier,
-        files=kept(tower.model),
-    )
 
 
 # --- before training --------------------------------------------------------------------------------------------------
@@ -208,41 +125,47 @@ class Wordings(msgspec.Struct):
     dev: list[Said]
 
 
-def _kept(job: Fitting, loop: Rounds) -> tuple[list[Said], list[Said]]:
+def _load_or_make_wordings(
+    workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds
+) -> tuple[list[Said], list[Said]]:
     """The wordings of train and dev; a fit that goes on takes those that it had."""
-    file = job.work / "wordings.json"
-    if job.resume and file.exists():
+    file = workspace.work / "wordings.json"
+    if workspace.resume and file.exists():
         held = msgspec.json.decode(file.read_bytes(), type=Wordings)
-        if held.fit == job.identity:
-            job.say("going on with the wordings that were made before")
+        if held.fit == workspace.identity:
+            workspace.say("going on with the wordings that were made before")
             return held.train, held.dev
-    made = Wordings(job.identity, _said(job, loop, job.train), _said(job, loop, job.dev))
-    job.work.mkdir(parents=True, exist_ok=True)
+    made = Wordings(
+        workspace.identity,
+        _make_wordings(workspace, lesson, lesson.train, depth, loop),
+        _make_wordings(workspace, lesson, lesson.dev, depth, loop),
+    )
+    workspace.work.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
     partial.write_bytes(msgspec.json.encode(made))
     partial.replace(file)
     return made.train, made.dev
 
 
-def _said(job: Fitting, loop: Rounds, queries: Qrels) -> list[Said]:
+def _make_wordings(workspace: Workspace, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds) -> list[Said]:
     """The wordings of each query, and what each found with the encoder as it is."""
     said: list[Said] = []
-    ids, depth = list(queries), job.options.depth
-    for start in range(0, len(ids), AT_ONCE):
-        asked = [Search(query=job.texts[query], k=depth) for query in ids[start : start + AT_ONCE]]
+    ids = list(queries)
+    for start in range(0, len(ids), QUERIES_PER_ROUND_BATCH):
+        asked = [Search(query=lesson.texts[query], k=depth) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]]
         for search, answers in zip(*loop.answers(asked), strict=True):
-            texts = [_numbered(number, text) for number, text in enumerate((search.query, *search.rewrites))]
+            texts = [_add_round_number(number, text) for number, text in enumerate((search.query, *search.rewrites))]
             said.append(Said(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
-        job.say(f"saying queries anew: {len(said):,} of {len(ids):,}")
-    job.say(f"{sum(len(each.texts) - 1 for each in said):,} new wordings of {len(said):,} queries")
+        workspace.say(f"saying queries anew: {len(said):,} of {len(ids):,}")
+    workspace.say(f"{sum(len(each.texts) - 1 for each in said):,} new wordings of {len(said):,} queries")
     return said
 
 
-def _numbered(number: int, text: str) -> str:
+def _add_round_number(number: int, text: str) -> str:
     return f"Iteration {number} {text}"
 
 
-def _by_query(said: Sequence[Said]) -> list[npt.NDArray[np.intp]]:
+def _by_query(said: Sequence[Said]) -> list[Places]:
     """Of each query, where its wordings stand among all of them."""
     ends = np.cumsum([len(each.texts) for each in said])
     return [np.arange(end - len(each.texts), end, dtype=np.intp) for end, each in zip(ends, said, strict=True)]
@@ -251,32 +174,36 @@ def _by_query(said: Sequence[Said]) -> list[npt.NDArray[np.intp]]:
 # --- on dev -----------------------------------------------------------------------------------------------------------
 
 
-def _judged(job: Fitting, dev: Sequence[Said], cosines: Vectors) -> list[dict[str, float]]:
+def _score_rounds(lesson: Lesson, n_rounds: int, dev: Sequence[Said], cosines: Vectors) -> list[dict[str, float]]:
     """Figures after each round, of wordings that were made before training; a query that stopped keeps its last."""
     rows = _by_query(dev)
     return [
-        job.judge(dpr.nearest(cosines[[own[min(number, len(own) - 1)] for own in rows]], job.dev, job.tools))
-        for number in range(job.options.rounds + 1)
+        lesson.evaluate(
+            dpr.nearest(cosines[[own[min(number, len(own) - 1)] for own in rows]], lesson.dev, lesson.tools)
+        ).means()
+        for number in range(n_rounds + 1)
     ]
 
 
-def _mean(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _average(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(each[name] for each in figures) / len(figures) for name in figures[0]}
 
 
-def _loop(job: Fitting, loop: Rounds) -> tuple[list[metrics.PerQuery], list[float]]:
+def _run_loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], list[float]]:
     """What the loop finds on dev with 0, 1, … rounds, and the seconds that each query takes until then."""
     rounds = range(loop.rounds + 1)
     answers: list[list[tuple[Hit, ...]]] = []
     spent = np.zeros(len(rounds))
-    ids = list(job.dev)
-    for start in range(0, len(ids), AT_ONCE):
-        asked = [Search(query=job.texts[query], k=dpr.DEPTH) for query in ids[start : start + AT_ONCE]]
+    ids = list(lesson.dev)
+    for start in range(0, len(ids), QUERIES_PER_ROUND_BATCH):
+        asked = [
+            Search(query=lesson.texts[query], k=dpr.DEV_DEPTH) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]
+        ]
         found, some = loop.answers(asked)
         answers += some
         spent += np.sum([_until(search, len(rounds)) for search in found], axis=0)
     judged = [
-        job.judged(
+        lesson.evaluate(
             {
                 query: [hit.id for hit in hits[min(number, len(hits) - 1)]]
                 for query, hits in zip(ids, answers, strict=True)
@@ -292,12 +219,12 @@ def _until(search: Search, count: int) -> list[float]:
     ends, total = [], 0.0
     for step in search.trace:
         total += step.seconds
-        if not step.stage.startswith(LABEL):
+        if not step.stage.startswith(FEEDBACK_DPR_LABEL):
             ends.append(total)
     return [ends[number] if number < len(ends) else total for number in range(count)]
 
 
-def _worth(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
+def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
     """The best number of rounds, if it is surely better than none."""
     plain, *others = map(both, by_round)
     test = metrics.best_of(others, plain, seed=seed)
@@ -311,25 +238,130 @@ def _search(index: Exact, encode: Texts, rounds: int, mask: Any = None) -> Stage
     """The nearest tools of a wording that says of which round it is."""
 
     def wording(search: Search) -> str:
-        return _numbered(min(len(search.rewrites), rounds), newest(search))
+        return _add_round_number(min(len(search.rewrites), rounds), newest(search))
 
     return Retrieve(index, label="dense", encode=encode, mask=mask, depth=DEPTH, wording=wording)
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The trained encoder, and the loop around it.
+class FeedbackDpr:
+    """Tunes an encoder on every wording of its queries."""
 
-    Raises:
-        ConfigError: if it refines by a language model and none is set.
-    """
-    model = parts.load(bound=False)
-    chosen = options({name: each.value for name, each in model.manifest.settings.items()}, Options)
-    encoder = dpr.encoder_of(model)
-    inner = _search(plain.tool_index(parts, encoder, dpr.STYLE), encoder.encode, chosen.rounds, parts.catalogue.mask)
-    if not chosen.served:
-        return inner
-    refiner: Refiner = _expand(chosen, parts.catalogue)
-    if chosen.refiner == "model":
-        model_of = llm.connect(parts.settings)
-        refiner = Critic(model_of, parts.catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
-    return Rounds(inner, refiner, label=LABEL, rounds=chosen.served, seconds=chosen.seconds)
+    options_type = Options
+    needs_usage = True
+    transfers = True
+    abstains = False
+    base: BaseRule | None = dpr.TUNES_ENCODER
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Make the wordings, train on them, and choose the rounds of a search on dev.
+
+        Raises:
+            MissingExtra: without torch or sentence-transformers.
+            ConfigError: if the encoder cannot be tuned, there is nothing to train on, or the refiner needs a language
+                model and none is set.
+            OverBudget, Unavailable: by the language model. Its answers are kept, and a resumed fit goes on from there.
+        """
+        catalogue = Catalogue.of(lesson.tools)
+        if options.refiner == "words":
+            return _fit(workspace, lesson, options, catalogue, _expand(options, catalogue))
+        else:
+            with llm.connect(workspace.settings) as model:
+                return _fit(
+                    workspace,
+                    lesson,
+                    options,
+                    catalogue,
+                    Critic(model, catalogue.tools, depth=options.depth, strict=True),
+                )
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The trained encoder, and the loop around it.
+
+        Raises:
+            ConfigError: if it refines by a language model and none is set.
+        """
+        chosen = parse_options({name: each.value for name, each in model.manifest.settings.items()}, Options)
+        encoder = dpr.encoder_of(model)
+        inner = _search(
+            workspace.index_tools(catalogue, encoder, dpr.STYLE), encoder.encode, chosen.rounds, catalogue.mask
+        )
+        if not chosen.served:
+            return inner
+        refiner: Refiner = _expand(chosen, catalogue)
+        if chosen.refiner == "model":
+            model_of = llm.connect(workspace.settings)
+            refiner = Critic(model_of, catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
+        return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.served, seconds=chosen.seconds)
+
+
+def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Catalogue, refiner: Refiner) -> Artifacts:
+    from toolscout.training import biencoders
+
+    chosen = options
+    encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.encoder_of_base(lesson.base)
+    before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.STYLE)
+    train, dev = _load_or_make_wordings(
+        workspace,
+        lesson,
+        chosen.depth,
+        Rounds(before, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf")),
+    )
+
+    tower = make_tower(encoder, chosen)
+    if chosen.size is not None:
+        tower.project(chosen.size, workspace.seed)
+    place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+    places = _by_query(train)
+    tools = tower.tokens([render(tool, dpr.STYLE) for tool in lesson.tools], "tool", chosen.tool_length)
+    task = biencoders.Wordings(
+        biencoders.Texts(
+            tower=tower,
+            queries=tower.tokens([text for said in train for text in said.texts], "query"),
+            tools=tools,
+            gold=[np.array([place[tool] for tool in gold], dtype=np.intp) for gold in lesson.train.values()],
+            dev=tower.tokens([text for said in dev for text in said.texts], "query"),
+            judge=lambda cosines: _average(_score_rounds(lesson, chosen.rounds, dev, cosines)),
+            identity=digest(
+                "feedback-dpr/1", [encoder.fingerprint, lesson.fingerprint, chosen, [said.texts for said in train]]
+            ),
+            temperature=chosen.temperature,
+            hold=chosen.hold,
+        ),
+        places,
+        [
+            np.array([place[tool] for tool in found if tool not in gold], dtype=np.intp)
+            for said, gold in zip(train, lesson.train.values(), strict=True)
+            for found in said.found
+        ],
+        hard=chosen.hard,
+        balance=chosen.balance,
+        turns=None if chosen.joint else chosen.epochs,
+    )
+    done = train_task(workspace, options, task, tower, patience=chosen.patience if chosen.joint else chosen.epochs)
+
+    workspace.say("choosing the rounds of a search on dev")
+    index = Exact(tower.vectors(tools[:1]).shape[1])
+    index.upsert(catalogue.ids, tower.vectors(tools))
+    tuned = _search(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
+    by_round, seconds = _run_loop(
+        lesson, Rounds(tuned, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf"))
+    )
+    for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True)):
+        told = ", ".join(f"{name} {value:.4f}" for name, value in found.means().items())
+        workspace.say(f"dev with {number} rounds: {told}, {1000 * spent:.1f} ms a query in batches")
+    served = _choose_rounds(by_round, workspace.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
+    return Artifacts(
+        {},
+        metrics=by_round[served].means(),
+        chosen={"served": served} if chosen.served is None else {},
+        values={
+            **describe_training(done),
+            "wordings": sum(len(said.texts) for said in train),
+            "by_round": [
+                {"rounds": number, **found.means(), "seconds": round(spent, 4)}
+                for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True))
+            ],
+        },
+        seconds_before=done.earlier,
+        files=save_encoder(tower.model),
+    )

@@ -1,1 +1,1 @@
-"""TODO shared."""
+"""What several methods share."""

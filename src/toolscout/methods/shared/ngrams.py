@@ -8,22 +8,19 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Array, Checksums, Ints, Vectors
 from toolscout.indexes.words import tokenize
 
 __all__ = ["Bags", "Ngrams", "checksums"]
 
 MIN_COUNT: Final = 2
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
-Sums = npt.NDArray[np.uint32]
 
 
-def checksums(text: str) -> Sums:
+def checksums(text: str) -> Checksums:
     """The distinct features of a text, ascending: its stems, and each two of them that follow one another."""
     words = tokenize(text)
     features = {*words, *(f"{one} {other}" for one, other in itertools.pairwise(words))}
@@ -35,7 +32,7 @@ class Bags(NamedTuple):
 
     indptr: Ints
     indices: Ints
-    data: Floats
+    data: Vectors
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -47,7 +44,7 @@ class Bags(NamedTuple):
         places = np.arange(indptr[-1]) + np.repeat(self.indptr[rows] - indptr[:-1], lengths)
         return Bags(indptr, self.indices[places], self.data[places])
 
-    def times(self, table: Floats) -> Floats:
+    def times(self, table: Vectors) -> Vectors:
         """The product with `table`, `(features, m)` → `(rows, m)`."""
         product = np.zeros((len(self), table.shape[1]), dtype=np.float32)
         filled = np.flatnonzero(np.diff(self.indptr))
@@ -55,7 +52,7 @@ class Bags(NamedTuple):
             product[filled] = np.add.reduceat(table[self.indices] * self.data[:, None], self.indptr[filled])
         return product
 
-    def block(self) -> tuple[Ints, Floats]:
+    def block(self) -> tuple[Ints, Vectors]:
         """The features that occur, ascending, and the rows as a dense table over them, `(rows, occurring)`."""
         features, columns = np.unique(self.indices, return_inverse=True)
         table = np.zeros((len(self), len(features)), dtype=np.float32)
@@ -71,25 +68,25 @@ class Ngrams:
         rarity: `(f,)` float32: 1 + log(queries / queries that have it).
     """
 
-    def __init__(self, keys: Sums, rarity: Floats) -> None:
+    def __init__(self, keys: Checksums, rarity: Vectors) -> None:
         self.keys, self.rarity = keys, rarity
 
     @classmethod
-    def of(cls, features: Sequence[Sums]) -> Ngrams:
+    def of(cls, features: Sequence[Checksums]) -> Ngrams:
         """The features that at least two texts have; `features`: the `checksums` of each."""
         keys, counts = np.unique(np.concatenate(features), return_counts=True)
         kept = counts >= MIN_COUNT
         return cls(keys[kept], (1 + np.log(len(features) / counts[kept])).astype(np.float32))
 
-    def bags(self, features: Sequence[Sums]) -> Bags:
+    def bags(self, features: Sequence[Checksums]) -> Bags:
         """A unit row for each text, by its `checksums`; an empty one for a text without a known feature."""
-        rows = [self._known(sums) for sums in features]
+        rows = [self._find_known(sums) for sums in features]
         weights = [self.rarity[row] for row in rows]
         units = [weight / np.sqrt(weight @ weight) for weight in weights if weight.size]
         indptr = np.cumsum([0, *(row.size for row in rows)])
-        return Bags(indptr, np.concatenate([np.empty(0, np.int64), *rows]), _joined(units))
+        return Bags(indptr, np.concatenate([np.empty(0, np.int64), *rows]), _concatenate(units))
 
-    def _known(self, sums: Sums) -> Ints:
+    def _find_known(self, sums: Checksums) -> Ints:
         places = np.searchsorted(self.keys, sums)
         inside = places < self.keys.size
         places, sums = places[inside], sums[inside]
@@ -97,5 +94,5 @@ class Ngrams:
         return known
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> Floats:
+def _concatenate(parts: Sequence[Array]) -> Vectors:
     return np.concatenate([np.empty(0, np.float32), *parts]).astype(np.float32)

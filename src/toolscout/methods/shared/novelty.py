@@ -12,28 +12,27 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from toolscout.encoders import Vectors
+from toolscout.arrays import Mask, Vectors
+from toolscout.catalogue.store import Catalogue
 from toolscout.indexes import top_k
-from toolscout.methods import Fitting, Parts
+from toolscout.methods.lesson import Lesson
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Rerank, Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["MARGINS", "behind", "margin"]
+__all__ = ["MARGINS", "choose_margin", "set_new_tools_back"]
 
-Mask = npt.NDArray[np.bool_]
 MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05)  # more of them would hide new tools: benchmarks/LAB.md
-FIRST: Final = 10
+MARGIN_CUTOFF: Final = 10
 
 
-def margin(job: Fitting, cosines: Vectors, used: Mask, fixed: float | None) -> tuple[float, dict[str, float]]:
+def choose_margin(lesson: Lesson, cosines: Vectors, used: Mask, fixed: float | None) -> tuple[float, dict[str, float]]:
     """The margin that is best on dev, the smallest of equals, and the figures with it.
 
     Args:
-        job: the fit.
+        lesson: the fit's.
         cosines: (dev, tools).
         used: (tools,): those that training queries need.
         fixed: the margin, if it is set.
@@ -41,18 +40,20 @@ def margin(job: Fitting, cosines: Vectors, used: Mask, fixed: float | None) -> t
 
     def figures(each: float) -> dict[str, float]:
         rows = cosines - np.float32(each) * ~used
-        found = zip(job.dev, rows, strict=True)
-        return job.judge({query: [job.tools[number].id for number in top_k(row, FIRST)] for query, row in found})
+        found = zip(lesson.dev, rows, strict=True)
+        return lesson.evaluate(
+            {query: [lesson.tools[number].id for number in top_k(row, MARGIN_CUTOFF)] for query, row in found}
+        ).means()
 
     tried = {each: figures(each) for each in (MARGINS if fixed is None else (fixed,))}
     chosen = max(tried, key=lambda each: (tried[each]["ndcg@5"] + tried[each]["comp@5"], -each))
     return chosen, tried[chosen]
 
 
-def behind(stage: Stage, parts: Parts, model: Model) -> Stage:
+def set_new_tools_back(stage: Stage, catalogue: Catalogue, model: Model) -> Stage:
     """The stage, new tools set back by the model's margin; `used` and `margin` are the model's."""
     step = model.manifest.settings["margin"].value
-    tools: list[Tool] = parts.catalogue.tools()
+    tools: list[Tool] = catalogue.tools()
     places = model.places(tools)
     used = np.append(model.arrays["used"], False)  # place -1: not in the model
     new = frozenset(tool.id for tool, place in zip(tools, places, strict=True) if not used[place])

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Floats, Mask
 from toolscout.dataset import Qrels
-from toolscout.methods import Fitting
+from toolscout.methods.lesson import Lesson
 from toolscout.metrics import PerQuery
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Ranked", "clear", "placed", "trust"]
+__all__ = ["Ranked", "clear", "keep_places", "trust"]
 
-BATCH: Final = 512
+RANKING_BATCH: Final = 512
 
 
 class Ranked:
@@ -30,18 +30,17 @@ class Ranked:
     """
 
     def __init__(
-        self, job: Fitting, qrels: Qrels, n: int, place: Mapping[str, int], stage: Stage | None = None
+        self, lesson: Lesson, qrels: Qrels, n: int, place: Mapping[str, int], stage: Stage | None = None
     ) -> None:
-        """Rank the queries with `stage`, or else with what the job goes on from."""
-        assert job.base is not None
-        stage = stage or job.base.stage
+        """Rank the queries with `stage`, or else with the base of the fit."""
+        stage = stage or lesson.base_stage
         self.queries = queries = list(qrels)
         self.candidates = np.full((len(queries), n), -1, dtype=np.intp)
         self.scores = np.zeros((len(queries), n))
         self.gold = np.zeros((len(queries), n), dtype=np.bool_)
-        for start in range(0, len(queries), BATCH):
-            some = queries[start : start + BATCH]
-            found = stage([Search(query=job.texts[query], k=n) for query in some])
+        for start in range(0, len(queries), RANKING_BATCH):
+            some = queries[start : start + RANKING_BATCH]
+            found = stage([Search(query=lesson.texts[query], k=n) for query in some])
             for row, (query, search) in enumerate(zip(some, found, strict=True), start):
                 for column, hit in enumerate(search.hits[:n]):
                     self.candidates[row, column] = place[hit.id]
@@ -58,9 +57,7 @@ class Ranked:
         }
 
 
-def placed(
-    totals: npt.NDArray[np.float64], learned: npt.NDArray[np.bool_], give_way: bool = False
-) -> npt.NDArray[np.float64]:
+def keep_places(totals: Floats, learned: Mask, give_way: bool = False) -> Floats:
     """Scores under which tools that nothing was learned of keep their places, and the others change theirs around them.
 
     Each stays behind as many of the others as before. Their scores lie between those around them; before the first or
@@ -87,7 +84,7 @@ def placed(
     return found
 
 
-def clear(gain: npt.NDArray[np.float64], errors: float = 1.0) -> bool:
+def clear(gain: Floats, errors: float = 1.0) -> bool:
     """Whether what is gained, query by query, is more than so many standard errors of its mean.
 
     One query shows nothing. With one error it is the rule of Breiman et al., Classification and Regression Trees, 1984,

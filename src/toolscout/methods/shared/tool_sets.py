@@ -8,20 +8,19 @@ that is joined with what a classifier of tools says by a weighted geometric mean
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Array, Arrays, Places, Scores
 from toolscout.methods.shared.ngrams import Bags
 
-__all__ = ["WEIGHTS", "Sets"]
+__all__ = ["SET_WEIGHT_GRID", "Sets"]
 
-WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0)
-MOST: Final = 4_000
-EPSILON: Final = 1e-3
-Floats = npt.NDArray[np.floating[Any]]
+SET_WEIGHT_GRID: Final = (0.0, 0.5, 1.0, 2.0)
+MAX_TOOL_SETS: Final = 4_000
+SET_SMOOTHING: Final = 1e-3
 
 
 class Sets:
@@ -42,7 +41,7 @@ class Sets:
         return len(self.bags)
 
     @classmethod
-    def among(cls, gold: Sequence[npt.NDArray[np.intp]]) -> tuple[Sets, npt.NDArray[np.intp]]:
+    def among(cls, gold: Sequence[Places]) -> tuple[Sets, Places]:
         """The sets of the queries, and which of them each query's is, `(queries,)`.
 
         Args:
@@ -51,21 +50,21 @@ class Sets:
         numbers: dict[bytes, int] = {}
         of = np.array([numbers.setdefault(each.tobytes(), len(numbers)) for each in gold], dtype=np.intp)
         sets = [np.frombuffer(each, dtype=gold[0].dtype) for each in numbers]
-        if len(sets) > MOST or max(map(len, sets)) == 1:
+        if len(sets) > MAX_TOOL_SETS or max(map(len, sets)) == 1:
             sets = []
         indptr = np.cumsum([0, *map(len, sets)])
         return cls(Bags(indptr, np.concatenate([np.empty(0, np.int64), *sets]), np.ones(indptr[-1], np.float32))), of
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """What `of_arrays` makes them from again."""
         return {f"sets.{name}": array for name, array in self.bags._asdict().items()}
 
     @classmethod
-    def of_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Sets:
+    def of_arrays(cls, arrays: Arrays) -> Sets:
         """As a model holds them."""
         return cls(Bags(*(arrays[f"sets.{name}"] for name in Bags._fields)))
 
-    def join(self, tools: Floats, sets: Floats, weight: float) -> Floats:
+    def join(self, tools: Scores, sets: Scores, weight: float) -> Scores:
         """The formula above.
 
         Args:
@@ -77,6 +76,6 @@ class Sets:
             return tools
         held = np.zeros_like(tools)
         held[:, self._held] = np.add.reduceat(sets[:, self._holders], self._starts, axis=1)
-        joined = (tools * (held + EPSILON) ** weight) ** (1 / (1 + weight))
-        shares: Floats = joined / joined.sum(axis=1, keepdims=True)
+        joined = (tools * (held + SET_SMOOTHING) ** weight) ** (1 / (1 + weight))
+        shares: Scores = joined / joined.sum(axis=1, keepdims=True)
         return shares

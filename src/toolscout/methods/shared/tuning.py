@@ -16,7 +16,7 @@ import msgspec
 from toolscout.encoders import Encoder
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.methods import Fitting
+from toolscout.workspace import Workspace
 
 if TYPE_CHECKING:
     from toolscout.training import Plan, Task, Trained
@@ -30,12 +30,12 @@ __all__ = [
     "Positive",
     "Share",
     "Tuning",
-    "about",
-    "kept",
-    "plan",
-    "tower_of",
-    "trained",
-    "tunable",
+    "describe_training",
+    "make_plan",
+    "make_tower",
+    "require_tunable",
+    "save_encoder",
+    "train_task",
 ]
 
 FOLDER: Final = "encoder"  # of the tuned encoder, in a model's own
@@ -113,7 +113,7 @@ class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: Whole = 0
 
 
-def tunable(encoder: Encoder) -> TransformerEncoder:
+def require_tunable(encoder: Encoder) -> TransformerEncoder:
     """The encoder, if it can be tuned.
 
     Raises:
@@ -127,7 +127,7 @@ def tunable(encoder: Encoder) -> TransformerEncoder:
     return encoder
 
 
-def tower_of(encoder: TransformerEncoder, options: Tuning) -> Tower:
+def make_tower(encoder: TransformerEncoder, options: Tuning) -> Tower:
     """A copy of the encoder, to be tuned by these settings.
 
     Raises:
@@ -138,7 +138,7 @@ def tower_of(encoder: TransformerEncoder, options: Tuning) -> Tower:
     return Tower(copy.deepcopy(encoder.model), dropout=options.dropout, precision=options.precision)
 
 
-def plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
+def make_plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
     """How to train: the settings that a plan has by the same name, and `fixed` over them.
 
     Raises:
@@ -151,14 +151,17 @@ def plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
     return Plan(**{**told, "seed": seed, **fixed})
 
 
-def trained(job: Fitting, task: Task, tower: Tower | None = None, **fixed: Any) -> Trained:
-    """Train the task by the job's settings; the checkpoint lies in the job's folder of work.
+def train_task(
+    workspace: Workspace, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
+) -> Trained:
+    """Train the task by the options of a fit; the checkpoint lies in the work folder.
 
     Args:
-        job: the fit.
+        workspace: of the fit.
+        options: of the fit.
         task: what to train.
-        tower: the encoder that is tuned, if one is: it says where and how precisely it computes.
-        **fixed: see `plan`.
+        tower: the encoder that is tuned, if there is one: it knows device and precision.
+        **fixed: see `make_plan`.
 
     Raises:
         MissingExtra: without torch.
@@ -167,24 +170,24 @@ def trained(job: Fitting, task: Task, tower: Tower | None = None, **fixed: Any) 
     from toolscout.training import train
 
     if tower is not None:
-        job.say(f"training on {task.size:,} examples with {'bfloat16' if tower.half else 'float32'} on {tower.device}")
-    checkpoint = job.work / "checkpoint.safetensors"
+        precision = "bfloat16" if tower.half else "float32"
+        workspace.say(f"training on {task.size:,} examples with {precision} on {tower.device}")
     return train(
         task,
-        plan(job.options, job.seed, **fixed),
-        checkpoint=checkpoint,
-        resume=job.resume,
-        job=job.identity,
-        say=job.say,
+        make_plan(options, workspace.seed, **fixed),
+        checkpoint=workspace.work / "checkpoint.safetensors",
+        resume=workspace.resume,
+        job=workspace.identity,
+        say=workspace.say,
     )
 
 
-def kept(model: Any) -> Callable[[Path], None]:
-    """What puts a `SentenceTransformer` into a model's folder; see `Fitting.save`."""
+def save_encoder(model: Any) -> Callable[[Path], None]:
+    """Return what writes a `SentenceTransformer` into a model's folder; see `Artifacts.files`."""
     return lambda folder: model.save(str(folder / FOLDER), create_model_card=False)
 
 
-def about(done: Trained) -> dict[str, Any]:
+def describe_training(done: Trained) -> dict[str, Any]:
     """What a manifest says of a training."""
     return {
         "best_epoch": done.best,

@@ -20,20 +20,22 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Checksums, Mask, Places, Scores, Vectors
+from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
-from toolscout.indexes.sparse import BM25, CODE
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.journal.evidence import Example
-from toolscout.methods import Fitting, Parts, zero_shot
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import checksums
 from toolscout.methods.shared.tuning import Amount, Positive, Tuning
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH, WEIGHT
 from toolscout.search.pipeline import Retrieve, Stage
 from toolscout.types import Explanation, Tool
+from toolscout.workspace import LiveEvidence, Workspace, index_words
 
 __all__ = [
     "DESCRIBED",
@@ -45,36 +47,33 @@ __all__ = [
     "TunedBlend",
     "UsageIndex",
     "best",
-    "mixed",
-    "picked",
+    "build_usage_stage",
+    "keep_unset",
+    "mix_usage",
     "softmax",
-    "stage",
     "weights",
 ]
 
-Floats = npt.NDArray[np.floating[Any]]
-Rows = npt.NDArray[np.float32]
-Mask = npt.NDArray[np.bool_]
-Usage = Callable[[str, Rows], Floats]
+Usage = Callable[[str, Vectors], Scores]
 """(query, its vector) → how likely it needs each tool of the model, `(tools,)`, sum 1; all zeros: nothing is known."""
-Encode = Callable[[Sequence[str]], Rows]
-Grow = Callable[[Sequence[str], Sequence[npt.NDArray[np.intp]], int], Usage]
+Encode = Callable[[Sequence[str]], Vectors]
+Grow = Callable[[Sequence[str], Sequence[Places], int], Usage]
 """(texts of new queries, the positions of their tools, how many tools there are) → usage that knows these too.
 
 The tools are those of the model, then those that only new queries used.
 """
 
 DESCRIBED: Final = "static"  # the encoder of the description side of methods whose own knows queries only
-SHARPNESS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-EVIDENCE: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
-AGREEMENT: Final = (0.0, 0.25, 0.5, 1.0)
-LEAST: Final = 1e-12
-FIRST: Final = 5
+SHARPNESS_GRID: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+KAPPA_GRID: Final = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
+AGREEMENT_GRID: Final = (0.0, 0.25, 0.5, 1.0)
+MIN_SHARE: Final = 1e-12
+QUALITY_CUTOFF: Final = 5
 Choice = TypeVar("Choice")
 
 
 class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mixed`, in every method of this kind; None: the best on dev.
+    """Settings of `mix_usage`, in every method of this kind; None: the best on dev.
 
     Attributes:
         sharpness: what description scores are multiplied with before their softmax; None: the likeliest on dev.
@@ -95,7 +94,7 @@ class Blend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mixed` beside those of the encoder that is tuned for it; see `Blend`."""
+    """Settings of `mix_usage` beside those of the encoder that is tuned for it; see `Blend`."""
 
     sharpness: Positive | None = None
     kappa: Amount | None = None
@@ -103,19 +102,19 @@ class TunedBlend(Tuning, frozen=True, forbid_unknown_fields=True):
     novelty: Amount = 0.8
 
 
-def softmax(scores: Floats) -> Floats:
+def softmax(scores: Scores) -> Scores:
     """Along the last axis."""
     risen = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: Floats = risen / risen.sum(axis=-1, keepdims=True)
+    shares: Scores = risen / risen.sum(axis=-1, keepdims=True)
     return shares
 
 
-def weights(uses: Floats, kappa: float) -> Floats:
+def weights(uses: Scores, kappa: float) -> Scores:
     """How much usage counts, n / (n + κ), `(tools,)`; 0 where there was none."""
     return np.asarray(np.divide(uses, uses + kappa, out=np.zeros(len(uses)), where=uses > 0))
 
 
-def mixed(usage: Floats, described: Floats, weight: Floats, agreement: float, novelty: float) -> Floats:
+def mix_usage(usage: Scores, described: Scores, weight: Scores, agreement: float, novelty: float) -> Scores:
     """The score above, `(…, tools)`; where usage knows nothing of a query, the description alone.
 
     Args:
@@ -127,7 +126,7 @@ def mixed(usage: Floats, described: Floats, weight: Floats, agreement: float, no
     """
     by_text = np.where(weight > 0, 1 - weight, novelty) * described
     shares = np.where(usage.any(axis=-1, keepdims=True), weight * usage + by_text, described)
-    scores: Floats = np.log(shares + LEAST) + agreement * np.log(described + LEAST)
+    scores: Scores = np.log(shares + MIN_SHARE) + agreement * np.log(described + MIN_SHARE)
     return scores
 
 
@@ -139,11 +138,11 @@ class Described:
         self.words, self.meaning = words, meaning
 
     @classmethod
-    def of(cls, parts: Parts, encoder: Encoder) -> Described:
+    def of(cls, workspace: Workspace, catalogue: Catalogue, encoder: Encoder) -> Described:
         """Over a catalogue."""
-        return cls(zero_shot.word_index(parts), zero_shot.tool_index(parts, encoder))
+        return cls(index_words(catalogue), workspace.index_tools(catalogue, encoder))
 
-    def scores(self, text: str, row: Rows) -> Floats:
+    def scores(self, text: str, row: Vectors) -> Scores:
         """BM25 + 5 · cosine, scaled to between 0 and 1 from the 100th best on, `(tools,)`."""
         scores = np.asarray(self.words.scores(text), dtype=np.float64)
         cosines = np.einsum("nd,d->n", self.meaning.vectors, row)
@@ -164,23 +163,23 @@ class Known(NamedTuple):
     """
 
     usage: Usage
-    columns: npt.NDArray[np.intp]
-    weight: Floats
+    columns: Places
+    weight: Scores
 
     @classmethod
-    def of(cls, usage: Usage, columns: npt.NDArray[np.intp], uses: Floats, kappa: float) -> Known:
+    def of(cls, usage: Usage, columns: Places, uses: Scores, kappa: float) -> Known:
         """From how often each of its tools was used."""
         weight = weights(uses, kappa)[np.maximum(columns, 0)]
         return cls(usage, columns, np.where(columns >= 0, weight, 0.0))
 
-    def shares(self, text: str, own: Rows) -> Floats:
+    def shares(self, text: str, own: Vectors) -> Scores:
         """How likely the query needs each tool of the catalogue."""
-        found: Floats = self.usage(text, own)[np.maximum(self.columns, 0)] * (self.columns >= 0)
+        found: Scores = self.usage(text, own)[np.maximum(self.columns, 0)] * (self.columns >= 0)
         return found
 
 
 class UsageIndex:
-    """An index over texts whose scores are those of `mixed`.
+    """An index over texts whose scores are those of `mix_usage`.
 
     Attributes:
         ids: of the catalogue's tools, ascending.
@@ -207,23 +206,23 @@ class UsageIndex:
             known: the side of usage as it is now.
             described: over the catalogue.
             sharpness: what description scores are multiplied with before the softmax.
-            agreement: see `mixed`.
-            novelty: see `mixed`.
+            agreement: see `mix_usage`.
+            novelty: see `mix_usage`.
         """
         self.ids = tuple(ids)
         self._encode, self._own, self._known, self._described = encode, own, known, described
         self._sharpness, self._agreement, self._novelty = sharpness, agreement, novelty
 
-    def scores(self, text: str, row: Rows, own: Rows, known: Known) -> Floats:
+    def scores(self, text: str, row: Vectors, own: Vectors, known: Known) -> Scores:
         """The score of every tool, `(tools,)`, by the rows of both sides; -inf where neither knows a word of it."""
         usage, described = known.shares(text, own), self._described.scores(text, row)
         if not usage.any() and not described.any():
             return np.full(len(self.ids), -np.inf)
-        return mixed(usage, softmax(self._sharpness * described), known.weight, self._agreement, self._novelty)
+        return mix_usage(usage, softmax(self._sharpness * described), known.weight, self._agreement, self._novelty)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Sequence[Mask | None] | None = None
-    ) -> tuple[list[list[str]], list[Rows]]:
+    ) -> tuple[list[list[str]], list[Vectors]]:
         """The likeliest tools of each query; see `toolscout.indexes`."""
         ids, values, known = [], [], self._known()
         masks = visible if visible is not None else [None] * len(queries)
@@ -234,7 +233,7 @@ class UsageIndex:
             values.append(scores[chosen].astype(np.float32))
         return ids, values
 
-    def _rows(self, queries: Sequence[str]) -> tuple[Rows, Rows]:
+    def _rows(self, queries: Sequence[str]) -> tuple[Vectors, Vectors]:
         rows = self._encode(queries)
         return rows, rows if self._own is None else self._own(queries)
 
@@ -256,20 +255,22 @@ class UsageIndex:
         return Explanation("usage", standing, float(scores[position]), note, terms=said.terms, missing=said.missing)
 
 
-def stage(
-    parts: Parts,
+def build_usage_stage(
+    workspace: Workspace,
+    catalogue: Catalogue,
     model: Model,
     encoder: Encoder,
     usage: Usage,
-    label: str,
     *,
+    label: str,
     own: Encode | None = None,
     grow: Grow | None = None,
 ) -> Stage:
     """The pipeline of a fitted method: usage and description over the present catalogue.
 
     Args:
-        parts: what it is built from.
+        workspace: its surroundings.
+        catalogue: the tools to search.
         model: has the array `uses` and the settings `sharpness`, `kappa`, `agreement` and `novelty`.
         encoder: of the description side.
         usage: of the usage side.
@@ -278,20 +279,22 @@ def stage(
         grow: see `Grow`, for methods that need no training to know more; None: what the model does not know waits.
     """
     settings = model.manifest.settings
-    tools = parts.catalogue.tools()
+    tools = catalogue.tools()
     columns, kappa = model.places(tools), settings["kappa"].value
     fitted = Known.of(usage, columns, model.arrays["uses"], kappa)
     index = UsageIndex(
-        parts.catalogue.ids,
+        catalogue.ids,
         encode=lambda texts: encoder.encode(texts, "query"),
         own=own,
-        known=_growing(fitted, model, tools, grow, parts.live, kappa) if grow and parts.live else lambda: fitted,
-        described=Described.of(parts, encoder),
+        known=_growing(fitted, model, tools, grow, workspace.live, kappa)
+        if grow and workspace.live
+        else lambda: fitted,
+        described=Described.of(workspace, catalogue, encoder),
         sharpness=settings["sharpness"].value,
         agreement=settings["agreement"].value,
         novelty=settings["novelty"].value,
     )
-    return Retrieve(index, label=label, mask=parts.catalogue.mask, depth=DEPTH)
+    return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)
 
 
 def _growing(
@@ -299,14 +302,14 @@ def _growing(
     model: Model,
     tools: Sequence[Tool],
     grow: Grow,
-    live: Callable[[], tuple[int, Sequence[Example]]],
+    live: LiveEvidence,
     kappa: float,
 ) -> Callable[[], Known]:
     """What usage says as examples come in; made anew when there are others than the last time."""
     place_of = {tool.id: row for row, tool in enumerate(tools)}
     held: list[tuple[int, Known]] = [(0, fitted)]
 
-    def known() -> Known:
+    def read_known() -> Known:
         version, examples = live()
         if held[0][0] != version:
             held[0] = version, _grown(examples)
@@ -329,7 +332,7 @@ def _growing(
             uses[places] += 1
         return Known.of(grow(texts, gold, count), columns, uses, kappa) if texts else fitted
 
-    return known
+    return read_known
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
@@ -352,30 +355,30 @@ class Study:
         n_kept: how many the model learns from in the end.
     """
 
-    def __init__(self, job: Fitting, encoder: Encoder) -> None:
-        position = {tool.id: place for place, tool in enumerate(job.tools)}
-        judged = {**job.train, **job.dev}
-        self.job = job
+    def __init__(self, workspace: Workspace, lesson: Lesson, options: Any, encoder: Encoder) -> None:
+        position = {tool.id: place for place, tool in enumerate(lesson.tools)}
+        judged = {**lesson.train, **lesson.dev}
+        self.workspace, self.lesson, self.options = workspace, lesson, options
         self.ids = list(judged)
-        self.texts = [job.texts[query] for query in self.ids]
-        self.rows = job.query_rows(encoder, self.ids)
+        self.texts = [lesson.texts[query] for query in self.ids]
+        self.rows = workspace.encode_queries(encoder, self.texts)
         self.gold = [np.array(sorted(position[tool] for tool in judged[query])) for query in self.ids]
-        self.n_train = len(job.train)
-        self.n_kept = len(self.ids) if getattr(job.options, "refit", False) else self.n_train
-        self._wanted = np.zeros((len(job.dev), len(job.tools)), dtype=np.bool_)
+        self.n_train = len(lesson.train)
+        self.n_kept = len(self.ids) if getattr(options, "refit", False) else self.n_train
+        self._wanted = np.zeros((len(lesson.dev), len(lesson.tools)), dtype=np.bool_)
         for row, gold in zip(self._wanted, self.gold[self.n_train :], strict=True):
             row[gold] = True
         self._described = self._describe(encoder)
 
-    def _describe(self, encoder: Encoder) -> Floats:
+    def _describe(self, encoder: Encoder) -> Scores:
         """Description scores of the dev queries, `(dev, tools)`."""
         meaning = Exact(encoder.dim)
-        meaning.upsert([tool.id for tool in self.job.tools], self.job.tool_rows(encoder))
-        described = Described(BM25.build(self.job.tools, CODE), meaning)
+        meaning.upsert([tool.id for tool in self.lesson.tools], self.workspace.encode_tools(encoder, self.lesson.tools))
+        described = Described(BM25.build(self.lesson.tools, CODE_SETTINGS), meaning)
         return np.array([described.scores(self.texts[i], self.rows[i]) for i in self.dev])
 
     @functools.cached_property
-    def features(self) -> list[npt.NDArray[np.uint32]]:
+    def features(self) -> list[Checksums]:
         """Words and pairs of words of the texts; see `toolscout.methods.shared.ngrams`."""
         return [checksums(text) for text in self.texts]
 
@@ -384,20 +387,21 @@ class Study:
         """Places of the dev queries."""
         return range(self.n_train, len(self.ids))
 
-    def uses(self, n: int) -> Floats:
+    def uses(self, n: int) -> Scores:
         """How many of the first `n` queries use each tool, `(tools,)`."""
-        return np.bincount(np.concatenate(self.gold[:n]), minlength=len(self.job.tools)).astype(np.float32)
+        return np.bincount(np.concatenate(self.gold[:n]), minlength=len(self.lesson.tools)).astype(np.float32)
 
-    def judge(self, scores: Floats) -> dict[str, float]:
+    def judge(self, scores: Scores) -> dict[str, float]:
         """The figures on dev of scores, `(dev, tools)`."""
-        tools = [tool.id for tool in self.job.tools]
-        return self.job.judge(
-            {self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)}
-        )
+        tools = [tool.id for tool in self.lesson.tools]
+        rankings = {
+            self.ids[i]: [tools[place] for place in top_k(row, 20)] for i, row in zip(self.dev, scores, strict=True)
+        }
+        return self.lesson.evaluate(rankings).means()
 
-    def quality(self, scores: Floats) -> float:
+    def quality(self, scores: Scores) -> float:
         """What choices maximise on dev: the mean of ndcg@5 (every gold tool alike) and comp@5."""
-        cut = min(FIRST, scores.shape[1])
+        cut = min(QUALITY_CUTOFF, scores.shape[1])
         first = np.argpartition(-scores, cut - 1, axis=1)[:, :cut]
         order = np.argsort(-np.take_along_axis(scores, first, axis=1), axis=1, kind="stable")
         hits = np.take_along_axis(self._wanted, np.take_along_axis(first, order, axis=1), axis=1)
@@ -406,38 +410,38 @@ class Study:
         ndcg = hits @ discounts / np.cumsum(discounts)[np.minimum(counts, cut) - 1]
         return float((ndcg.mean() + (hits.sum(axis=1) == counts).mean()) / 2)
 
-    def likelihood(self, shares: Floats) -> float:
+    def likelihood(self, shares: Scores) -> float:
         """The mean logarithm of the share that falls on a gold tool of a dev query, of shares `(dev, tools)`."""
         return float(
-            np.mean([np.log(row[self.gold[i]] + LEAST).mean() for i, row in zip(self.dev, shares, strict=True)])
+            np.mean([np.log(row[self.gold[i]] + MIN_SHARE).mean() for i, row in zip(self.dev, shares, strict=True)])
         )
 
-    def joined(self, usage: Floats) -> tuple[dict[str, Any], dict[str, float]]:
-        """The settings of `mixed` that are set or best on dev, and the figures there.
+    def choose_mix(self, usage: Scores) -> tuple[dict[str, Any], dict[str, float]]:
+        """The settings of `mix_usage` that are set or best on dev, and the figures there.
 
         Args:
             usage: how likely each dev query needs each tool, `(dev, tools)`, learned from train alone.
         """
-        options = self.job.options
+        options = self.options
         sharpness = options.sharpness
         if sharpness is None:
-            sharpness = best(SHARPNESS, lambda each: self.likelihood(softmax(each * self._described)))
+            sharpness = best(SHARPNESS_GRID, lambda each: self.likelihood(softmax(each * self._described)))
         described, uses = softmax(sharpness * self._described), self.uses(self.n_train)
 
         names = ("kappa", "agreement")
         grids = [
             grid if getattr(options, name) is None else (getattr(options, name),)
-            for name, grid in zip(names, (EVIDENCE, AGREEMENT), strict=True)
+            for name, grid in zip(names, (KAPPA_GRID, AGREEMENT_GRID), strict=True)
         ]
 
-        def scores(choice: tuple[float, ...]) -> Floats:
+        def scores(choice: tuple[float, ...]) -> Scores:
             kappa, agreement = choice
-            return mixed(usage, described, weights(uses, kappa), agreement, options.novelty)
+            return mix_usage(usage, described, weights(uses, kappa), agreement, options.novelty)
 
         choice = best(itertools.product(*grids), lambda each: self.quality(scores(each)))
         return {"sharpness": sharpness, **dict(zip(names, choice, strict=True))}, self.judge(scores(choice))
 
 
-def picked(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def keep_unset(options: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Of `chosen`, what was not set."""
     return {name: value for name, value in chosen.items() if getattr(options, name) is None}

@@ -6,18 +6,19 @@ An entry of a list is anything hashable; `tool_of` says what it belongs to, in t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["concentrated", "diverse", "extended", "likely", "truncated"]
+from toolscout.arrays import Array
+
+__all__ = ["concentrate", "diversify", "extend_list", "likely", "truncate"]
 
 Entry = TypeVar("Entry", bound=Hashable)
 Family = TypeVar("Family", bound=Hashable)
 
 
-def truncated(candidates: Sequence[Entry], seen: Callable[[Entry], bool], most_seen: int, most: int) -> list[Entry]:
+def truncate(candidates: Sequence[Entry], seen: Callable[[Entry], bool], most_seen: int, most: int) -> list[Entry]:
     """Adaptive truncation (3.2): the first `most_seen` (m_s) of what training saw, the first `most` (m_u) of the rest.
 
     Args:
@@ -37,7 +38,7 @@ def likely(
     return found | {tool_of(each) for each in ranked[:1]}
 
 
-def concentrated(
+def concentrate(
     ranked: Sequence[Entry], scores: Sequence[float], tool_of: Callable[[Entry], Hashable], threshold: float
 ) -> list[Entry]:
     """Algorithm 1, for queries that one tool serves: what belongs to a likely tool goes before the rest.
@@ -52,7 +53,7 @@ def concentrated(
     return sorted(ranked, key=lambda each: tool_of(each) not in tools)
 
 
-def extended(
+def extend_list(
     ranked: Sequence[str],
     scores: Mapping[str, float],
     tool_of: Callable[[str], Family],
@@ -72,7 +73,7 @@ def extended(
     """
     values = [scores[each] for each in ranked]
     tools = likely(ranked, values, tool_of, threshold)
-    listed, found = concentrated(ranked, values, tool_of, threshold), more(tools)
+    listed, found = concentrate(ranked, values, tool_of, threshold), more(tools)
     if not found:
         return listed, found
     known, inside = {**scores, **found}, sum(tool_of(each) in tools for each in listed)
@@ -80,10 +81,10 @@ def extended(
     return [*first, *listed[inside:]], found
 
 
-def diverse(
+def diversify(
     ranked: Sequence[Entry],
     tool_of: Callable[[Entry], Hashable],
-    similar: npt.NDArray[Any],
+    similar: Array,
     threshold: float,
     most: int,
 ) -> list[Entry]:

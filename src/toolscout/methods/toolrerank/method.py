@@ -1,44 +1,48 @@
-"""ToolRerank (arXiv:2403.06551): it reads more of what training never saw, and heeds what belongs together.
+"""ToolRerank (arXiv:2403.06551): reads more of what training never saw, and heeds which tools belong together.
 
-What the paper calls the tool of an API is `Tool.parent`. Over a recipe that reads pairs (`base`), and its first stage:
+The paper's tool of an API is `Tool.parent`. The method goes on from a recipe that reads pairs (`base`), and its first
+stage:
 
-1. adaptive truncation: of tools whose parent training saw, only the first m_s candidates are read, of others m_u;
-2. the cross-encoder's probabilities;
+1. adaptive truncation: the first m_s candidates are read of tools whose parent training saw, the first m_u of others;
+2. the cross-encoder estimates probabilities;
 3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed
-   (`methods.query_kind`);
-4. algorithm 1 or 2 of the paper (`methods.hierarchy`); for one parent, what training never saw of it is read too.
+   (`toolrerank.query_kind`);
+4. algorithm 1 or 2 of the paper follows (`toolrerank.hierarchy`); for one parent, its tools that training never saw are
+   read too.
 
-The numbers are those of the paper's grid that are best on dev, where these clearly beat reading all candidates,
-algorithm 1 with a τ_s of 0.8, and no algorithm 2 (see `methods.grid`). With flat paths the hierarchy is off, and says
-so.
+The settings are those of the paper's grid that are best on dev, if they clearly beat the defaults: all candidates are
+read, algorithm 1 has a τ_s of 0.8, algorithm 2 is off (`toolrerank.settings_search`). With flat paths the hierarchy is
+off, and the trace says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from toolscout.arrays import Array
+from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
-from toolscout.methods import Fitting, Parts
-from toolscout.methods.crossencoder import READS, Judging, keeping, read_all, taken_apart
+from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods.crossencoder import READS_PAIRS, Judging, cache_judge, read_all, split_stage
+from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import Ranked
 from toolscout.methods.shared.tuning import Count, Whole
 from toolscout.methods.toolrerank import query_kind
-from toolscout.methods.toolrerank.settings_search import Grid, limits
+from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
 from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
+from toolscout.workspace import Workspace
 
-__all__ = ["Options", "fit", "make"]
+__all__ = ["Options", "ToolRerank"]
 
 STYLE: Final = "short"
-OVER: Final = READS
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
@@ -76,128 +80,49 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- the fit ----------------------------------------------------------------------------------------------------------
 
 
-def fit(job: Fitting) -> None:
-    """Fit the classifier on train, read the candidates of dev once, and choose on them.
-
-    Raises:
-        ConfigError: if the base is no cross-encoder.
-    """
-    options: Options = job.options
-    assert job.base is not None
-    first, judging = taken_apart(job.base.stage, job.base.recipe)
-    families = Families(job.tools)
-    seen = {families.of[tool] for tools in job.train.values() for tool in tools}
-    judged = dict(list(job.dev.items())[:: -(-len(job.dev) // options.judged)])
-    place = {tool.id: number for number, tool in enumerate(job.tools)}
-    job.say(f"ranking {len(judged):,} dev queries with the first stage of {job.base.recipe}")
-    ranked = Ranked(job, judged, max(map(max, limits(options))), place, first)
-    judge = keeping(job, judging.judge)
-    logits = read_all(job, ranked, judge)
-    hierarchical = options.hierarchy != "none" and not families.flat
-    encoder = job.loaded() if hierarchical else None
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "seen": np.array([families.of[tool.id] in seen for tool in job.tools], dtype=np.uint8)
-    }
-    values: dict[str, Any] = {"hierarchy": "off" if options.hierarchy == "none" else FLAT if families.flat else "on"}
-    golds = {query: families.one(list(tools)) for query, tools in judged.items()}
-    single = [options.hierarchy == "single"] * len(judged)
-    rows = np.empty((len(job.tools), 0), dtype=np.float32)
-    if encoder is not None:
-        rows = job.tool_rows(encoder, STYLE)
-        learned, told = query_kind.learn(job, families, encoder)
-        arrays |= learned
-        values |= {f"classifier_{name}": value for name, value in told.items()}
-        if options.hierarchy == "oracle":
-            single = list(golds.values())
-        elif options.hierarchy == "classifier":
-            texts = [job.texts[query] for query in judged]
-            single = query_kind.OneParent(learned)(texts, job.query_rows(encoder, list(judged)))
-    grid = Grid(job, options, ranked, logits, families, seen, judge, rows, single)
-    chosen, figures = grid.search(hierarchical)
-    picked = msgspec.structs.asdict(chosen)
-    job.save(
-        arrays,
-        metrics=figures,
-        encoder=encoder,
-        chosen={name: value for name, value in picked.items() if getattr(options, name) is None},
-        values={
-            **values,
-            "first_stage": grid.figures([grid.ids(row) for row in range(len(judged))]),
-            "truncation": grid.by_limits,
-            "judged": len(judged),
-        },
-        files=job.base.save,
-    )
-
-
 # --- the pipeline -----------------------------------------------------------------------------------------------------
 
 
-def make(parts: Parts, settings: Mapping[str, Any]) -> Stage:
-    """The first stage, the truncation, the cross-encoder, and the hierarchy."""
-    model = parts.load(bound=False)
-    options = {name: each.value for name, each in model.manifest.settings.items()}
-    first, judging = taken_apart(parts.base(model), options["base"])
-    tools: list[Tool] = parts.catalogue.tools()
-    families = Families(tools)
-    known = model.places(tools)
-    trained = {
-        families.of[tool.id]
-        for tool, place in zip(tools, known, strict=True)
-        if place >= 0 and model.arrays["seen"][place]
-    }
-
-    def seen(tool: str) -> bool:
-        return families.of[tool] in trained
-
-    chosen = Chosen(**{name: options[name] for name in Chosen.__struct_fields__ if options[name] is not None})
-    judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
-    stages = first >> Truncate(seen, chosen.seen, chosen.unseen) >> judging
-    if options["hierarchy"] == "none":
-        return stages
-    return stages >> _hierarchy(parts, model, families, seen, judging, chosen, options)
-
-
-def _hierarchy(
-    parts: Parts,
+def _build_hierarchy(
+    workspace: Workspace,
+    catalogue: Catalogue,
     model: Model,
     families: Families,
     seen: Callable[[str], bool],
     judging: Judging,
     chosen: Chosen,
-    options: Mapping[str, Any],
 ) -> Hierarchy:
     """The last stage. What it compares tools and queries with is embedded only if there is a hierarchy."""
-    told = options["hierarchy"]
+    told = model.manifest.settings["hierarchy"].value
     one_parent = query_kind.OneParent(model.arrays) if "classifier" in model.arrays else None
-    ids = parts.catalogue.ids
+    ids = catalogue.ids
     place = {tool: number for number, tool in enumerate(ids)}
     flat = families.flat or one_parent is None  # or fitted on flat paths: nothing was learned of the hierarchy
     off = FLAT if flat else "" if chosen.sure or chosen.each else UNUSED
-    encoder = None if off else parts.loaded()
+    encoder = None if off else workspace.load_encoder()
     if encoder is not None:
-        parts.load(encoder=encoder, bound=False)
+        model.check_encoder(encoder)
     rows = np.empty((len(ids), 0), dtype=np.float32)
     if encoder is not None and chosen.each:
-        rows = parts.tool_rows(encoder, STYLE)
+        rows = workspace.encode_tools(encoder, catalogue.tools(), STYLE)
 
     def single(searches: Sequence[Search]) -> Sequence[bool]:
         if told in ("single", "multi"):
             return [told == "single"] * len(searches)
         if told == "oracle":
-            if parts.gold is None:
+            if workspace.gold is None:
                 raise ConfigError("hierarchy oracle: expected bench, which knows what queries need, found a search")
-            return [families.one(parts.gold(search.query)) for search in searches]
+            return [families.one(workspace.gold(search.query)) for search in searches]
         assert encoder is not None and one_parent is not None
         texts = [search.query for search in searches]
         return one_parent(texts, encoder.encode(texts, "query"))
 
-    def similar(tools: Sequence[str]) -> npt.NDArray[Any]:
+    def similar(tools: Sequence[str]) -> Array:
         found = rows[[place[tool] for tool in tools]]
         return np.asarray(found @ found.T)
 
     def visible(search: Search) -> Callable[[str], bool]:
-        mask = parts.catalogue.mask(search.visible)
+        mask = catalogue.mask(search.visible)
         return lambda tool: mask is None or bool(mask[place[tool]])
 
     return Hierarchy(
@@ -208,6 +133,92 @@ def _hierarchy(
         single=single,
         similar=similar,
         visible=visible,
-        extend=options["extend"],
         off=off,
     )
+
+
+class ToolRerank:
+    """Reads more of what training never saw, and heeds which tools belong together."""
+
+    options_type = Options
+    needs_usage = True
+    transfers = True
+    abstains = False
+    base: BaseRule | None = READS_PAIRS
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+        """Fit the classifier on train, read the candidates of dev once, and choose on them.
+
+        Raises:
+            ConfigError: if the base is no cross-encoder.
+        """
+        assert lesson.base is not None
+        first, judging = split_stage(lesson.base.stage, lesson.base.recipe)
+        families = Families(lesson.tools)
+        seen = {families.of[tool] for tools in lesson.train.values() for tool in tools}
+        judged = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
+        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+        workspace.say(f"ranking {len(judged):,} dev queries with the first stage of {lesson.base.recipe}")
+        ranked = Ranked(lesson, judged, max(map(max, limits(options))), place, first)
+        judge = cache_judge(workspace, lesson, judging.judge)
+        logits = read_all(workspace, lesson, ranked, judge)
+        hierarchical = options.hierarchy != "none" and not families.flat
+        encoder = workspace.load_encoder() if hierarchical else None
+        arrays: dict[str, Array] = {
+            "seen": np.array([families.of[tool.id] in seen for tool in lesson.tools], dtype=np.uint8)
+        }
+        values: dict[str, Any] = {
+            "hierarchy": "off" if options.hierarchy == "none" else FLAT if families.flat else "on"
+        }
+        golds = {query: families.one(list(tools)) for query, tools in judged.items()}
+        single = [options.hierarchy == "single"] * len(judged)
+        rows = np.empty((len(lesson.tools), 0), dtype=np.float32)
+        if encoder is not None:
+            rows = workspace.encode_tools(encoder, lesson.tools, STYLE)
+            learned, told = query_kind.learn(workspace, lesson, families, encoder)
+            arrays |= learned
+            values |= {f"classifier_{name}": value for name, value in told.items()}
+            if options.hierarchy == "oracle":
+                single = list(golds.values())
+            elif options.hierarchy == "classifier":
+                texts = [lesson.texts[query] for query in judged]
+                single = query_kind.OneParent(learned)(texts, workspace.encode_queries(encoder, texts))
+        grid = Grid(lesson, options, ReadQueries(ranked, logits, single, rows), families, seen, judge, workspace.say)
+        chosen, figures = grid.search(hierarchical)
+        picked = msgspec.structs.asdict(chosen)
+        return Artifacts(
+            arrays,
+            metrics=figures,
+            encoder=encoder,
+            chosen={name: value for name, value in picked.items() if getattr(options, name) is None},
+            values={
+                **values,
+                "first_stage": grid.figures([grid.ids(row) for row in range(len(judged))]),
+                "truncation": grid.by_limits,
+                "judged": len(judged),
+            },
+            files=lesson.base.save,
+        )
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """The first stage, the truncation, the cross-encoder, and the hierarchy."""
+        settings = {name: each.value for name, each in model.manifest.settings.items()}
+        first, judging = split_stage(workspace.build_base(catalogue, model), settings["base"])
+        tools: list[Tool] = catalogue.tools()
+        families = Families(tools)
+        known = model.places(tools)
+        trained = {
+            families.of[tool.id]
+            for tool, place in zip(tools, known, strict=True)
+            if place >= 0 and model.arrays["seen"][place]
+        }
+
+        def is_seen(tool: str) -> bool:
+            return families.of[tool] in trained
+
+        chosen = Chosen(**{name: settings[name] for name in Chosen.__struct_fields__ if settings[name] is not None})
+        judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
+        stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> judging
+        if settings["hierarchy"] == "none":
+            return stages
+        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, judging, chosen)

@@ -14,37 +14,52 @@ was itself found on dev, by choosing on two thirds of it and looking at the rest
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from toolscout import metrics
-from toolscout.encoders import Vectors
-from toolscout.methods import JUDGED, Fitting
+from toolscout.arrays import Floats, Vectors
 from toolscout.methods.crossencoder import Judge
+from toolscout.methods.lesson import DEV_METRICS, Lesson
 from toolscout.methods.shared.reranking import Ranked, clear
-from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
+from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.methods.toolrerank.stages import Chosen, Families, extends
 from toolscout.types import Search
 
-__all__ = ["Grid", "limits"]
+__all__ = ["Grid", "ReadQueries", "limits"]
 
-LIMITS: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
-THRESHOLDS: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
-MOST: Final = (4, 3, 2)
-ERRORS: Final = 2.0
+LIMIT_GRID: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
+THRESHOLD_GRID: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
+GROUP_SIZE_GRID: Final = (4, 3, 2)
+MIN_STANDARD_ERRORS: Final = 2.0
 
 
 def limits(options: Any) -> list[tuple[int, int]]:
     """m_s and m_u on offer."""
-    return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMITS))
+    return list(dict.fromkeys((options.seen or one, options.unseen or other) for one, other in LIMIT_GRID))
+
+
+class ReadQueries(NamedTuple):
+    """The dev queries with their candidates, all read by the cross-encoder.
+
+    Attributes:
+        ranked: the candidates.
+        logits: (queries, N) of the cross-encoder.
+        single: whether one parent serves each query.
+        rows: (tools, d) vectors of the tools.
+    """
+
+    ranked: Ranked
+    logits: Floats
+    single: Sequence[bool]
+    rows: Vectors
 
 
 class Grid:
-    """The dev queries with their candidates, all read: the search for the best settings.
+    """The search for the best settings over queries whose candidates are all read.
 
     Attributes:
         by_limits: "m_s/m_u" → the best figures with these limits.
@@ -52,19 +67,19 @@ class Grid:
 
     def __init__(
         self,
-        job: Fitting,
+        lesson: Lesson,
         options: Any,
-        ranked: Ranked,
-        logits: npt.NDArray[np.float64],
+        queries: ReadQueries,
         families: Families,
         seen: set[tuple[str, ...]],
         judge: Judge,
-        rows: Vectors,
-        single: Sequence[bool],
+        say: Callable[[str], None],
     ) -> None:
-        self.job, self.options, self.ranked, self.families, self.seen = job, options, ranked, families, seen
-        self.judge, self.rows, self.single = judge, rows, single
-        self.tools = [tool.id for tool in job.tools]
+        """Take the queries, the families of the tools and which of them training saw, and the cross-encoder."""
+        self.lesson, self.options, self.families, self.seen, self.say = lesson, options, families, seen, say
+        self.ranked, logits, self.single, self.rows = queries
+        self.judge, ranked = judge, queries.ranked
+        self.tools = [tool.id for tool in lesson.tools]
         self.shares = judge.blend.shares(logits, judge.blend.distances(ranked.scores))
         self.by_limits: dict[str, dict[str, float]] = {}
         self._known: dict[tuple[int, Hashable], dict[str, float]] = {}
@@ -87,8 +102,8 @@ class Grid:
             found.append(self._over(rows, [self._final(row, lists[row], tried[-1]) for row in rows]))
             self.by_limits["/".join(map(str, pair))] = means = found[-1].means()
             told = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
-            self.job.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {told}")
-        best = _earned(found)
+            self.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {told}")
+        best = _choose_setting(found)
         return tried[best], found[best].means()
 
     def _halves(self, chosen: Chosen, lists: Sequence[Sequence[int]]) -> Chosen:
@@ -96,7 +111,9 @@ class Grid:
             half = [row for row in range(len(lists)) if self.single[row] == single]
             tried = [msgspec.structs.replace(chosen, **each) for each in offered]
             chosen = tried[
-                _earned([self._over(half, [self._final(row, lists[row], each) for row in half]) for each in tried])
+                _choose_setting(
+                    [self._over(half, [self._final(row, lists[row], each) for row in half]) for each in tried]
+                )
                 if half
                 else 0
             ]
@@ -105,20 +122,20 @@ class Grid:
     def _sure(self) -> list[dict[str, Any]]:
         """What algorithm 1 may be told."""
         given = self.options.sure
-        return [{"sure": each} for each in ((*THRESHOLDS, 0.0) if given is None else (given,))]
+        return [{"sure": each} for each in ((*THRESHOLD_GRID, 0.0) if given is None else (given,))]
 
     def _groups(self) -> list[dict[str, Any]]:
         """What algorithm 2 may be told."""
         options = self.options
-        cosines = THRESHOLDS if options.alike is None else (options.alike,)
+        cosines = THRESHOLD_GRID if options.alike is None else (options.alike,)
         off = [{"alike": cosines[0], "each": 0}] if options.each is None else []
-        pairs = itertools.product(MOST if options.each is None else (options.each,), cosines)
+        pairs = itertools.product(GROUP_SIZE_GRID if options.each is None else (options.each,), cosines)
         return [*off, *({"alike": one, "each": other} for other, one in pairs)]
 
     def _read(self, row: int, limits: tuple[int, int]) -> list[int]:
         """R: the columns of a query's candidates that are kept, in the order of the cross-encoder."""
         ids = self.ids(row)
-        kept = truncated(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
+        kept = truncate(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
         return sorted(kept, key=lambda column: (-self.shares[row, column], ids[column]))
 
     def _final(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
@@ -128,10 +145,10 @@ class Grid:
         if self.single[row] and chosen.sure:
             scores = dict(zip(ranked, self.shares[row, columns].tolist(), strict=True))
             tool_of = self.families.of.__getitem__
-            return extended(ranked, scores, tool_of, chosen.sure, lambda tools: self._more(row, ranked, tools))[0]
+            return extend_list(ranked, scores, tool_of, chosen.sure, lambda tools: self._more(row, ranked, tools))[0]
         if not self.single[row] and chosen.each:
             rows = self.rows[self.ranked.candidates[row, columns]]
-            return diverse(ranked, self.families.of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
+            return diversify(ranked, self.families.of.__getitem__, rows @ rows.T, chosen.alike, chosen.each)
         return ranked
 
     def _more(self, row: int, ranked: Sequence[str], tools: set[Any]) -> dict[str, float]:
@@ -146,18 +163,18 @@ class Grid:
         """How likely a family's tools are, as if none were a candidate; read once."""
         if (row, family) not in self._known:
             ids = self.families.members[family]  # type: ignore[index]
-            search = Search(query=self.job.texts[self.ranked.queries[row]])
+            search = Search(query=self.lesson.texts[self.ranked.queries[row]])
             self._known[row, family] = dict(zip(ids, self.judge.others(search, ids).tolist(), strict=True))
         return self._known[row, family]
 
     def _over(self, rows: Sequence[int], rankings: Sequence[Sequence[str]]) -> metrics.PerQuery:
         queries = [self.ranked.queries[row] for row in rows]
-        golds = {query: self.job.dev[query] for query in queries}
-        return metrics.score(dict(zip(queries, rankings, strict=True)), golds, JUDGED)
+        golds = {query: self.lesson.dev[query] for query in queries}
+        return metrics.score(dict(zip(queries, rankings, strict=True)), golds, DEV_METRICS)
 
 
-def _earned(found: Sequence[metrics.PerQuery]) -> int:
+def _choose_setting(found: Sequence[metrics.PerQuery]) -> int:
     """Which of the settings on offer: the best, if it is clearly better than the first; else the first."""
     totals = [np.sum(list(each.values.values()), axis=0) for each in found]
     best = int(np.argmax([each.mean() for each in totals]))
-    return best if clear(totals[best] - totals[0], ERRORS) else 0
+    return best if clear(totals[best] - totals[0], MIN_STANDARD_ERRORS) else 0

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy.typing as npt
 
+from toolscout.arrays import Array
 from toolscout.methods.crossencoder import Judging
-from toolscout.methods.toolrerank.hierarchy import diverse, extended, truncated
+from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
 
 __all__ = ["FLAT", "UNUSED", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
 
-STEP: Final = 1e-9
-WHOLE: Final = 50
+SCORE_STEP: Final = 1e-9
+MAX_FAMILY_SIZE: Final = 50
 FLAT: Final = "hierarchy off: the paths of the catalogue are flat"
 UNUSED: Final = "hierarchy off: neither half of it is in use"
 
@@ -45,13 +45,14 @@ class Families:
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The five numbers of a ToolRerank, all of them known; see `toolrerank.Options`."""
+    """The settings of a ToolRerank, all of them known; see `toolrerank.Options`."""
 
     seen: int
     unseen: int
     sure: float = 0.0
     alike: float = 0.0
     each: int = 0
+    extend: str = "unseen"
 
 
 # --- the stages -------------------------------------------------------------------------------------------------------
@@ -69,10 +70,10 @@ class Truncate(Stage):
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Keep of each search what the limits allow."""
-        return [msgspec.structs.replace(search, hits=tuple(self._kept(search))) for search in searches]
+        return [msgspec.structs.replace(search, hits=tuple(self._truncate(search))) for search in searches]
 
-    def _kept(self, search: Search) -> list[Hit]:
-        return truncated(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
+    def _truncate(self, search: Search) -> list[Hit]:
+        return truncate(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
 
     def note(self, search: Search) -> str:
         """How many were kept."""
@@ -97,9 +98,8 @@ class Hierarchy(Stage):
         chosen: Chosen,
         *,
         single: Callable[[Sequence[Search]], Sequence[bool]],
-        similar: Callable[[Sequence[str]], npt.NDArray[Any]],
+        similar: Callable[[Sequence[str]], Array],
         visible: Callable[[Search], Callable[[str], bool]],
-        extend: str = "unseen",
         off: str = "",
     ) -> None:
         """Take what the order depends on.
@@ -112,11 +112,10 @@ class Hierarchy(Stage):
             single: a batch → whether one parent serves each.
             similar: tool ids → (n, n) cosines of their descriptions.
             visible: a search → which tools its caller may discover.
-            extend: see `Options`.
             off: why the hits are left as they are; empty: they are not.
         """
         self.families, self.seen, self.judging, self.chosen = families, seen, judging, chosen
-        self.single, self.similar, self.visible, self.extend, self.off = single, similar, visible, extend, off
+        self.single, self.similar, self.visible, self.off = single, similar, visible, off
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Put the hits of each search in the order of its algorithm."""
@@ -151,7 +150,7 @@ class Hierarchy(Stage):
             return search.hits
         held = {hit.id: hit for hit in head}
         scores = {hit.id: hit.score for hit in head}
-        listed, more = extended(
+        listed, more = extend_list(
             list(scores),
             scores,
             self.families.of.__getitem__,
@@ -168,7 +167,7 @@ class Hierarchy(Stage):
         ids = [
             tool
             for family in sorted(tools)
-            if self._extended(family)
+            if self._brings_in(family)
             for tool in self.families.members[family]
             if tool not in there and allowed(tool)
         ]
@@ -176,9 +175,9 @@ class Hierarchy(Stage):
             return {}
         return dict(zip(ids, self.judging.judge.others(search, ids).tolist(), strict=False))
 
-    def _extended(self, family: Any) -> bool:
+    def _brings_in(self, family: Any) -> bool:
         members = self.families.members[family]
-        return extends(self.extend, self.seen(members[0]), len(members))
+        return extends(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _multi(self, search: Search) -> tuple[Hit, ...]:
         read = self.judging.read(search)
@@ -186,13 +185,13 @@ class Hierarchy(Stage):
         if not head or not self.chosen.each:
             return search.hits
         similar = self.similar([hit.id for hit in head])
-        listed = diverse(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
+        listed = diversify(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
         return _falling([*listed, *search.hits[read:]], "several parents")
 
 
 def extends(extend: str, seen: bool, size: int) -> bool:
     """Whether a likely parent brings in all its tools: not where they are so many that a search would wait for them."""
-    return size <= WHOLE and (extend == "both" or extend == ("seen" if seen else "unseen"))
+    return size <= MAX_FAMILY_SIZE and (extend == "both" or extend == ("seen" if seen else "unseen"))
 
 
 def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
@@ -200,6 +199,6 @@ def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
     scores = sorted((hit.score for hit in hits), reverse=True)
     found: list[Hit] = []
     for hit, score in zip(hits, scores, strict=True):
-        least = min(score, found[-1].score - STEP) if found else score
+        least = min(score, found[-1].score - SCORE_STEP) if found else score
         found.append(Hit(hit.id, least, f"{hit.why}, {why}"))
     return tuple(found)

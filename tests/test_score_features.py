@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from toolscout.abstain.score_features import DEPTH, LEAST, Signals
+from toolscout.abstain.score_features import MIN_DEVIATION, SCORES_READ, ScoreFeatures
 from toolscout.encoders import encode_tools
 from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
@@ -23,8 +23,8 @@ def slowly(scores: list[list[float]]) -> list[float]:
     """The numbers of the scores, one by one."""
     found: list[float] = []
     for row in scores:
-        best = sorted(row, reverse=True)[:DEPTH]
-        best += [best[-1]] * (DEPTH - len(best))
+        best = sorted(row, reverse=True)[:SCORES_READ]
+        best += [best[-1]] * (SCORES_READ - len(best))
 
         def mean(some: list[float]) -> float:
             return sum(some) / len(some)
@@ -34,15 +34,15 @@ def slowly(scores: list[list[float]]) -> list[float]:
 
         top, middle = best[0], mean(row)
         found += [top, top - best[1], top - mean(best[1:5]), top - mean(best[5:]), mean(best[:10]), top - middle]
-        found += [(top - middle) / (deviation(row, middle) + LEAST)]
-        found += [(top - mean(best[1:11])) / (deviation(best[1:], mean(best[1:])) + LEAST)]
+        found += [(top - middle) / (deviation(row, middle) + MIN_DEVIATION)]
+        found += [(top - mean(best[1:11])) / (deviation(best[1:], mean(best[1:])) + MIN_DEVIATION)]
     for a, b in itertools.permutations(range(len(scores)), 2):
         first = scores[a].index(max(scores[a]))
         found.append(max(scores[b]) - scores[b][first])
     return found
 
 
-def made(n: int, meanings: int, seed: int) -> tuple[Signals, list[str], list[npt.NDArray[np.float32]]]:
+def made(n: int, meanings: int, seed: int) -> tuple[ScoreFeatures, list[str], list[npt.NDArray[np.float32]]]:
     """A catalogue of n tools of random words and vectors of 8 numbers, five queries, and their vectors."""
     rng = np.random.default_rng(seed)
     words = [f"word{chr(97 + number)}" for number in range(12)]
@@ -60,7 +60,7 @@ def made(n: int, meanings: int, seed: int) -> tuple[Signals, list[str], list[npt
         indexes[f"v{number}"] = Exact(8)
         indexes[f"v{number}"].upsert(ids, rows(n))
     texts = [" ".join(rng.choice(words, 2, replace=False).tolist()) for _ in range(5)]
-    return Signals(BM25.build(tools), indexes), texts, [rows(5) for _ in range(meanings)]
+    return ScoreFeatures(BM25.build(tools), indexes), texts, [rows(5) for _ in range(meanings)]
 
 
 @pytest.mark.parametrize("meanings", [0, 1, 2])
@@ -76,7 +76,7 @@ def test_the_numbers_are_those_written_out(meanings: int, n: int, hidden: bool) 
     for number, (text, mask) in enumerate(zip(texts, masks, strict=True)):
         points = signals.words.scores(text)[mask].astype(float)
         mass, known = signals.words.mass(text)
-        table = [points / max(mass, LEAST)]
+        table = [points / max(mass, MIN_DEVIATION)]
         for index, each in zip(signals.meanings.values(), vectors, strict=True):
             table.append((index.vectors @ each[number])[mask].astype(float))
         expected = [*slowly([row.tolist() for row in table]), points.max(), known, math.log(1 + mask.sum())]
@@ -94,7 +94,9 @@ def test_alone_in_a_batch_and_after_a_search_a_large_catalogue_gives_the_same_ro
             index.search(each, 100)
     index, row = signals.meanings["v0"], vectors[0][:1]
     index.upsert(["s/t000"], row)
-    assert index.spreads(row, DEPTH)[0].first == 0 and index.spreads(row, DEPTH)[0].best[0] == pytest.approx(1.0)
+    assert index.spreads(row, SCORES_READ)[0].first == 0 and index.spreads(row, SCORES_READ)[0].best[
+        0
+    ] == pytest.approx(1.0)
 
 
 def test_equal_scores_and_a_single_tool_give_finite_numbers() -> None:
@@ -102,10 +104,10 @@ def test_equal_scores_and_a_single_tool_give_finite_numbers() -> None:
     index.upsert([f"s/t{n:02}" for n in range(40)], np.tile(np.array([[1.0, 0.0]], dtype=np.float32), (40, 1)))
     tools = [Tool(id=each, name="rain", description="Rain.") for each in index.ids]
     query = np.array([[0.6, 0.8]], dtype=np.float32)
-    [row] = Signals(BM25.build(tools), {"static": index}).rows(["rain"], [query])
+    [row] = ScoreFeatures(BM25.build(tools), {"static": index}).rows(["rain"], [query])
     assert np.isfinite(row).all()
     index.delete(index.ids[1:])
-    signals = Signals(BM25.build(tools[:1]), {"static": index})
+    signals = ScoreFeatures(BM25.build(tools[:1]), {"static": index})
     alone = dict(zip(signals.names, signals.rows(["rain"], [query])[0].tolist(), strict=True))
     assert alone["static.top"] == pytest.approx(0.6) and alone["static.second"] == alone["words>static"] == 0.0
 
@@ -115,11 +117,11 @@ def encoder() -> StaticEncoder:
     return StaticEncoder()
 
 
-def put(tools: list[Tool], encoder: StaticEncoder) -> Signals:
+def put(tools: list[Tool], encoder: StaticEncoder) -> ScoreFeatures:
     ordered = sorted(tools, key=lambda tool: tool.id)
     index = Exact(encoder.dim)
     index.upsert([tool.id for tool in ordered], encode_tools(lambda texts: encoder.encode(texts, "tool"), ordered))
-    return Signals(BM25.build(ordered), {"static": index})
+    return ScoreFeatures(BM25.build(ordered), {"static": index})
 
 
 def test_a_row_is_what_the_indexes_say(encoder: StaticEncoder) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import traffic
 from toolscout.journal import evidence
-from toolscout.journal.evidence import Live, collect, example, limit, weight
+from toolscout.journal.evidence import LiveEvidence, collect_evidence, limit_per_caller, read_example, weigh_rank
 from toolscout.journal.journal import Journal, Trail
 from toolscout.learn.loop import learn
 from toolscout.scout import Scout
@@ -51,16 +51,16 @@ def neighbours(learned: Path, tmp_path: Path) -> Iterator[Scout]:
 
 
 def test_a_call_from_further_down_weighs_the_inverse_of_its_propensity() -> None:
-    assert [weight(rank) for rank in (None, 0, 1, 4, 9)] == [1.0, 1.0, 1.0, 2.0, 3.0]
+    assert [weigh_rank(rank) for rank in (None, 0, 1, 4, 9)] == [1.0, 1.0, 1.0, 2.0, 3.0]
 
 
 def test_only_calls_of_the_caller_who_searched_are_an_example() -> None:
     search = {"event": "search", "caller": "ann", "at": "now", "query": "rain", "shown": ["a", "b", "c", "d"]}
     call = {"event": "call", "caller": "ann", "ok": True, "tool": "d"}
     others = {**call, "caller": "bob", "tool": "a"}
-    found = example(Trail(1, [search, others, call, {**call, "ok": False, "tool": "b"}]))
+    found = read_example(Trail(1, [search, others, call, {**call, "ok": False, "tool": "b"}]))
     assert found is not None and (found.caller, found.tools) == ("ann", {"d": 2.0})
-    assert example(Trail(1, [search, others])) is None
+    assert read_example(Trail(1, [search, others])) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_only_calls_of_the_caller_who_searched_are_an_example() -> None:
     ],
 )
 def test_no_caller_brings_more_than_its_share(counts: dict[str, int], cap: int) -> None:
-    assert limit(counts) == cap
+    assert limit_per_caller(counts) == cap
 
 
 def oddities() -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ def used(journal: Journal, search: str, query: str = "play", caller: str = "ann"
 
 
 def test_a_call_that_is_taken_back_counts_no_more_at_once(journal: Journal) -> None:
-    live = Live(journal, 0, 1_000)
+    live = LiveEvidence(journal, 0, 1_000)
     used(journal, "s")
     version, found = live()
     assert [each.tools for each in found] == [{TOOL: 1.0}]
@@ -136,18 +136,22 @@ def test_a_call_that_is_taken_back_counts_no_more_at_once(journal: Journal) -> N
 
 
 def test_of_equal_requests_the_newest_counts_whichever_call_comes_last(journal: Journal) -> None:
-    live = Live(journal, 0, 1_000)
+    live = LiveEvidence(journal, 0, 1_000)
     journal.append("search", caller="ann", search_id="old", query="play", shown=[])
     used(journal, "new", tool="b")
     assert [each.tools for each in live()[1]] == [{"b": 1.0}]
     journal.append("call", caller="ann", search_id="old", tool="a", ok=True)
-    assert [each.tools for each in live()[1]] == [{"b": 1.0}] == [each.tools for each in Live(journal, 0, 1_000)()[1]]
+    assert (
+        [each.tools for each in live()[1]]
+        == [{"b": 1.0}]
+        == [each.tools for each in LiveEvidence(journal, 0, 1_000)()[1]]
+    )
     journal.append("feedback", caller="ann", search_id="new", bad=["b"])
     assert [each.tools for each in live()[1]] == [{"a": 1.0}]
 
 
 def test_what_was_left_out_of_one_callers_share_comes_in_when_another_example_goes(journal: Journal) -> None:
-    live = Live(journal, 0, 0)
+    live = LiveEvidence(journal, 0, 0)
     for number in range(25):
         used(journal, f"s{number}", query=f"play {number}")
     assert [each.query for each in live()[1]] == [f"play {number}" for number in range(5, 25)]
@@ -178,9 +182,9 @@ def written(journal: Journal, event: str, caller: str, search: str, value: Any) 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a few events reach."""
-    monkeypatch.setattr(evidence, "EACH_LIVE", (2, 2))
-    monkeypatch.setattr(evidence, "MOST_LIVE", 3)
-    monkeypatch.setattr(evidence, "MOST_EVENTS", 15)
+    monkeypatch.setattr(evidence, "LIVE_PER_CALLER_RANGE", (2, 2))
+    monkeypatch.setattr(evidence, "MAX_LIVE_EXAMPLES", 3)
+    monkeypatch.setattr(evidence, "MAX_LIVE_EVENTS", 15)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -193,12 +197,12 @@ def test_what_counts_at_once_is_what_counts_after_a_restart(
 ) -> None:
     with tempfile.TemporaryDirectory() as home:
         journal = Journal(Path(home))
-        live, former = Live(journal, 2, 0, trusted=trusted), None
+        live, former = LiveEvidence(journal, 2, 0, trusted=trusted), None
         for step in steps:
             for (event, search, value), caller in step:
                 written(journal, event, caller, search, value)
             version, found = live()
-            assert found == Live(journal, 2, 0, trusted=trusted)()[1]
+            assert found == LiveEvidence(journal, 2, 0, trusted=trusted)()[1]
             assert former is None or (former[0] == version) == (former[1] == found)
             former = version, found
         journal.close()
@@ -207,4 +211,4 @@ def test_what_counts_at_once_is_what_counts_after_a_restart(
 def test_what_counts_at_once_is_what_the_next_run_learns_from(journal: Journal) -> None:
     for number in range(5):
         used(journal, f"s{number}", query=f"play {number}", tool="ab"[number % 2])
-    assert Live(journal, 0, 1_000)()[1] == collect(journal, until=journal.last()).examples
+    assert LiveEvidence(journal, 0, 1_000)()[1] == collect_evidence(journal, until=journal.last()).examples

@@ -1,4 +1,4 @@
-"""Requests made by rule, the test and the lint that rest on them, and the floor that holds in CI."""
+"""Synthetic queries, the selftest and the lint that use them, and the baseline that CI checks."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from tests_cli import run
 from toolscout import metrics
 from toolscout.catalogue.store import Catalogue
 from toolscout.checks.lint import lint
-from toolscout.checks.selftest import selftest
-from toolscout.checks.synthetic_queries import chatter, probes
+from toolscout.checks.selftest import run_selftest
+from toolscout.checks.synthetic_queries import generate_queries, make_chat_queries
 from toolscout.errors import ConfigError
 from toolscout.learn.loop import learn
 from toolscout.models import champion
 from toolscout.recipes import registry
-from toolscout.recipes.registry import Parts
 from toolscout.scout import Scout
 from toolscout.sources.folder import read_tools
 from toolscout.testing import toy_tools
 from toolscout.types import Search, Tool
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 ZERO_SHOT = ("bm25", "bm25-plain", "dense", "hybrid")
 
 
-# --- the requests -----------------------------------------------------------------------------------------------------
+# --- synthetic queries ------------------------------------------------------------------------------------------------
 
 
 def test_every_tool_with_a_description_is_asked_for_and_the_same_way_each_time() -> None:
     tools = [*toy_tools(), Tool(id="x/silent", name="silent")]
-    made = probes(tools)
-    assert {probe.id.removeprefix("p-") for probe in made} == {tool.id for tool in tools if tool.description}
-    assert made == probes(tools) != probes(tools, seed=1)
-    assert all(probe.id.removeprefix("p-") in probe.tools for probe in made)
-    assert len(probes(tools, most=3)) == 3
+    made = generate_queries(tools)
+    assert {query.id.removeprefix("p-") for query in made} == {tool.id for tool in tools if tool.description}
+    assert made == generate_queries(tools) != generate_queries(tools, seed=1)
+    assert all(query.id.removeprefix("p-") in query.tools for query in made)
+    assert len(generate_queries(tools, max_queries=3)) == 3
 
 
 def test_functions_are_commanded_with_values_and_services_described_without_their_name() -> None:
@@ -47,17 +46,17 @@ def test_functions_are_commanded_with_values_and_services_described_without_thei
     command = Tool(id="a/get", name="getForecast", description="Read the forecast of a town.", parameters=schema)
     service = Tool(id="a/brand", name="Skyly", description="Skyly offers the forecast for hikers and sailors at sea.")
     for seed in range(20):
-        ordered, described = probes([command, service], seed=seed, unions=False)[::-1][:2][::-1]
+        ordered, described = generate_queries([command, service], seed=seed, unions=False)[::-1][:2][::-1]
         assert ordered.kind == "command" and ("unit celsius" in ordered.text or "day count" in ordered.text)
         assert described.kind == "situation" and "skyly" not in described.text.casefold()
 
 
 def test_unions_need_several_tools_and_can_be_left_out() -> None:
-    made = [probe for seed in range(10) for probe in probes(toy_tools(), seed=seed)]
-    unions = [probe for probe in made if probe.kind == "union"]
-    assert unions and all(2 <= len(probe.tools) <= 3 for probe in unions)
-    assert all(len(probe.tools) == 1 for probe in made if probe.kind != "union")
-    assert all(len(probe.tools) == 1 for probe in probes(toy_tools(), unions=False))
+    made = [query for seed in range(10) for query in generate_queries(toy_tools(), seed=seed)]
+    unions = [query for query in made if query.kind == "union"]
+    assert unions and all(2 <= len(query.tools) <= 3 for query in unions)
+    assert all(len(query.tools) == 1 for query in made if query.kind != "union")
+    assert all(len(query.tools) == 1 for query in generate_queries(toy_tools(), unions=False))
 
 
 def test_odd_tools_make_no_request_fail() -> None:
@@ -68,42 +67,44 @@ def test_odd_tools_make_no_request_fail() -> None:
         Tool(id="o/4", name="z", description="the of and", parameters={"properties": "no"}),
         Tool(id="o/5", name="__", description="word " * 500),
     ]
-    assert all(probe.text for probe in probes(odd))
-    assert all(probe.tools == () for probe in chatter())
+    assert all(query.text for query in generate_queries(odd))
+    assert all(query.tools == () for query in make_chat_queries())
 
 
 # --- the test ---------------------------------------------------------------------------------------------------------
 
 
 def test_it_scores_the_recipes_and_recommends_the_best(toy: Scout) -> None:
-    found = selftest(toy, recipe=["bm25-plain"])
+    found = run_selftest(toy, recipe=["bm25-plain"])
     assert {row.recipe for row in found.rows} == {*ZERO_SHOT}
     assert found.recommended == max(found.rows, key=lambda row: row.measures["ndcg@5"]).recipe
-    assert sum(found.requests.values()) == len(probes(toy.store.catalogue().tools())) + len(chatter())
+    assert sum(found.requests.values()) == len(generate_queries(toy.store.catalogue().tools())) + len(
+        make_chat_queries()
+    )
     assert all(0 <= row.no_tool <= 1 and 0 < row.measures["recall@5"] <= 1 for row in found.rows)
-    assert selftest(toy).test == found.test
+    assert run_selftest(toy).test == found.test
 
 
 def test_a_catalogue_without_descriptions_is_refused(scout: Scout) -> None:
-    with pytest.raises(ConfigError, match="expected tools with a description"):
-        selftest(scout)
+    with pytest.raises(ConfigError, match="has a description"):
+        run_selftest(scout)
 
 
 def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
     with Scout(tmp_path / "home", journal=False) as scout:
         traffic.catalogue(scout)
-        assert "logged" not in selftest(scout).requests
+        assert "logged" not in run_selftest(scout).requests
         traffic.replay(scout, traffic.requests(400, 1), [f"c{n}" for n in range(10)])
-        before = selftest(scout)
+        before = run_selftest(scout)
         assert before.requests["logged"] == 391 and before.recommended in ("bm25", "dense", "hybrid")
         assert learn(scout).outcome == "promoted"
-        after = selftest(scout)
+        after = run_selftest(scout)
         assert after.requests["logged"] == 78  # what the champion was fitted on is no test
         assert after.recommended == "champion" and after.sure
         logged = {row.recipe: row.kinds["logged"]["ndcg@5"] for row in after.rows}
         assert {"champion", "hybrid"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
         shutil.rmtree(champion.place(scout.settings.home, champion.history(scout.settings.home)[-1].model))
-        broken = selftest(scout)
+        broken = run_selftest(scout)
         assert "instead of the promoted model" in broken.problems["champion"] and len(broken.rows) == 3
 
 
@@ -115,11 +116,11 @@ def test_the_floor_file_holds_in_ci(toy: Scout, tmp_path: Path) -> None:
     assert run(*home, "selftest", "--check", str(file), "--json").exit_code == 0
     file.write_text(json.dumps({**held, "min_recall": 1.01}))
     below = run(*home, "selftest", "--check", str(file))
-    assert below.exit_code == 1 and "expected recall@5 of hybrid to be at least 1.01" in below.stderr
+    assert below.exit_code == 1 and "below the required 1.01" in below.stderr
     assert run(*home, "selftest", "--min-recall", "0.1").exit_code == 0
     assert run(*home, "selftest", "--min-recall", "1.0").exit_code in (0, 1)
     file.write_text("{}")
-    assert "expected a file that selftest --write wrote" in run(*home, "selftest", "--check", str(file)).stderr
+    assert "was not written by  toolscout selftest --write" in run(*home, "selftest", "--check", str(file)).stderr
 
 
 @pytest.mark.slow
@@ -133,13 +134,13 @@ def test_its_ranking_of_recipes_agrees_with_the_real_tests(name: str, data: Path
 def agreement(name: str, data: Path, most: int = 400) -> float:
     """Share of the pairs of recipes that requests by rule put in the order of the real test, by ndcg@5."""
     tools = read_tools(data / name, "d").tools
-    asked = probes(tools, most=most)
-    gold = {probe.id: dict.fromkeys(probe.tools, 1.0) for probe in asked}
+    asked = generate_queries(tools, max_queries=most)
+    gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in asked}
     ours, real = {}, {}
     for recipe in ZERO_SHOT:
-        stage = registry.build(recipe, Parts(Catalogue.of(tools)))
-        answers = stage([Search(query=probe.text, k=5) for probe in asked])
-        ranking = {probe.id: answer.ids for probe, answer in zip(asked, answers, strict=True)}
+        stage = registry.build(recipe, Catalogue.of(tools))
+        answers = stage([Search(query=query.text, k=5) for query in asked])
+        ranking = {query.id: answer.ids for query, answer in zip(asked, answers, strict=True)}
         ours[recipe] = metrics.score(ranking, gold, ["ndcg@5"]).means()["ndcg@5"]
         result = json.loads((ROOT / "benchmarks" / "results" / name / f"{recipe}.json").read_text())
         real[recipe] = result["metrics"]["ndcg@5"]
@@ -158,7 +159,7 @@ def test_lint_names_what_is_hidden_what_is_confused_and_what_says_nothing(scout:
     found = lint(tools, registry.build("bm25", Catalogue.of(tools)))
     assert found.silent == ("s/silent",) and found.asked == 10
     assert found.hidden and {each.tool for each in found.hidden} <= {tool.id for tool in twins}
-    assert all("says almost the same" in each.causes[0] for each in found.hidden)
+    assert all("almost the same description" in each.causes[0] for each in found.hidden)
     assert found.confused and all(each.twins for each in found.confused)
     assert all(each.missed for each in found.hidden)
 
@@ -167,12 +168,17 @@ def test_lint_asks_for_the_same_sample_in_every_way() -> None:
     tools = [
         Tool(id=f"t/{n}", name=f"list_{n}", description="Lists all open invoices of a customer.") for n in range(30)
     ]
-    found = lint(tools, registry.build("bm25", Catalogue.of(tools)), most=10)
+    found = lint(tools, registry.build("bm25", Catalogue.of(tools)), max_tools=10)
     assert found.asked == 10 and found.confused, "pairs show only where a tool is asked for more than once"
 
 
 def test_the_command_line_lints(toy: Scout) -> None:
     home = ("--home", str(toy.settings.home))
     told = json.loads(run(*home, "lint", "--json").stdout)
-    assert told["asked"] == len(probes(toy_tools())) and set(told) == {"asked", "silent", "hidden", "confused"}
-    assert "tools asked for" in run(*home, "lint", "--recipe", "bm25").stdout
+    assert told["asked"] == len(generate_queries(toy_tools())) and set(told) == {
+        "asked",
+        "silent",
+        "hidden",
+        "confused",
+    }
+    assert "tools checked" in run(*home, "lint", "--recipe", "bm25").stdout

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolscout.encoders.pair_cache import Floats, Kept, Readings, kept
+from toolscout.arrays import Floats
+from toolscout.encoders.pair_cache import CachedPairScorer, PairCache, cache_pairs
 
 
 class Reader:
@@ -25,56 +26,56 @@ class Reader:
 
 
 @pytest.fixture
-def readings(tmp_path: Path) -> Readings:
-    return Readings(tmp_path)
+def readings(tmp_path: Path) -> PairCache:
+    return PairCache(tmp_path)
 
 
-def test_a_pair_is_read_once_and_in_one_batch_with_others_that_are_missing(readings: Readings, tmp_path: Path) -> None:
+def test_a_pair_is_read_once_and_in_one_batch_with_others_that_are_missing(readings: PairCache, tmp_path: Path) -> None:
     reader = Reader()
-    over = kept(reader, readings)
+    over = cache_pairs(reader, readings)
     texts = ["a", "bb", "a", "ccc"]
     assert over.logits("q", texts[:2]).tolist() == Reader().logits("q", texts[:2]).tolist()
     assert over.logits("q", texts).tolist() == Reader().logits("q", texts).tolist()
-    assert reader.asked == [("q", "a"), ("q", "bb"), ("q", "ccc")] and readings.taken == 2
+    assert reader.asked == [("q", "a"), ("q", "bb"), ("q", "ccc")] and readings.reused == 2
     again = Reader()
-    assert kept(again, Readings(tmp_path)).logits("q", texts).tolist() == Reader().logits("q", texts).tolist()
+    assert cache_pairs(again, PairCache(tmp_path)).logits("q", texts).tolist() == Reader().logits("q", texts).tolist()
     assert again.asked == [], "it outlives the process"
     assert over.logits("q", []).shape == (0,)
 
 
-def test_other_queries_texts_and_readers_are_other_pairs(readings: Readings) -> None:
+def test_other_queries_texts_and_readers_are_other_pairs(readings: PairCache) -> None:
     one, other = Reader(), Reader("other")
-    kept(one, readings).logits("ab", ["c"])
-    kept(one, readings).logits("a", ["bc"])
-    kept(other, readings).logits("ab", ["c"])
+    cache_pairs(one, readings).logits("ab", ["c"])
+    cache_pairs(one, readings).logits("a", ["bc"])
+    cache_pairs(other, readings).logits("ab", ["c"])
     assert one.asked == [("ab", "c"), ("a", "bc")] and other.asked == [("ab", "c")]
-    assert kept(one, readings).fingerprint == "one" and kept(one, readings).length == 8
+    assert cache_pairs(one, readings).fingerprint == "one" and cache_pairs(one, readings).length == 8
 
 
-def test_with_a_deadline_and_at_rest_all_is_read_anew_and_nothing_kept(readings: Readings) -> None:
+def test_with_a_deadline_and_at_rest_all_is_read_anew_and_nothing_cache_pairs(readings: PairCache) -> None:
     reader = Reader()
-    over = kept(reader, readings)
+    over = cache_pairs(reader, readings)
     assert len(over.logits("q", ["a", "b"], time.monotonic() - 1)) == 1
-    with readings.rest():
+    with readings.pause():
         over.logits("q", ["a", "b"])
-    assert len(reader.asked) == 4 and readings.taken == 0
+    assert len(reader.asked) == 4 and readings.reused == 0
     over.logits("q", ["a", "b"])
-    with pytest.raises(KeyError), readings.rest():
+    with pytest.raises(KeyError), readings.pause():
         raise KeyError
     over.logits("q", ["a", "b"])
-    assert len(reader.asked) == 6 and readings.taken == 2
+    assert len(reader.asked) == 6 and readings.reused == 2
 
 
-def test_many_threads_may_read(readings: Readings) -> None:
-    over = kept(Reader(), readings)
+def test_many_threads_may_read(readings: PairCache) -> None:
+    over = cache_pairs(Reader(), readings)
     with ThreadPoolExecutor(4) as pool:
         for _ in range(2):
             found = list(pool.map(lambda n: over.logits(f"q{n % 10}", ["a", "b" * n]).tolist(), range(40)))
             assert found == [Reader().logits(f"q{n % 10}", ["a", "b" * n]).tolist() for n in range(40)]
 
 
-def test_nothing_is_kept_unless_asked_for_and_never_twice(readings: Readings) -> None:
+def test_nothing_is_kept_unless_asked_for_and_never_twice(readings: PairCache) -> None:
     reader = Reader()
-    assert kept(reader, None) is reader
-    over = kept(reader, readings)
-    assert isinstance(over, Kept) and kept(over, readings) is over
+    assert cache_pairs(reader, None) is reader
+    over = cache_pairs(reader, readings)
+    assert isinstance(over, CachedPairScorer) and cache_pairs(over, readings) is over

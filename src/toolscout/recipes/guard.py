@@ -1,0 +1,39 @@
+"""Puts exact names, demotion of hostile tools and the cut behind a recipe: what every search of the product runs."""
+
+from __future__ import annotations
+
+from toolscout.catalogue.screening import suspects
+from toolscout.catalogue.similar import find_rivals
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders.static import StaticEncoder
+from toolscout.search.demote import Demote
+from toolscout.search.exact_names import Names
+from toolscout.search.pipeline import Cut, Pipeline, Stage
+from toolscout.workspace import Workspace
+
+__all__ = ["guard"]
+
+
+def guard(
+    retrieve: Stage,
+    catalogue: Catalogue,
+    workspace: Workspace | None = None,
+    *,
+    scan: bool = True,
+    k: int | None = None,
+) -> Pipeline:
+    """Return a recipe's stage with exact names, demotion and the cut behind it.
+
+    Args:
+        retrieve: ranks the tools.
+        catalogue: the snapshot that it was built over.
+        workspace: caches for the vectors that near-duplicates are found by; None: none.
+        scan: whether suspicious and rival tools are demoted.
+        k: how many hits are kept; by default each search's own k.
+    """
+    stages: list[Stage] = [retrieve, Names(catalogue)]
+    if scan:
+        index = (workspace or Workspace()).index_tools
+        rivals = find_rivals(catalogue, lambda: index(catalogue, StaticEncoder()).vectors)
+        stages.append(Demote(suspects(catalogue), rivals, catalogue))
+    return Pipeline([*stages, Cut(k)])

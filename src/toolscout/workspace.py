@@ -1,0 +1,164 @@
+"""What every fit and every build needs besides its data: encoder, caches, settings, progress, seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from toolscout import encoders
+from toolscout.arrays import Vectors
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.config import Settings
+from toolscout.encoders import Encoder
+from toolscout.encoders.pair_cache import PairCache
+from toolscout.errors import StoreError
+from toolscout.indexes import pack, unpack
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
+from toolscout.journal.evidence import Example
+from toolscout.models import model_store
+from toolscout.models.model_store import Model
+from toolscout.search.pipeline import Stage
+from toolscout.types import Tool, digest
+
+__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words"]
+
+BASE_FOLDER: Final = "base"  # inside a model's folder: the model of the recipe that it goes on from
+MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more are embedded by add and sync, where people expect to wait
+
+LiveEvidence = Callable[[], tuple[int, Sequence[Example]]]
+"""() → (a number that changes with the examples, what was used since the model was fitted)."""
+
+
+def _say_nothing(line: str) -> None:
+    """Ignore a line of progress."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Workspace:
+    """The surroundings of a fit or a build.
+
+    Attributes:
+        encoder: by name or ready-made. A recipe with an encoder of its own takes that instead of a name. None: the
+            recipe's own, or else the one in the settings.
+        settings: timeouts, home folder, endpoints.
+        vectors: cache of text vectors. None: texts are embedded anew.
+        pairs: cache of cross-encoder logits. None, as in every search: no cache.
+        embed: whether to embed everything that is missing. Otherwise a build embeds a few texts at most, and refuses
+            with a hint if more are missing.
+        progress: called with (done, all) while texts are embedded.
+        say: called with one line of progress at a time.
+        seed: of everything random.
+        resume: whether a fit goes on from what an interrupted one left in `work`.
+        work: folder for checkpoints of the fit that is under way.
+        identity: of the fit that is under way; equal fits have equal identities.
+        live: examples since the model was fitted. None: there are none.
+        gold: query → ids of the tools that it needs. Only `bench` knows it, for recipes measured as an upper bound.
+        build: builds another recipe, for recipes that go on from one. The registry sets it.
+        model: folder of the model that is being built; for messages only. The registry sets it.
+    """
+
+    encoder: str | Encoder | None = None
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    vectors: VectorStore | None = None
+    pairs: PairCache | None = None
+    embed: bool = True
+    progress: Callable[[int, int], None] | None = None
+    say: Callable[[str], None] = _say_nothing
+    seed: int = 0
+    resume: bool = False
+    work: Path = Path("work")
+    identity: str = ""
+    live: LiveEvidence | None = None
+    gold: Callable[[str], Sequence[str]] | None = None
+    build: BuildRecipe | None = None
+    model: Path | None = None
+
+    def load_encoder(self) -> Encoder:
+        """Return the encoder, loaded if it is given by name."""
+        encoder = self.encoder or self.settings.encoder
+        return encoders.load(encoder, self.settings) if isinstance(encoder, str) else encoder
+
+    def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
+        """Encode queries as `(n, dim)` unit rows; vectors of an expensive encoder are cached."""
+        return self._encode(encoder, list(texts), "query")
+
+    def encode_tools(self, encoder: Encoder, tools: Sequence[Tool], style: str = "named") -> Vectors:
+        """Encode tools as `(n, dim)` unit rows; see `encoders.encode_tools`.
+
+        Raises:
+            StoreError: if more vectors are missing than may be made now.
+        """
+
+        def encode(texts: list[str]) -> Vectors:
+            if self.vectors is not None and not encoder.cheap and not self.embed:
+                self._refuse_many(self.vectors, encoder, texts)
+            return self._encode(encoder, texts, "tool")
+
+        return encoders.encode_tools(encode, tools, style)
+
+    def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
+        """Return the index over the vectors of the catalogue's tools, kept with the snapshot."""
+
+        def make() -> bytes:
+            index = Exact(encoder.dim)
+            index.upsert(catalogue.ids, self.encode_tools(encoder, catalogue.tools(), style))
+            return pack(index.arrays(), index.meta)
+
+        key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
+        return catalogue.held(key, lambda: Exact.from_arrays(*unpack(catalogue.cached(key, make))))
+
+    def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
+        """Build the recipe that a fitted model goes on from; its model lies inside the model's folder."""
+        assert self.build is not None
+        name, folder = model.manifest.settings["base"].value, model.folder / BASE_FOLDER
+        if not folder.exists():
+            return self.build(name, catalogue, self)
+        workspace, fitted_on = self, model_store.read_manifest(folder).encoder
+        if fitted_on is not None:
+            ready = None if self.encoder is None or isinstance(self.encoder, str) else self.encoder
+            if ready is None or ready.fingerprint != fitted_on.fingerprint:
+                workspace = dataclasses.replace(self, encoder=fitted_on.name)
+        return self.build(name, catalogue, workspace, model=folder)
+
+    def _encode(self, encoder: Encoder, texts: list[str], kind: encoders.Kind) -> Vectors:
+        if encoder.cheap or self.vectors is None:
+            return encoder.encode(texts, kind)
+        key = encoder.fingerprint if kind == "tool" else f"{encoder.fingerprint}/{kind}"
+        return self.vectors.rows(
+            key, texts, lambda missing: encoder.encode(missing, kind), name=encoder.name, progress=self.progress
+        )
+
+    def _refuse_many(self, vectors: VectorStore, encoder: Encoder, texts: list[str]) -> None:
+        missing = vectors.missing(encoder.fingerprint, texts)
+        if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH and not vectors.was_set_aside:  # a damaged cache is made anew
+            cached = ", ".join(f"{name} ({count:,})" for name, count in vectors.encoders()) or "none"
+            option = f"--model {self.model}" if self.model else f"--encoder {encoder.name}"
+            raise StoreError(
+                f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
+                f"(there are vectors of: {cached}). Run  toolscout sync {option}"
+            )
+
+
+class BuildRecipe(Protocol):
+    """Builds a recipe's pipeline by its name: the registry's `build`."""
+
+    def __call__(
+        self, name: str, catalogue: Catalogue, workspace: Workspace | None = None, *, model: Path | None = None
+    ) -> Stage:
+        """See `recipes.registry.build`."""
+        ...
+
+
+def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
+    """Return the BM25 index over the catalogue's tools, kept with the snapshot."""
+
+    def make() -> bytes:
+        index = BM25.build(catalogue.tools(), settings)
+        return pack(index.arrays(), index.meta)
+
+    key = f"bm25/{settings.fingerprint}"
+    return catalogue.held(key, lambda: BM25.from_arrays(*unpack(catalogue.cached(key, make))))

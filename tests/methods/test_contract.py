@@ -1,0 +1,82 @@
+"""Every method keeps the contract of `toolscout.methods`; here those that need neither torch nor a language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from toolscout.methods import Artifacts
+from toolscout.methods.feedback.prf import FeedbackPrf
+from toolscout.methods.lesson import Lesson
+from toolscout.methods.mlc_light import MlcLight
+from toolscout.methods.neighbours import Neighbours
+from toolscout.methods.tool2vec import Tool2Vec
+from toolscout.methods.zero_shot import Bm25, Dense, Hybrid
+from toolscout.recipes import registry
+from toolscout.testing.methods import check_method, check_options
+from toolscout.workspace import Workspace
+
+FAST = (Bm25(), Dense(), Hybrid(), Neighbours(), Tool2Vec(), MlcLight(), FeedbackPrf())
+
+
+@pytest.mark.parametrize("method", FAST, ids=lambda method: type(method).__name__)
+def test_a_method_keeps_the_contract(method: Any, tmp_path: Path) -> None:
+    check_method(method, tmp_path, settings={"base": "bm25"} if isinstance(method, FeedbackPrf) else None)
+
+
+@pytest.mark.parametrize("name", registry.all_recipes())
+def test_options_have_bounds(name: str) -> None:
+    check_options(registry.recipe(name).method)
+
+
+def test_users_see_twelve_recipes_and_when_to_take_each() -> None:
+    assert len(registry.RECIPES) <= 12
+    assert all(each.when and each.summary for each in registry.RECIPES.values())
+
+
+class Unseeded(Neighbours):
+    """Gives another model each time."""
+
+    fits = 0
+
+    def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Artifacts:
+        artifacts = super().fit(workspace, lesson, options)
+        Unseeded.fits += 1
+        return Artifacts({**artifacts.arrays, "uses": artifacts.arrays["uses"] + Unseeded.fits}, artifacts.metrics,
+                         artifacts.encoder, artifacts.chosen)  # fmt: skip
+
+
+class Boundless(Bm25):
+    """Takes any number."""
+
+    class Anything(msgspec.Struct, forbid_unknown_fields=True):
+        depth: int = 3
+
+    options_type = Anything  # type: ignore[assignment]
+
+
+class Forgetful(Bm25):
+    """Searches the tools that it was first built over."""
+
+    stage: Any = None
+
+    def build(self, workspace: Workspace, catalogue: Any, options: Any) -> Any:
+        Forgetful.stage = Forgetful.stage or super().build(workspace, catalogue, options)
+        return Forgetful.stage
+
+
+@pytest.mark.parametrize(
+    ("method", "broken"),
+    [
+        (Unseeded(), "the same seed"),
+        (Boundless(), "depth: -1000000000"),
+        (Forgetful(), "training never saw|removed tool"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_method_that_breaks_a_promise_is_named(method: Any, broken: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=broken):
+        check_method(method, tmp_path)
