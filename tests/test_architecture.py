@@ -12,6 +12,7 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors", "arrays"},
+    {"privacy"},
     {"config", "database", "metrics", "dataset"},
     {"sources", "llm", "encoders", "indexes", "models", "access", "journal"},
     {"catalogue"},
@@ -32,7 +33,6 @@ TESTING_MAY = RANK["search"]
 WITHIN = {("types", "errors")}  # the one pair of a layer that may: values raise errors
 DOORS = {
     ("scout", "learn"): "scout.py",  # `Scout.learn` is a lazy call to its right
-    ("catalogue", "search"): "catalogue/stuffing.py",  # until the demotion stage has moved to search/demote.py
     ("testing", "recipes"): "testing/methods.py",  # `check_method` fits, saves and loads
     ("testing", "methods"): "testing/methods.py",
     ("testing", "workspace"): "testing/methods.py",
