@@ -23,7 +23,7 @@ import click
 
 from toolscout.checks.results import TRAINED, UNTRAINED
 from toolscout.dataset import Dataset
-from toolscout.encoders.static import BUNDLED
+from toolscout.encoders.static import STATIC_ENCODER_FOLDER
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
 from toolscout.sources.folder import read_tools
@@ -72,7 +72,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.data is None:
         sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
-    manifest = json.loads((BUNDLED / "manifest.json").read_text())
+    manifest = json.loads((STATIC_ENCODER_FOLDER / "manifest.json").read_text())
     found = {
         "encoder": manifest["fingerprint"],
         "read": sorted(manifest["corpora"]),

@@ -22,7 +22,7 @@ from tests_cli import run
 from toolscout.catalogue.store import Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.database import Database
-from toolscout.encoders.pair_cache import Readings
+from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import StoreError
 from toolscout.journal.journal import Journal
 from toolscout.llm.cache import Replies
@@ -140,7 +140,7 @@ def test_doctor_names_damaged_vectors_and_repair_makes_them_again(
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_other_caches_are_begun_anew_too(damage: Callable[[Path], None], tmp_path: Path) -> None:
     reply = Completion(text="yes", tokens_in=1, tokens_out=1)
-    for opened, name in ((Readings, "readings.db"), (Replies, "llm.db")):
+    for opened, name in ((PairCache, "readings.db"), (Replies, "llm.db")):
         cache = opened(tmp_path)
         cache.put("one", {b"%d" % n: 0.5 for n in range(3000)} if name == "readings.db" else reply)  # type: ignore[arg-type]
         for number in range(0 if name == "readings.db" else 200):
@@ -148,9 +148,9 @@ def test_other_caches_are_begun_anew_too(damage: Callable[[Path], None], tmp_pat
         cache.close()
         damage(tmp_path / name)
         again = opened(tmp_path)
-        if isinstance(again, Readings):
+        if isinstance(again, PairCache):
             again.put("one", {b"a": 1.5})
-            assert again.held("one", [b"a"]) == {b"a": 1.5}
+            assert again.get("one", [b"a"]) == {b"a": 1.5}
         else:
             again.put("late", reply)
             assert again.get("late") == reply
@@ -296,7 +296,7 @@ def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None
         import os, sys
         from pathlib import Path
         from toolscout.scout import Scout
-        from toolscout.journal import Journal
+        from toolscout.journal.journal import Journal
         home = Path(sys.argv[1]) / "home"
         with Scout(home) as scout:
             scout.add([{"name": f"rain{n}", "description": f"Will it rain in town {n}?"} for n in range(40)], name="s")
@@ -380,7 +380,7 @@ def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
 # --- what a loss of power leaves --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("opened", [Store, Journal, VectorStore, Readings, Replies], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("opened", [Store, Journal, VectorStore, PairCache, Replies], ids=lambda each: each.__name__)
 def test_every_connection_asks_for_the_same_durability(opened: Callable[[Path], Database], tmp_path: Path) -> None:
     database = opened(tmp_path)
     found: list[tuple[int, str, int]] = []
@@ -421,15 +421,17 @@ def test_a_model_is_on_the_disk_in_full_before_its_folder_is_renamed(
     steps = record_steps(monkeypatch)
     model_store.save(
         shelf / "m",
-        recipe="r",
-        job="j",
-        arrays={"a": np.zeros(3, dtype=np.float32)},
-        tools=[],
-        settings={},
-        seed=0,
-        data=model_store.Data(name="d", fingerprint="f", n_train=1, n_dev=1),
-        metrics={},
-        fit_seconds=0.0,
+        model_store.Draft(
+            recipe="r",
+            job="j",
+            arrays={"a": np.zeros(3, dtype=np.float32)},
+            tools=[],
+            settings={},
+            seed=0,
+            data=model_store.Data(name="d", fingerprint="f", n_train=1, n_dev=1),
+            metrics={},
+            fit_seconds=0.0,
+        ),
     )
     at = steps.index(("rename", "m"))
     synced = {name for kind, name in steps[:at] if kind == "sync"}

@@ -33,7 +33,7 @@ from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
-from toolscout.training.intents import Intents, IntentShape, Towers, Transfer  # noqa: E402
+from toolscout.training.intents import IntentQueries, Intents, IntentShape, Towers, Transfer  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 from toolscout.workspace import Workspace  # noqa: E402
 
@@ -160,12 +160,14 @@ def task(random: np.random.Generator, **changes: Any) -> Intents:
     gold = [np.array([0, 1]), np.array([2]), np.array([0, 1]), np.array([1, 3]), np.array([2]), np.array([1, 3])]
     options = {name: getattr(Options(), name) for name in IntentShape.__dataclass_fields__}
     made = Intents(
-        queries=queries,
+        queries=IntentQueries(
+            rows=queries,
+            gold=gold,
+            scene_of=np.array([0, 1, 0, 2, 1, 2]),
+            near=np.array([[1, 2], [0, -1], [3, 4], [-1, -1], [5, 0], [4, 1]]),
+            chat=chat,
+        ),
         tools=tools,
-        gold=gold,
-        scene_of=np.array([0, 1, 0, 2, 1, 2]),
-        near=np.array([[1, 2], [0, -1], [3, 4], [-1, -1], [5, 0], [4, 1]]),
-        chat=chat,
         judge=lambda arrays: {},
         shape=IntentShape(**{**options, "dropped": 0.0, **changes}),
         identity="test",
@@ -196,7 +198,7 @@ def test_neighbours_below_the_floor_are_left_out_in_training_and_in_a_search(
     init, near = Intents.__init__, Pool.near
 
     def noted(self: Intents, **fields: Any) -> None:
-        places.append(fields["near"])
+        places.append(fields["queries"].near)
         init(self, **fields)
 
     monkeypatch.setattr(Intents, "__init__", noted)

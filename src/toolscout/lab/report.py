@@ -69,7 +69,7 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
         broken = f"; {len(problems)} cannot be read, {problems[0].entry}: {problems[0].message}" if problems else ""
         raise NotFound(
             f"{folder}: expected result files <dataset>/<label>.json, found none{broken}: write some with  "
-            f"toolscout bench DATASET --recipe R --out {folder}"
+            f"toolscout lab bench DATASET --recipe R --out {folder}"
         )
     sets: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda each: (each.dataset, -each.quality, each.label)):

@@ -2,10 +2,10 @@
 
 Promoted is who ranks better (ndcg@5) by a paired test, puts first what fits at least as often (ndcg@1), loses no more
 than its allowance in any other measure or slice, and is quick enough. Nobody decides alone: a caller's requests weigh
-as much as `limit_per_caller` lets them, and the gain must remain significant without the caller who favours the candidate
-most. What is put first must not suffer because wrong labels, which are spread over all tools, are best met further
-down: there a ranking can gain by hedging alone. Every look at the place of one champion uses up some of the level of
-significance (`toolscout.learn.looks`).
+as much as `limit_per_caller` lets them, and the gain must remain significant without the caller who favours the
+candidate most. What is put first must not suffer because wrong labels, which are spread over all tools, are best met
+further down: there a ranking can gain by hedging alone. Every look at the place of one champion uses up some of the
+level of significance (`toolscout.learn.looks`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Tools that give orders to the model or are stuffed, and copies of older tools, stand behind all others. Tools of a
 younger source yield to older ones that fit nearly as well if the source is scattered, if they are nearly the same as
-another hit of it, or if it has its share of the answer already (`toolscout.catalogue.similar`). A tool whose id is in the query,
-or that is asked for with `select:`, stands where it was asked for; a suspicious one that the query names otherwise is
-returned, last.
+another hit of it, or if it has its share of the answer already (`toolscout.catalogue.similar`). A tool whose id is in
+the query, or that is asked for with `select:`, stands where it was asked for; a suspicious one that the query names
+otherwise is returned, last.
 """
 
 from __future__ import annotations

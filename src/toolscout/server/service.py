@@ -59,7 +59,7 @@ class Service:
             scout: what is searched.
             policies: who may come in and see what; by default everybody is the local user.
             limits: what is too much.
-            results: the folder of `toolscout bench --out`, for the charts of the page.
+            results: the folder of `toolscout lab bench --out`, for the charts of the page.
         """
         self.scout, self.policies, self.results = scout, policies or Policies(), results
         self.limits = limits or Limits()

@@ -359,7 +359,7 @@ class LearningAnswer(Struct):
 
 
 class ResultRow(Struct):
-    """One result of `toolscout bench`."""
+    """One result of `toolscout lab bench`."""
 
     dataset: str
     label: str

@@ -1,4 +1,4 @@
-"""`toolscout synth` from end to end: killed and begun again, estimated, used by train and bench, reviewed."""
+"""`toolscout lab synth` from end to end: killed and begun again, estimated, used by train and bench, reviewed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """ToolDet's builder: requests that need no tool but look as if they might (MassTool, section 5).
 
 Of general chat prompts those are kept whose greatest cosine with any query that needs a tool lies in [0.4, 0.6]; a
-model then confirms that no tool is needed; people check the rest (`toolscout synth review`). The folder holds
+model then confirms that no tool is needed; people check the rest (`toolscout lab synth review`). The folder holds
 queries.jsonl, as `bench --no-tool` takes it, review.jsonl with what waits, and decisions.jsonl, to which each decision
 is appended.
 """
@@ -159,7 +159,9 @@ class Review:
         """
         self.folder = folder
         if not (folder / "review.jsonl").is_file():
-            raise NotFound(f"{folder}: expected a folder that  toolscout synth tooldet  wrote, found no review.jsonl")
+            raise NotFound(
+                f"{folder}: expected a folder that  toolscout lab synth tooldet  wrote, found no review.jsonl"
+            )
         self.candidates = {each.id: each for each in _decoded(folder / "review.jsonl", Candidate)}
         self.origin = _origin(folder / "report.json")
         self.decisions: dict[str, Decision] = {}
