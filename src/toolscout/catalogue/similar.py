@@ -2,9 +2,10 @@
 
 Only tools and sources of different age are compared. A tool is a *copy* of an older one of another source if their
 descriptions are nearly the same, or if their names look alike (`toolscout.catalogue.confusables`) and their
-descriptions have much in common. It is a *twin* if their names look alike and their descriptions, though nearly the same, are too short
-to tell. Tools of one younger source that are nearly the same form a *group*. A younger source is *scattered* if it
-brings many tools about all sorts of things: servers are about something, floods are about whatever people ask for.
+descriptions have much in common. It is a *twin* if their names look alike and their descriptions, though nearly the
+same, are too short to tell. Tools of one younger source that are nearly the same form a *group*. A younger source is
+*scattered* if it brings many tools about all sorts of things: servers are about something, floods are about whatever
+people ask for.
 """
 
 from __future__ import annotations

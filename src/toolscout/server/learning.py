@@ -106,7 +106,7 @@ def _serving(service: Service) -> Serving:
 
 
 async def results(ask: Ask[Nothing]) -> ResultsAnswer:
-    """What `toolscout lab bench --out` wrote into the folder that the service was given; nothing, if it was given none."""
+    """What `toolscout lab bench --out` wrote into the folder that the service was given; nothing without a folder."""
     folder = ask.service.results
     return ResultsAnswer([], []) if folder is None else await ask.service.thread(_results, folder)
 
