@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 def plan_steps(out: Path, names: Sequence[str]) -> Iterator[Step]:
     """Every step, the quick ones first."""
-    program = [sys.executable, "-m", "toolscout", "bench"]
+    program = [sys.executable, "-m", "toolscout", "lab", "bench"]
     for script, (options, seconds) in SCRIPTS.items():
         command = [sys.executable, f"benchmarks/{script}.py", *options, "--out", str(out / f"{script}.json")]
         yield Step(script, command, out / f"{script}.json", seconds)
