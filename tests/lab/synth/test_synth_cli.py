@@ -178,7 +178,7 @@ def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_i
         sent = len(server.bodies)
         shutil.rmtree(tmp_path / "w")
         lacking = cli("synth", "toolbank", *asked, "--replay", str(record))
-        assert lacking.exit_code == 1 and "found one that is not there: nothing was sent" in lacking.output
+        assert lacking.exit_code == 1 and "missing from the record, and nothing was sent" in lacking.output
         assert len(server.bodies) == sent and lacking.output.count("toolscout: ") == 1
         limited = ("-n", "50", "--seed", "9", "--max-tokens", "9000")
         broke = cli("synth", "toolbank", "--out", str(tmp_path / "y"), *limited, *place)
