@@ -28,7 +28,7 @@ else:
 
 __all__ = [
     "FILE_MAY_SET",
-    "FILE_NAME",
+    "SETTINGS_FILE_NAME",
     "Between",
     "Settings",
     "load_settings",
@@ -37,7 +37,7 @@ __all__ = [
     "refuse_user",
 ]
 
-FILE_NAME: Final = "toolscout.toml"
+SETTINGS_FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
 MOST_REJECTS: Final = 0.2
 KEYS: Final = {
@@ -216,12 +216,12 @@ def load_settings(
     kinds["home"] = kinds["model"] = Path
     for name in ABOUT:
         del kinds[name]
-    path = file or Path(FILE_NAME)
+    path = file or Path(SETTINGS_FILE_NAME)
     content = _read(path, required=file is not None)
     from_environment = {name: environ[_variable(name)] for name in kinds if environ.get(_variable(name))}
-    given = {name: value for name, value in arguments.items() if value is not None}
+    passed = {name: value for name, value in arguments.items() if value is not None}
     from_file = _convert_all(_parse(path, content), kinds, str(path))
-    near = _convert_all(from_environment, kinds, "environment") | _convert_all(given, kinds, "argument")
+    near = _convert_all(from_environment, kinds, "environment") | _convert_all(passed, kinds, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
         home = near.get("home", Settings().home)
@@ -231,7 +231,7 @@ def load_settings(
             if report:
                 _report_ignored(path.absolute(), content, ignored)
     origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
-    origins |= dict.fromkeys(given, "argument")
+    origins |= dict.fromkeys(passed, "argument")
     return Settings(**{**from_file, **near}, origins=origins, ignored=ignored)
 
 
@@ -345,14 +345,14 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
             raise ValueError
         return kind(value)
     except (KeyError, TypeError, ValueError):
-        wanted = {
+        expected = {
             bool: "true or false",
             int: "a whole number",
             float: "a number",
             Path: "a folder",
             tuple: "a list of names",
         }.get(kind, "text")
-        raise ConfigError(f"{name} ({origin}): expected {wanted}, found {value!r}") from None
+        raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
 
 
 def _names(value: Any) -> tuple[str, ...]:

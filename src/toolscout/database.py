@@ -166,11 +166,11 @@ class Database:
     @property
     def connection(self) -> sqlite3.Connection:
         """This thread's connection."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
             address = f"{self.path.absolute().as_uri()}?{self._query}" if self._query else str(self.path)
             with self.errors():
-                found = sqlite3.connect(
+                connection = sqlite3.connect(
                     address,
                     uri=bool(self._query),
                     timeout=BUSY_SECONDS,
@@ -178,11 +178,11 @@ class Database:
                     check_same_thread=False,
                 )
                 for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self.pragmas()):
-                    found.execute(f"PRAGMA {pragma}")
-            self._local.connection, self._local.busy = found, threading.RLock()
+                    connection.execute(f"PRAGMA {pragma}")
+            self._local.connection, self._local.busy = connection, threading.RLock()
             with self._lock:
-                self._all.append((found, self._local.busy))
-        return found
+                self._all.append((connection, self._local.busy))
+        return connection
 
     def pragmas(self) -> tuple[str, ...]:
         """Further settings of every connection, such as `secure_delete = ON`."""
@@ -249,11 +249,11 @@ class Database:
         """What SQLite itself finds wrong with the file; empty when it is sound."""
         try:
             with self.reading() as connection:
-                found = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+                findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
                 orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
         except StoreError as error:
             return [str(error)]
-        return found + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
+        return findings + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
 
     def close(self) -> None:
         """Close the connections of all threads, each when its thread has finished what it is reading or writing."""

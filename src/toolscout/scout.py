@@ -16,7 +16,7 @@ import msgspec
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.sync import Inventory
+from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
@@ -43,7 +43,7 @@ LEFT_ALONE = 30.0  # seconds for which an encoder that does not answer is not as
 _log = logging.getLogger("toolscout.scout")
 
 
-class Scout(Inventory):
+class Scout(CatalogueManager):
     """A catalogue of tools in one folder, and the search over it.
 
     ::
@@ -128,8 +128,8 @@ class Scout(Inventory):
             self._select(recipe, model, embed=True, progress=progress)
         except UserError:
             alone = recipe or self.settings.recipe
-            asked = model is not None or self.settings.origins.get("model") == "argument"
-            if asked or self.settings.model is None or registry.recipe(alone).is_fitted:
+            chosen = model is not None or self.settings.origins.get("model") == "argument"
+            if chosen or self.settings.model is None or registry.recipe(alone).is_fitted:
                 raise
             self._pipeline(Selection(alone), embed=True, progress=progress)
 
@@ -193,19 +193,19 @@ class Scout(Inventory):
             for query in queries
         ]
         try:
-            found, generation = self._run_unless_down(way, batch)
+            answers, generation = self._run_unless_down(way, batch)
         except Unavailable as error:
             without = registry.recipe(way.recipe).fallback
             if without is None:
                 raise
             notice = f"searched with {without} alone: {error}"
-            asked = [msgspec.structs.replace(each, reason=notice) for each in batch]
-            found, generation = self._run(Selection(without), asked)
-        degraded = self._write(found, way, generation, caller) if self.settings.journal else None
+            retried = [msgspec.structs.replace(each, reason=notice) for each in batch]
+            answers, generation = self._run(Selection(without), retried)
+        degraded = self._write(answers, way, generation, caller) if self.settings.journal else None
         if degraded:
             shown = degraded if visible is None else "this search is not in the journal"
-            found = [msgspec.structs.replace(each, degraded=shown) for each in found]
-        return found
+            answers = [msgspec.structs.replace(each, degraded=shown) for each in answers]
+        return answers
 
     def _run_unless_down(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """`_run`; what did not answer is left alone for a while, so that every search need not wait for it."""
@@ -260,12 +260,12 @@ class Scout(Inventory):
     def _pipeline(
         self, way: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Catalogue, Pipeline]:
-        held = self._held(way)
-        if held is not None:
-            return held
+        ready = self._find_ready(way)
+        if ready is not None:
+            return ready
         with self._lock:
-            held = self._held(way)
-            if held is None:
+            ready = self._find_ready(way)
+            if ready is None:
                 with self.store.reading():
                     catalogue = self.store.catalogue()
                     workspace = self.workspace(way, embed=embed, progress=progress, live=self._evidence(way))
@@ -273,30 +273,30 @@ class Scout(Inventory):
                     judged = build_abstainer(workspace, catalogue, retrieve, way.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), judged)
                     guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
-                    held = catalogue, guarded >> decide
+                    ready = catalogue, guarded >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
-                self._ready[way.key] = held, way.manifest
-            return held
+                self._ready[way.key] = ready, way.manifest
+            return ready
 
-    def _held(self, way: Selection) -> tuple[Catalogue, Pipeline] | None:
+    def _find_ready(self, way: Selection) -> tuple[Catalogue, Pipeline] | None:
         """What is ready for the present catalogue and model."""
-        held, manifest = self._ready.get(way.key, (None, None))
-        if held is None or manifest != way.manifest or held[0].generation != self.store.generation():
+        ready, manifest = self._ready.get(way.key, (None, None))
+        if ready is None or manifest != way.manifest or ready[0].generation != self.store.generation():
             return None
-        return held
+        return ready
 
     def _evidence(self, way: Selection) -> LiveEvidence | None:
         """What was used since the way's model was fitted, if it was fitted on this home's journal."""
         if way.model is None or way.manifest is None or way.model.parent != champion.shelf(self.settings.home):
             return None
-        job, known = way.manifest.job, way.manifest.values.get("journal")
-        if known is None:
+        job, fitted_on = way.manifest.job, way.manifest.values.get("journal")
+        if fitted_on is None:
             return None
         if self._live.get(way.model, ("", None))[0] != job:
             trusted = {self.settings.caller, *self.settings.learn_trust}
             size = way.manifest.data.n_train + way.manifest.data.n_dev
-            self._live = {way.model: (job, LiveEvidence(self.journal, known["through"], size, trusted=trusted))}
+            self._live = {way.model: (job, LiveEvidence(self.journal, fitted_on["through"], size, trusted=trusted))}
         return self._live[way.model][1]
 
     def workspace(self, selection: Selection, **options: Any) -> Workspace:
@@ -309,15 +309,15 @@ class Scout(Inventory):
         return registry.build(selection.recipe, catalogue, workspace, model=selection.model)
 
     def _encoder(self, way: Selection) -> str | Encoder:
-        wanted, asked = self.selector.encoder(way)
-        if not asked:
-            return wanted
-        if wanted not in self._encoders:
+        name, is_needed = self.selector.encoder(way)
+        if not is_needed:
+            return name
+        if name not in self._encoders:
             try:
-                self._encoders[wanted] = encoders.load(wanted, self.settings)
+                self._encoders[name] = encoders.load(name, self.settings)
             except ConfigError as error:
                 raise ConfigError(f"{way.model}: {error}" if way.model else str(error)) from None
-        return self._encoders[wanted]
+        return self._encoders[name]
 
     def _fill(self, search: Search) -> Search:
         tools = {tool.id: tool for tool in self.store.tools(search.ids)}
@@ -358,9 +358,9 @@ class Scout(Inventory):
 
         with self.store.reading():
             catalogue, pipeline = self._pipeline(way)
-            [found] = pipeline([search])
+            [result] = pipeline([search])
             trial = rebuild if cures else None
-            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(found))
+            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(result))
 
     # --- the journal
 

@@ -33,9 +33,9 @@ def is_loopback(host: str) -> bool:
 
 def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
     """The names under which a service on `host` may be asked for."""
-    own = [] if host in ("0.0.0.0", "::", "") else [host]
+    host_names = [] if host in ("0.0.0.0", "::", "") else [host]
     machine = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
-    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *own, *machine, *more]))
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine, *more]))
 
 
 def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -293,10 +293,10 @@ class Policies:
             if self.default is not None:
                 return self.default
         elif len(credential) <= MAX_CREDENTIAL:
-            given = hashed_key(credential)
-            found = [caller for key, caller in self._keys if hmac.compare_digest(key, given)]
-            if found:
-                return found[0]
+            digest = hashed_key(credential)
+            matches = [caller for key, caller in self._keys if hmac.compare_digest(key, digest)]
+            if matches:
+                return matches[0]
             if self._tokens is not None and (caller := self._tokens.caller(credential)):
                 return caller
         raise Denied("expected a valid key or token, found none: ask whoever runs this service for one")
@@ -383,10 +383,10 @@ class _Tokens:
             raise PyJWKClientError("a token that names no key")
         if isinstance(self.keys, PyJWKClient):
             return self.keys.get_signing_key(kid)
-        found = PyJWKClient.match_kid(self.keys.keys, kid)
-        if found is None:
+        key = PyJWKClient.match_kid(self.keys.keys, kid)
+        if key is None:
             raise PyJWKClientError("a token of an unknown key")
-        return found
+        return key
 
 
 def _words(value: object) -> list[str]:
@@ -405,7 +405,7 @@ def _keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
         raise ConfigError(f"{path}: expected an https address as jwks, found {jwks!r}")
     file = path.parent / jwks
     try:
-        found: PyJWKSet = jwt.PyJWKSet.from_json(file.read_text(encoding="utf-8"))
+        key_set: PyJWKSet = jwt.PyJWKSet.from_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError, TypeError, KeyError, jwt.PyJWTError) as error:
         raise ConfigError(f"{file}: expected a JSON Web Key Set, found something else: {error}") from None
-    return found
+    return key_set

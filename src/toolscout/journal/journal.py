@@ -36,9 +36,9 @@ EVENTS: Final[dict[str, dict[str, type]]] = {
 }
 MOST_EVENTS: Final = 200  # of one search, that callers may bring
 NAMED: Final = 100  # bad lines of an import, the first
-AT_ONCE: Final = 500  # lines of an import that are held in memory
+EVENTS_PER_READ: Final = 500  # lines of an import that are held in memory
 IDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
-MIGRATIONS: Final = (
+JOURNAL_MIGRATIONS: Final = (
     """
     CREATE TABLE events (
         id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL, caller TEXT NOT NULL,
@@ -108,7 +108,7 @@ class Journal(Database):
             personal: whether e-mail addresses and telephone numbers are redacted too.
             keep_days: how long events are kept; 0: for ever.
         """
-        super().__init__(home / "journal.db", MIGRATIONS)
+        super().__init__(home / "journal.db", JOURNAL_MIGRATIONS)
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
@@ -180,15 +180,17 @@ class Journal(Database):
             connection.executemany(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        kept = dict(fields)
-        if event == "search" and isinstance(kept.get("query"), str):
+        protected = dict(fields)
+        if event == "search" and isinstance(protected.get("query"), str):
             if self.queries == "none":
-                kept["query"] = ""
+                protected["query"] = ""
             elif self.queries == "hash":
-                kept["query"] = "blake2b:" + hashlib.blake2b(kept["query"].encode(), digest_size=16).hexdigest()
+                protected["query"] = (
+                    "blake2b:" + hashlib.blake2b(protected["query"].encode(), digest_size=16).hexdigest()
+                )
             else:
-                kept["query"] = redact(kept["query"], personal=self.personal)
-        return kept
+                protected["query"] = redact(protected["query"], personal=self.personal)
+        return protected
 
     def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Events in the order they were written, as the lines of an export; at most `limit`, with row id > `after`."""
@@ -221,8 +223,8 @@ class Journal(Database):
     def is_full(self, search_id: str) -> bool:
         """Whether a search has as many events as callers may bring; what imports bring counts, but is not refused."""
         with self.reading() as connection:
-            found = connection.execute("SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MOST_EVENTS))
-            return len(found.fetchall()) >= MOST_EVENTS
+            events = connection.execute("SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MOST_EVENTS))
+            return len(events.fetchall()) >= MOST_EVENTS
 
     def find(self, search_id: str) -> list[dict[str, Any]]:
         """All events of one search."""
@@ -263,18 +265,18 @@ class Journal(Database):
             The events, and what to give as `before` for the next page; None: there are no more.
         """
         like = None if text is None else "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
-        given = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
-        given |= {"at >= ?": since, "at < ?": until}
+        filters = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
+        filters |= {"at >= ?": since, "at < ?": until}
         looked_at = "json_extract(body, '$.query')"
         if tools:
             looked_at = f"coalesce({looked_at}, json_extract(body, '$.tool'))"
-        given[f"{looked_at} LIKE ? ESCAPE '\\'"] = like
-        asked = {condition: value for condition, value in given.items() if value is not None}
-        where = " AND ".join(asked) or "TRUE"
+        filters[f"{looked_at} LIKE ? ESCAPE '\\'"] = like
+        active = {condition: value for condition, value in filters.items() if value is not None}
+        where = " AND ".join(active) or "TRUE"
         with self.reading() as connection:
             rows = connection.execute(
                 f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
-                (*asked.values(), limit + 1),
+                (*active.values(), limit + 1),
             ).fetchall()
         return [_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
 
@@ -302,8 +304,8 @@ class Journal(Database):
                     "ORDER BY id DESC LIMIT 500",
                     (after, before, until),
                 ).fetchall()
-                found = self._trails(connection, rows, until)
-            yield from found
+                trails = self._trails(connection, rows, until)
+            yield from trails
             if len(rows) < 500:
                 return
             before = rows[-1][0]
@@ -328,8 +330,10 @@ class Journal(Database):
             piece = rows[start : start + 500]
             with self.reading() as connection:
                 marks = ",".join("?" * len(piece))
-                found = connection.execute(f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece)
-                trails = self._trails(connection, found.fetchall(), until)
+                matches = connection.execute(
+                    f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece
+                )
+                trails = self._trails(connection, matches.fetchall(), until)
             yield from trails
 
     def _trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
@@ -339,10 +343,10 @@ class Journal(Database):
             "ORDER BY id",
             (*(search_id for _, search_id in rows), until),
         )
-        found: dict[str, list[dict[str, Any]]] = {}
+        events_of: dict[str, list[dict[str, Any]]] = {}
         for search_id, *fields in events:
-            found.setdefault(search_id, []).append(_line(*fields))
-        return [Trail(row, found[search_id]) for row, search_id in rows]
+            events_of.setdefault(search_id, []).append(_line(*fields))
+        return [Trail(row, events_of[search_id]) for row, search_id in rows]
 
     def stats(self) -> dict[str, Any]:
         """Counts by event, first and last instant, callers, and the searches that a successful call followed."""
@@ -385,7 +389,7 @@ class Journal(Database):
 
             numbered = enumerate(lines, 1)
             with self.reading():  # of the temporary tables alone
-                while piece := list(itertools.islice(numbered, AT_ONCE)):
+                while piece := list(itertools.islice(numbered, EVENTS_PER_READ)):
                     rows = []
                     for number, line in piece:
                         try:

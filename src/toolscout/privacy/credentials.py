@@ -98,7 +98,7 @@ def _encode_forms(value: str) -> Iterator[str]:
     encoded = [data.hex(), data.hex().upper()]
     for shift in range(3):  # where in a longer text it begins decides on the letters of its base64
         for letters in (base64.b64encode, base64.urlsafe_b64encode):
-            whole = letters(b"\0" * shift + data).decode().rstrip("=")
+            encoded_text = letters(b"\0" * shift + data).decode().rstrip("=")
             spare = -(shift + len(data)) % 3
-            encoded.append(whole[(0, 2, 3)[shift] : len(whole) - (1 if spare else 0)])
+            encoded.append(encoded_text[(0, 2, 3)[shift] : len(encoded_text) - (1 if spare else 0)])
     yield from (form for form in encoded if len(form) >= MIN_ENCODED_CHARS)

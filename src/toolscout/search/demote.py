@@ -21,7 +21,7 @@ import msgspec
 from toolscout.catalogue.similar import Rivals
 from toolscout.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
-from toolscout.search.exact_names import EXACT, selected
+from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
 
@@ -62,26 +62,26 @@ class Demote(Stage):
 
     def _reorder(self, search: Search) -> Search:
         hits = search.hits
-        if not self._concerns(hits) or selected(search.query) is not None:
+        if not self._concerns(hits) or parse_selection(search.query) is not None:
             return search
         sources = self._named_sources(search)
-        kept: list[Hit] = []
+        front: list[Hit] = []
         last: list[Hit] = []
         named_last: list[Hit] = []
         for hit in hits:
             exact = hit.why == EXACT
             if exact and hit.id.casefold() in search.query.casefold():
-                kept.append(hit)
+                front.append(hit)
             elif self._stands_behind(search, hit.id, sources) or (exact and self._is_scattered(hit.id, sources)):
                 (named_last if exact else last).append(hit)
             else:
-                kept.append(hit)
-        if not kept:
+                front.append(hit)
+        if not front:
             return search
         if self.younger:
-            kept = self._limit_younger(kept, search.k, sources)
+            front = self._limit_younger(front, search.k, sources)
         place = max(0, search.k - len(named_last))
-        return msgspec.structs.replace(search, hits=_lower((*kept[:place], *named_last, *kept[place:], *last)))
+        return msgspec.structs.replace(search, hits=_lower((*front[:place], *named_last, *front[place:], *last)))
 
     def _concerns(self, hits: Sequence[Hit]) -> bool:
         if not self.behind.isdisjoint(hit.id for hit in hits):
@@ -90,9 +90,9 @@ class Demote(Stage):
 
     def _named_sources(self, search: Search) -> frozenset[str]:
         """The younger sources that the query names: whoever asks for a source gets it."""
-        held = {_source(hit.id) for hit in search.hits} & self.younger
-        words = set(tokenize(search.query)) if held else set()
-        return frozenset(source for source in held if (name := set(tokenize(source))) and name <= words)
+        candidates = {_source(hit.id) for hit in search.hits} & self.younger
+        words = set(tokenize(search.query)) if candidates else set()
+        return frozenset(source for source in candidates if (name := set(tokenize(source))) and name <= words)
 
     def _stands_behind(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
         if tool_id in self.suspicious:
@@ -146,7 +146,7 @@ class Demote(Stage):
 
     def _share_out(self, hits: list[Hit], places: int, k: int, sources: AbstractSet[str]) -> list[Hit]:
         """The hits, the first places shared so that older tools that fit nearly as well are among them."""
-        most = math.ceil(MAX_SHARE * k)
+        max_hits_per_source = math.ceil(MAX_SHARE * k)
         floor = hits[-1].score
         counts: Counter[str] = Counter()
         first: list[Hit] = []
@@ -154,7 +154,7 @@ class Demote(Stage):
         while left and len(first) < places:
             chosen = 0
             source = _source(left[0].id)
-            if source in self.younger and source not in sources and counts[source] >= most:
+            if source in self.younger and source not in sources and counts[source] >= max_hits_per_source:
                 least = floor + NEARLY * (left[0].score - floor)
                 older = (n for n, hit in enumerate(left) if hit.score >= least and _source(hit.id) not in self.younger)
                 chosen = next(older, 0)

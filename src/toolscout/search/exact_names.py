@@ -24,10 +24,12 @@ from toolscout.catalogue.store import Catalogue, allows
 from toolscout.search.pipeline import Stage
 from toolscout.types import Hit, Search, Tool
 
-__all__ = ["EXACT", "Names", "named", "named_disabled", "named_waiting", "selected"]
+__all__ = ["EXACT", "Names", "find_named_tools", "named_disabled", "named_waiting", "parse_selection"]
 
 EXACT: Final = "exact name"
-_QUOTED: Final = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)")
+_QUOTED_NAME: Final = re.compile(
+    r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)"
+)
 _MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")
 _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*_[A-Za-z0-9]{2,}"
@@ -47,7 +49,7 @@ _NOUNS: Final = frozenset(("tool", "function", "method", "command", "endpoint", 
 _LINKS: Final = frozenset(
     ("and", "or", "then", "also", "please", "the", "a", "an", "tool", "function", "both", "first")
 )
-_ADDRESS: Final = re.compile(r"@|://")
+_ADDRESS_MARK: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
 MAX_WORDS: Final = 8
@@ -60,8 +62,8 @@ class _Lookup:
     def __init__(self, catalogue: Catalogue) -> None:
         self.ids: dict[str, list[int]] = {}
         self.names: dict[str, list[int]] = {}
-        for position, each in enumerate(catalogue.ids):
-            self.ids.setdefault(each.casefold(), []).append(position)
+        for position, tool_id in enumerate(catalogue.ids):
+            self.ids.setdefault(tool_id.casefold(), []).append(position)
         for position, name in enumerate(catalogue.names):
             self.names.setdefault(name.casefold(), []).append(position)
         self.spaced = any(" " in each for each in self.ids)
@@ -85,23 +87,27 @@ class Names(Stage):
         return [self._prepend(search) for search in searches]
 
     def _prepend(self, search: Search) -> Search:
-        asked = selected(search.query)
+        selection = parse_selection(search.query)
         reason = named_waiting(self.catalogue, search) or named_disabled(self.catalogue, search)
         if reason:
             search = msgspec.structs.replace(search, reason=reason)
-        positions = named(self.lookup, search.query) if asked is None else _select(self.lookup, asked)
+        positions = (
+            find_named_tools(self.lookup, search.query) if selection is None else _select(self.lookup, selection)
+        )
         mask = self.catalogue.mask(search.visible)
-        found = [position for position in positions if mask is None or mask[position]]
-        if asked is None and not found:
+        visible_positions = [position for position in positions if mask is None or mask[position]]
+        if selection is None and not visible_positions:
             return search
         scores = {hit.id: hit.score for hit in search.hits}
-        ids = [self.catalogue.ids[position] for position in found]
-        if asked is None:  # several tools of one name: the better match first
+        ids = [self.catalogue.ids[position] for position in visible_positions]
+        if selection is None:  # several tools of one name: the better match first
             ids.sort(key=lambda each: (-scores.get(each, -math.inf), each))
         top = max([1.0, *scores.values()])
         exact = tuple(Hit(each, top, EXACT) for each in ids)
-        rest = () if asked is not None else tuple(hit for hit in search.hits if hit.id not in set(ids))
-        missing = [] if asked is None else [name for name in asked if not _visible(self.lookup.find(name), mask)]
+        rest = () if selection is not None else tuple(hit for hit in search.hits if hit.id not in set(ids))
+        missing = (
+            [] if selection is None else [name for name in selection if not _visible(self.lookup.find(name), mask)]
+        )
         reason = search.reason or (f"no visible tool is called {', '.join(map(repr, missing))}" if missing else None)
         return msgspec.structs.replace(search, hits=exact + rest, reason=reason)
 
@@ -110,7 +116,7 @@ class Names(Stage):
         return f"{count} named exactly" if count else ""
 
 
-def selected(query: str) -> list[str] | None:
+def parse_selection(query: str) -> list[str] | None:
     """The names after `select:`, or None if the query is not of that form."""
     head, colon, tail = query.strip().partition(":")
     if not colon or head.strip().lower() != "select":
@@ -126,14 +132,14 @@ def _visible(positions: Sequence[int], mask: Any) -> bool:
     return any(mask is None or mask[position] for position in positions)
 
 
-def named(lookup: _Lookup, query: str) -> list[int]:
+def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
     """Positions of the tools that the query names, in the order of their first mention."""
-    found: dict[int, None] = {}
+    positions: dict[int, None] = {}
     words = query[:MAX_QUERY].split()
     for text, place in _mentions(query[:MAX_QUERY], words, lookup.spaced):
         for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
-            found.setdefault(position)
-    return list(found)
+            positions.setdefault(position)
+    return list(positions)
 
 
 def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
@@ -162,7 +168,7 @@ def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[
     """(text, which word of the query it begins with; None: it stands for itself) that may name a tool."""
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
-    for match in _QUOTED.finditer(query):
+    for match in _QUOTED_NAME.finditer(query):
         text = next(group for group in match.groups() if group).strip()
         if match[1] or not _is_value(text):
             yield text, None
@@ -171,7 +177,7 @@ def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[
         if not word.isalnum():
             yield word.strip(_EDGES), place
         if not word.isalnum() or not word.isascii():
-            for part in _IDENTIFIER.findall(word) if not _ADDRESS.search(word) else ():
+            for part in _IDENTIFIER.findall(word) if not _ADDRESS_MARK.search(word) else ():
                 yield part, place
         for stop in range(place + 2, min(len(words), place + MAX_WORDS) + 1) if spaced else ():
             phrase = " ".join(words[place:stop])
@@ -181,7 +187,7 @@ def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[
 
 def _is_value(text: str) -> bool:
     """Whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
-    return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS.search(text))
+    return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS_MARK.search(text))
 
 
 def _is_called(words: Sequence[str], place: int) -> bool:
@@ -217,9 +223,9 @@ def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
 def named_waiting(catalogue: Catalogue, search: Search) -> str | None:
     """One sentence if the query names a tool, visible to the caller, that waits for approval."""
     for key in _keys(search.query) if catalogue.waiting else ():
-        for each in catalogue.waiting.get(key, ()):
-            if _sees(search, each.tool):
-                return f"{each.id} waits for approval: {each.why}"
+        for definition in catalogue.waiting.get(key, ()):
+            if _sees(search, definition.tool):
+                return f"{definition.id} waits for approval: {definition.why}"
     return None
 
 
@@ -230,9 +236,9 @@ def _sees(search: Search, tool: Tool) -> bool:
 
 def _keys(query: str) -> Iterator[str]:
     """Casefolded names and ids that a query may hold."""
-    asked = selected(query)
+    selection = parse_selection(query)
     words = query[:MAX_QUERY].split()
-    mentions = _mentions(query[:MAX_QUERY], words, False) if asked is None else ((name, None) for name in asked)
+    mentions = _mentions(query[:MAX_QUERY], words, False) if selection is None else ((name, None) for name in selection)
     for text, place in mentions:
         if place is None or "/" in text or _is_identifier(text, _is_called(words, place)):
             yield text.casefold()

@@ -112,18 +112,18 @@ class Pipeline(Stage):
             flat.extend(stage.stages if isinstance(stage, Pipeline) else (stage,))
         if not flat:
             raise PipelineError("expected at least one stage, found none")
-        known = set(GIVEN)
+        available = set(GIVEN)
         for stage in flat:
-            missing = sorted(stage.reads - known)
+            missing = sorted(stage.reads - available)
             if missing:
                 raise PipelineError(
                     f"{stage.name} reads {', '.join(missing)}, which no stage before it writes "
                     f"(there: {' >> '.join(each.name for each in flat)})"
                 )
-            known |= stage.writes
+            available |= stage.writes
         self.stages = tuple(flat)
         self.reads = frozenset({"query"})
-        self.writes = frozenset(known - GIVEN)
+        self.writes = frozenset(available - GIVEN)
         self.asks = any(stage.asks for stage in flat)
 
     @property
@@ -273,12 +273,12 @@ class Retrieve(Stage):
         texts = [self.wording(search) for search in searches]
         masks = [self._mask(search) for search in searches]
         k = max(self.depth, *(search.k for search in searches))
-        found = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
+        results = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
         return [
             msgspec.structs.replace(
                 search, hits=tuple([Hit(id, score, self.label) for id, score in zip(ids, scores.tolist(), strict=True)])
             )
-            for search, ids, scores in zip(searches, *found, strict=True)
+            for search, ids, scores in zip(searches, *results, strict=True)
         ]
 
     def _mask(self, search: Search) -> Mask | None:
@@ -296,8 +296,8 @@ class Retrieve(Stage):
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         text = self.wording(search)
         query = self.encode([text])[0] if self.encode else text
-        found = self.index.explain(query, tool_id, self._mask(search))
-        return msgspec.structs.replace(found, stage=self.name)
+        explanation = self.index.explain(query, tool_id, self._mask(search))
+        return msgspec.structs.replace(explanation, stage=self.name)
 
 
 Fusion = Callable[[Sequence[Ranking], Search], Mapping[str, float]]
@@ -397,16 +397,18 @@ class Rerank(Stage):
         """Rank and score among the hits; None for a tool that is none of them."""
         if tool_id not in search.ids:
             return None
-        [found] = self.run([search])
-        rank = found.ids.index(tool_id)
+        [result] = self.run([search])
+        rank = result.ids.index(tool_id)
         note = f"{search.ids.index(tool_id) + 1} before" if rank < self.depth else f"beyond the first {self.depth}"
-        return Explanation(self.name, rank + 1, found.hits[rank].score, note)
+        return Explanation(self.name, rank + 1, result.hits[rank].score, note)
 
     def note(self, search: Search) -> str:
         if search.deadline is None:
             return ""
-        judged, wanted = self.read(search), min(self.depth, len(search.hits))
-        return f"the deadline left {wanted - judged} of {wanted} candidates as they were" if judged < wanted else ""
+        judged, expected = self.read(search), min(self.depth, len(search.hits))
+        return (
+            f"the deadline left {expected - judged} of {expected} candidates as they were" if judged < expected else ""
+        )
 
     def read(self, search: Search) -> int:
         """How many hits of a search that went through, the first ones, were scored before its deadline."""

@@ -21,7 +21,7 @@ from toolscout.types import Explanation, Search, Tool, render
 __all__ = ["Why", "explain", "find"]
 
 TWIN = 0.8  # share of words in common from which two tools are called twins
-WORDS = 3  # so many missing words are tried at most
+MAX_LIFTING_WORDS = 3  # so many missing words are tried at most
 ASKING = frozenset(  # words of asking: put into a description, they would lift it for no good reason
     ("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could", "would")
 )
@@ -98,8 +98,8 @@ def explain(
         answer: what the pipeline made of `search`, hits filled in.
     """
     [tool] = catalogue.tools([tool_id])
-    told = pipeline.explain(search, tool_id)
-    stages = _leaves(told) if told else ()
+    explanation = pipeline.explain(search, tool_id)
+    stages = _leaves(explanation) if explanation else ()
     words = _words(search.query)
     sparse = next((stage for stage in stages if stage.terms or stage.missing), None)
     matched = {words.get(term, term): part for term, part in (sparse.terms if sparse else {}).items()}
@@ -111,12 +111,12 @@ def explain(
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
     elif not shown:
-        causes, fixes = _causes(catalogue, rebuild, search, tool, answer, told, matched, missing)
+        causes, fixes = _causes(catalogue, rebuild, search, tool, answer, explanation, matched, missing)
     return Why(
         query=search.query,
         tool=tool_id,
         shown=shown,
-        rank=None if told is None or hidden else told.rank,
+        rank=None if explanation is None or hidden else explanation.rank,
         k=search.k,
         stages=stages,
         matched=matched,
@@ -134,11 +134,11 @@ def _leaves(told: Explanation) -> tuple[Explanation, ...]:
 
 def _words(query: str) -> dict[str, str]:
     """Index term → the word of the query that it comes from."""
-    found: dict[str, str] = {}
+    words_by_term: dict[str, str] = {}
     for word in re.findall(r"\w+", query):
         for term in tokenize(word):
-            found.setdefault(term, word)
-    return found
+            words_by_term.setdefault(term, word)
+    return words_by_term
 
 
 def _causes(
@@ -147,20 +147,20 @@ def _causes(
     search: Search,
     tool: Tool,
     answer: Search,
-    told: Explanation | None,
+    explanation: Explanation | None,
     matched: Mapping[str, float],
     missing: Sequence[str],
 ) -> tuple[list[str], list[str]]:
     causes, fixes = [], []
-    rank = told.rank if told else None
-    behind = [part.note for part in (_leaves(told) if told else ()) if part.stage == "demote"]
+    rank = explanation.rank if explanation else None
+    behind = [part.note for part in (_leaves(explanation) if explanation else ()) if part.stage == "demote"]
     causes += [f"all other tools stand before it: {note}" for note in behind]
-    others = [hit.tool for hit in answer.hits if hit.tool]
-    twins = [other.id for other in others if _alike(tool, other) >= TWIN]
+    returned_tools = [hit.tool for hit in answer.hits if hit.tool]
+    twins = [other.id for other in returned_tools if _alike(tool, other) >= TWIN]
     if not tool.description:
         causes.append("it has no description, so only its name, path and parameters can be found")
     if missing:
-        ahead = [word for word in missing if any(_has(other, word) for other in others)]
+        ahead = [word for word in missing if any(_has(other, word) for other in returned_tools)]
         causes.append(
             f"{_list(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
             + (f"; tools that are returned instead have {_list(ahead)}" if ahead else "")
@@ -202,34 +202,36 @@ def _lift(
     """The fewest missing words that, put into the description, bring the tool into the answer; tried out."""
     if not missing:
         return None
-    others = catalogue.tools()
-    tried = _telling(missing, others)
-    for count in range(1, min(WORDS, len(tried)) + 1):
+    all_tools = catalogue.tools()
+    tried = _telling(missing, all_tools)
+    for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
         added = " ".join(tried[:count])
-        changed = _described(tool, f"{tool.description} {added}".strip())
-        trial = Catalogue.of(changed if each.id == tool.id else each for each in others)
-        told = rebuild(trial).explain(search, tool.id)
-        if told and told.rank is not None and told.rank <= search.k:
-            return f"with {_list(tried[:count])} in its description it would stand at rank {told.rank} (tried out)"
+        changed = _replace_description(tool, f"{tool.description} {added}".strip())
+        trial = Catalogue.of(changed if each.id == tool.id else each for each in all_tools)
+        explanation = rebuild(trial).explain(search, tool.id)
+        if explanation and explanation.rank is not None and explanation.rank <= search.k:
+            return (
+                f"with {_list(tried[:count])} in its description it would stand at rank {explanation.rank} (tried out)"
+            )
     return None
 
 
 def _telling(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
     """Words that say what is wanted, those first that fewest tools have; words of asking are left out."""
     terms = {word: set(tokenize(word)) for word in words if word.casefold() not in ASKING}
-    found = Counter[str]()
+    frequency = Counter[str]()
     for tool in tools:
-        held = set(tokenize(f"{tool.name} {tool.description}"))
-        found.update(word for word, parts in terms.items() if parts & held)
-    return sorted(terms, key=lambda word: (found[word] == 0, found[word]))
+        tool_terms = set(tokenize(f"{tool.name} {tool.description}"))
+        frequency.update(word for word, parts in terms.items() if parts & tool_terms)
+    return sorted(terms, key=lambda word: (frequency[word] == 0, frequency[word]))
 
 
-def _described(tool: Tool, description: str) -> Tool:
+def _replace_description(tool: Tool, description: str) -> Tool:
     meta = {**tool.meta, "text": f"{tool.meta['text']} {description}"} if "text" in tool.meta else tool.meta
     return msgspec.structs.replace(tool, description=description, meta=meta)
 
 
 def _list(words: Sequence[str]) -> str:
     quoted = [f"“{word}”" for word in words[:6]]
-    more = f" and {len(words) - 6} more" if len(words) > 6 else ""
-    return ", ".join(quoted) + more
+    remainder = f" and {len(words) - 6} more" if len(words) > 6 else ""
+    return ", ".join(quoted) + remainder

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 State = Literal["ok", "error", "disabled"]
-KINDS: Final = {
+SOURCE_KINDS: Final = {
     "mcp": "an mcpServers JSON file, or the URL or the command of an MCP server",
     "openapi": "an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, file or URL",
     "schemas": "function schemas (OpenAI, Anthropic, Gemini, MCP tools/list) in a .json or .jsonl file",
@@ -48,7 +48,7 @@ KINDS: Final = {
     "folder": "a dataset folder with corpus.jsonl",
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
-MAX_DESCRIPTION: Final = 1_000_000
+MAX_DESCRIPTION_CHARS: Final = 1_000_000
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
 
 
@@ -97,8 +97,8 @@ def detect(locator: str) -> str:
     if words and shutil.which(words[0]):
         return "mcp"
     looks_like_path = len(words) == 1 and (os.sep in locator or path.suffix)
-    found = "no such file" if looks_like_path else "nothing of that name: no file, no folder, no command on PATH"
-    raise SourceError(f"{locator}: expected {'; '.join(KINDS.values())}; found {found}")
+    problem = "no such file" if looks_like_path else "nothing of that name: no file, no folder, no command on PATH"
+    raise SourceError(f"{locator}: expected {'; '.join(SOURCE_KINDS.values())}; found {problem}")
 
 
 def _words(locator: str) -> list[str]:
@@ -152,7 +152,7 @@ def build_tool(
     return Tool(
         id=f"{source}/{identity}",
         name=title,
-        description=_text("description", "" if description is None else description)[:MAX_DESCRIPTION].strip(),
+        description=_text("description", "" if description is None else description)[:MAX_DESCRIPTION_CHARS].strip(),
         parameters=clean(parameters),
         path=tuple(_text("path", part) for part in path),
         parent=None if parent is None else tuple(_text("parent", part) for part in parent),
@@ -211,18 +211,20 @@ def collect(
 ) -> Reading:
     """A Reading from (name of the entry, function that builds its tool): bad and repeated entries become problems."""
     tools: dict[str, Tool] = {}
-    found = list(problems)
+    all_problems = list(problems)
     for entry, build in entries:
         try:
             tool = build()
         except BadEntry as error:
-            found.append(Problem(entry, str(error)))
+            all_problems.append(Problem(entry, str(error)))
             continue
         if tool.id in tools:
-            found.append(Problem(entry, f"expected one entry called {tool.id!r}, found another: the first is kept"))
+            all_problems.append(
+                Problem(entry, f"expected one entry called {tool.id!r}, found another: the first is kept")
+            )
         else:
             tools[tool.id] = tool
-    return Reading(source=source, kind=kind, tools=list(tools.values()), problems=found)
+    return Reading(source=source, kind=kind, tools=list(tools.values()), problems=all_problems)
 
 
 def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:
@@ -238,8 +240,8 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
         SourceError: when nothing can be read.
     """
     kind = kind or detect(locator)
-    if kind not in KINDS:
-        raise SourceError(f"expected a kind of source of {', '.join(KINDS)}, found {kind!r}")
+    if kind not in SOURCE_KINDS:
+        raise SourceError(f"expected a kind of source of {', '.join(SOURCE_KINDS)}, found {kind!r}")
     module = importlib.import_module(f"toolscout.sources.{kind}")
     readings: list[Reading] = module.read(locator, name=name and source_name(name), settings=settings)
     return readings

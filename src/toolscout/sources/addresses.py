@@ -105,15 +105,15 @@ class Reach(NamedTuple):
     @classmethod
     def of(cls, locator: str, private_hosts: Iterable[str]) -> Reach:
         """The reach of the document at the address `locator`."""
-        own = None
+        local_origin = None
         try:
             parsed = httpx.URL(locator)
             host, port = parsed.raw_host.decode("ascii").lower(), parsed.port or DEFAULT_PORTS.get(parsed.scheme)
         except (httpx.InvalidURL, ValueError):
             host, port = "", None
         if host and port and _is_local_host(host):
-            own = host, port
-        return cls(own, tuple(private_hosts))
+            local_origin = host, port
+        return cls(local_origin, tuple(private_hosts))
 
     def allows(self, host: str, port: int, address: str) -> bool:
         """Whether a connection for `host` and `port` may go to the IP address."""
@@ -205,11 +205,11 @@ class _CheckedBackend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
         failure: Exception = httpcore.ConnectError("no address")
-        for address in self._reach.choose(host, port, found):
+        for address in self._reach.choose(host, port, addresses):
             limit = self._deadline.limit(timeout, httpcore.ConnectTimeout)
             try:
                 stream = self._inner.connect_tcp(address, port, limit, local_address, socket_options)
@@ -235,11 +235,11 @@ class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         try:
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
         failure: Exception = httpcore.ConnectError("no address")
-        for address in self._reach.choose(host, port, found):
+        for address in self._reach.choose(host, port, addresses):
             try:
                 return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
@@ -259,10 +259,10 @@ def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
         return None
     port = url.port or DEFAULT_PORTS[url.scheme]
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return proxy  # only the proxy knows the name
-    reach.choose(host, port, found)
+    reach.choose(host, port, addresses)
     return proxy
 
 

@@ -26,7 +26,7 @@ from toolscout.sources import build_tool
 from toolscout.sources.docstrings import docstring, read_docstring, signature_lines, without_addresses
 from toolscout.types import Tool
 
-__all__ = ["from_callable", "guarded", "type_schema"]
+__all__ = ["convert_errors", "from_callable", "type_schema"]
 
 MAX_DEFAULT: Final = 200
 MAX_NESTING: Final = 4
@@ -88,15 +88,15 @@ def from_callable(
     Raises:
         BadEntry: for something that has no name, or that fails when it is looked at.
     """
-    with guarded("a function that can be described"):
-        own = getattr(function, "__name__", None)
-        identity = identity or own
+    with convert_errors("a function that can be described"):
+        own_name = getattr(function, "__name__", None)
+        identity = identity or own_name
         if not isinstance(identity, str) or identity == "<lambda>":
             raise BadEntry("expected a function with a name, found one without: define it with def")
         short = identity.rpartition(".")[2]
         text = docstring(function)
         signature = _signature(function, receiver) or _written_signature(text, short)
-        doc = read_docstring(text, {short, own if isinstance(own, str) else short})
+        doc = read_docstring(text, {short, own_name if isinstance(own_name, str) else short})
         if inspect.isclass(function) and not doc.parameters:
             doc = doc._replace(parameters=read_docstring(docstring(function.__init__), set()).parameters)
         scope = _scope(function)
@@ -110,13 +110,13 @@ def from_callable(
             meta={
                 "module": module or str(getattr(function, "__module__", None) or ""),
                 "qualname": qualname or str(getattr(function, "__qualname__", identity)),
-                "signature": "" if signature is None else short + _printed(signature),
+                "signature": "" if signature is None else short + _format_signature(signature),
             },
         )
 
 
 @contextlib.contextmanager
-def guarded(expected: str) -> Iterator[None]:
+def convert_errors(expected: str) -> Iterator[None]:
     """Whatever an object in memory raises when it is looked at becomes a `BadEntry` that names what was expected."""
     try:
         yield
@@ -177,7 +177,7 @@ def _written_signature(text: str, name: str) -> inspect.Signature | None:
         return None
 
 
-def _printed(signature: inspect.Signature) -> str:
+def _format_signature(signature: inspect.Signature) -> str:
     """The signature as text, without what differs between two runs."""
     parameters = [
         parameter.replace(
@@ -272,7 +272,7 @@ def type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, depth: 
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        annotation = _resolved(annotation, scope)
+        annotation = _resolve_annotation(annotation, scope)
     if depth > MAX_NESTING:
         return {}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -280,7 +280,7 @@ def type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, depth: 
     if annotation is None or (isinstance(annotation, type) and annotation in PLAIN and not arguments):
         return {"type": PLAIN[annotation]}
     if origin in WRAPPERS:
-        return _described(type_schema(arguments[0], scope, depth), arguments[1:])
+        return _add_description(type_schema(arguments[0], scope, depth), arguments[1:])
     if origin is typing.Literal:
         return {"enum": list(arguments)} if all(_is_json(item) for item in arguments) else {}
     if origin in (typing.Union, types.UnionType):
@@ -311,7 +311,7 @@ def _is_sequence(kind: type) -> bool:
     )
 
 
-def _described(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
+def _add_description(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
     for note in notes:
         text = note if isinstance(note, str) else getattr(note, "description", None)
         if isinstance(text, str):
@@ -361,7 +361,7 @@ def _scope(function: Any) -> Mapping[str, Any]:
     return scope if isinstance(scope, dict) else {}
 
 
-def _resolved(text: str, scope: Mapping[str, Any]) -> Any:
+def _resolve_annotation(text: str, scope: Mapping[str, Any]) -> Any:
     """What the text of an annotation means in its module, whose code has run already; the text itself if nothing."""
     holder = types.SimpleNamespace(__annotations__={"it": text})
     try:

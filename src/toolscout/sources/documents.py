@@ -20,7 +20,7 @@ from toolscout.types import clean
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["MAX_CHAIN", "Library", "found", "is_remote", "shown"]
+__all__ = ["MAX_CHAIN", "Library", "describe_value", "hide_credentials", "is_remote"]
 
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # a document and all to which it refers
@@ -103,7 +103,7 @@ class Library:
         from toolscout.sources.addresses import PrivateAddress
         from toolscout.sources.wire_limits import LimitedBody
 
-        where = shown(url)
+        where = hide_credentials(url)
         try:
             with client.stream("GET", url) as response:
                 if response.status_code != 200:
@@ -141,7 +141,9 @@ class Library:
         """
         while isinstance(node, Mapping) and isinstance(node.get("$ref"), str):
             if hops <= 0:
-                raise BadEntry(f"expected $ref {found(node['$ref'])} to end within {MAX_CHAIN} steps, found a circle")
+                raise BadEntry(
+                    f"expected $ref {describe_value(node['$ref'])} to end within {MAX_CHAIN} steps, found a circle"
+                )
             hops -= 1
             node, base = self._target(node["$ref"], base, hops)
         return node, base
@@ -151,16 +153,16 @@ class Library:
         pointer = unquote(fragment)
         self._steps_left -= 1 + pointer.count("/") + len(ref) // 100
         if self._steps_left < 0:  # references inside pointers can double at each step
-            raise SourceError(f"{shown(self.root)}: following its references takes too long: write them out")
+            raise SourceError(f"{hide_credentials(self.root)}: following its references takes too long: write them out")
         try:
             location = self._beside(base, target) if target else base
             node = self._open(location)
         except SourceError as error:
-            raise BadEntry(f"$ref {found(ref)}: {error}") from None
+            raise BadEntry(f"$ref {describe_value(ref)}: {error}") from None
         except ValueError as error:
-            raise BadEntry(f"expected the name of a document in $ref {found(ref)}, found: {error}") from None
+            raise BadEntry(f"expected the name of a document in $ref {describe_value(ref)}, found: {error}") from None
         if pointer and not pointer.startswith("/"):
-            raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {found(ref)}")
+            raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {describe_value(ref)}")
         for raw in pointer.split("/")[1:]:
             token = raw.replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and token not in node:
@@ -171,7 +173,9 @@ class Library:
             elif isinstance(node, list) and number is not None and number < len(node):
                 node = node[number]
             else:
-                raise BadEntry(f"expected something at $ref {found(ref)}, found nothing: add it or correct the $ref")
+                raise BadEntry(
+                    f"expected something at $ref {describe_value(ref)}, found nothing: add it or correct the $ref"
+                )
         return node, location
 
     def _beside(self, base: str, target: str) -> str:
@@ -187,7 +191,9 @@ class Library:
 
     def _same_origin(self, url: str) -> str:
         if _origin(url) != _origin(self.root):
-            raise SourceError(f"expected a document of the same origin as {shown(self.root)}, found {shown(url)}")
+            raise SourceError(
+                f"expected a document of the same origin as {hide_credentials(self.root)}, found {hide_credentials(url)}"
+            )
         return url
 
 
@@ -201,14 +207,14 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def shown(locator: str) -> str:
+def hide_credentials(locator: str) -> str:
     """`locator` for messages: a URL without credentials and query."""
     if not is_remote(locator):
         return locator
     return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", locator, flags=re.DOTALL)
 
 
-def found(value: object) -> str:
+def describe_value(value: object) -> str:
     """`value` for messages, short and without its parts, which may be many."""
     if isinstance(value, (str, int, float)):
         return repr(clean(str(value)[:60]))

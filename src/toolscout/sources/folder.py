@@ -106,7 +106,7 @@ def _toollens(text: str) -> dict[str, Any] | None:
             "description": description,
             "parameters": _parameters(required, optional),
             "path": (category.removeprefix("category_name:").strip(), tool.strip()),
-            "returns": _decoded(returns) or None,
+            "returns": _decode(returns) or None,
         }
     return None
 
@@ -117,7 +117,7 @@ def _after(text: str, start: int, mark: str) -> int:
     return start + len(mark)
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -130,8 +130,8 @@ def _parameters(required: object, optional: object) -> dict[str, Any]:
         if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
             raise BadEntry("expected parameters with a name, found something else")
         kind = str(parameter.get("type", "")).lower()
-        known = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
+        schema = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
         rest = {key: value for key, value in parameter.items() if key not in ("name", "type") and value != ""}
-        properties[parameter["name"]] = known | rest
+        properties[parameter["name"]] = schema | rest
     names = [parameter["name"] for parameter in required] if isinstance(required, list) else []
     return {"type": "object", "properties": properties, "required": names}

@@ -107,8 +107,8 @@ def parse_server(name: str, entry: object, path: Path) -> Server:
     kind = entry.get("type") or ("stdio" if command else "http")
     transport = _TRANSPORTS.get(re.sub("[-_]", "", str(kind)).lower())
     if transport is None or (not command if transport == "stdio" else not url):
-        found = str(kind)[:40]
-        raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {found!r}')
+        spelled = str(kind)[:40]
+        raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {spelled!r}')
     cwd = entry.get("cwd") or ""
     if not isinstance(cwd, str):
         raise SourceError('expected a folder as "cwd", found something else')
@@ -168,18 +168,18 @@ def discover(
         trusted: (folder, name of a file below it) → whether the user trusts that file; None: all.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
-    found: list[Path] = []
+    places: list[Path] = []
     for application in (home / "Library/Application Support", home / ".config"):
         user = application / "Code/User"
-        found += [
+        places += [
             application / "Claude/claude_desktop_config.json",
             user / "mcp.json",
             user / "settings.json",
             user / "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ]
-    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
-    found += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
-    usable = [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+    places += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
+    places += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
+    usable = [path for path in dict.fromkeys(places) if path.is_file() and _names_servers(path)]
     for name in MCP_CONFIGURATIONS:
         path = cwd / name
         if path in usable or not path.is_file() or not _names_servers(path):
@@ -306,15 +306,15 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
                 f"write ${{env:NAME}} instead and set NAME in the environment"
             )
         variable = reference.removeprefix("env:")
-        found = environ.get(variable)
-        if not found and has_default:
-            found = default
-        if found is None:
+        content = environ.get(variable)
+        if not content and has_default:
+            content = default
+        if content is None:
             raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
-        secrets.add(found)
-        if looks_secret(variable, found):
-            credentials.add(found)
-        return found
+        secrets.add(content)
+        if looks_secret(variable, content):
+            credentials.add(content)
+        return content
 
     def fill(text: str) -> str:
         return re.sub(r"\$\{([^{}]+)\}", value, text)

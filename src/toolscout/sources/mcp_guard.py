@@ -121,8 +121,8 @@ def is_private(origin: str) -> bool:
     """Whether an origin is on this machine or in its networks: loopback, private, link-local, or no name at all."""
     parts = urlsplit(origin)
     try:
-        found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False  # nobody can be reached there
-    addresses = {str(entry[4][0]).partition("%")[0] for entry in found}
+    addresses = {str(entry[4][0]).partition("%")[0] for entry in entries}
     return any(not ipaddress.ip_address(address).is_global for address in addresses)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenFile", "approve_origin", "interactive", "open_browser", "sign_in_hint", "signing_in"]
 
-PATIENCE: Final = 300.0
+SIGN_IN_TIMEOUT_S: Final = 300.0
 _PAGE: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n"
     b"<p>toolscout has what it needs: you can close this window."
@@ -60,10 +60,10 @@ class TokenFile:
         self.path = home / "oauth" / f"{hashlib.blake2b(url.encode(), digest_size=16).hexdigest()}.json"
         self.provider: OAuthClientProvider | None = None
         try:
-            found = json.loads(self.path.read_bytes())
+            saved = json.loads(self.path.read_bytes())
         except (OSError, ValueError):
-            found = {}
-        self.values: dict[str, Any] = found if isinstance(found, dict) else {}
+            saved = {}
+        self.values: dict[str, Any] = saved if isinstance(saved, dict) else {}
 
     async def get_tokens(self) -> OAuthToken | None:
         """The stored tokens, or None."""
@@ -103,17 +103,17 @@ class TokenFile:
 
     def secrets(self) -> frozenset[str]:
         """The tokens and the client's secret: what nobody else may read."""
-        found = [self.values.get("tokens"), self.values.get("client")]
+        parts = [self.values.get("tokens"), self.values.get("client")]
         keys = ("access_token", "refresh_token", "client_secret", "registration_access_token")
-        values = [part.get(key) for part in found if isinstance(part, dict) for key in keys]
+        values = [part.get(key) for part in parts if isinstance(part, dict) for key in keys]
         return frozenset(value for value in values if isinstance(value, str))
 
     def origins(self) -> set[str]:
         """Where requests may go apart from the server: what a person has approved, and where they have signed in."""
-        kept, metadata = self.values.get("origins"), self.values.get("metadata")
-        found = {each for each in kept if isinstance(each, str)} if isinstance(kept, list) else set()
+        approved, metadata = self.values.get("origins"), self.values.get("metadata")
+        allowed = {each for each in approved if isinstance(each, str)} if isinstance(approved, list) else set()
         endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
-        return found | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
+        return allowed | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
 
     def add_origin(self, origin: str) -> None:
         """Remember that requests may go to `origin`."""
@@ -216,9 +216,9 @@ async def signing_in(
 
     async def callback() -> AuthorizationCodeResult:
         assert listener is not None
-        with unhurried(), anyio.move_on_after(PATIENCE):
+        with unhurried(), anyio.move_on_after(SIGN_IN_TIMEOUT_S):
             return await _answer(listener, state[-1:])
-        raise SourceError(f"expected you to sign in within {PATIENCE:g} s, found no answer: try again")
+        raise SourceError(f"expected you to sign in within {SIGN_IN_TIMEOUT_S:g} s, found no answer: try again")
 
     provider = OAuthClientProvider(
         server.url,
@@ -252,7 +252,7 @@ async def _answer(listener: Listener[SocketStream], state: list[str]) -> Authori
     import anyio
     from mcp.shared.auth import AuthorizationCodeResult
 
-    found: dict[str, str] = {}
+    reply: dict[str, str] = {}
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
@@ -261,12 +261,12 @@ async def _answer(listener: Listener[SocketStream], state: list[str]) -> Authori
                 query = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
                 await stream.send(_PAGE)
                 if query.get("state") == state and ("code" in query or "error" in query):
-                    found.update({key: values[0] for key, values in query.items()})
+                    reply.update({key: values[0] for key, values in query.items()})
                     scope.cancel()
 
     with anyio.CancelScope() as scope:
         await listener.serve(serve)
-    if "code" not in found:
-        reason = found.get("error_description") or found["error"]
+    if "code" not in reply:
+        reason = reply.get("error_description") or reply["error"]
         raise SourceError(f"expected you to be signed in, found that the server refused: {reason[:200]}")
-    return AuthorizationCodeResult(code=found["code"], state=found["state"], iss=found.get("iss"))
+    return AuthorizationCodeResult(code=reply["code"], state=reply["state"], iss=reply.get("iss"))

@@ -18,7 +18,7 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Reading, build_tool, collect, load_document, source_name
-from toolscout.sources.callables import from_callable, guarded
+from toolscout.sources.callables import convert_errors, from_callable
 from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["from_objects", "json_lines", "read"]
@@ -31,7 +31,7 @@ PARAMETERS: Final = (
 )
 RETURNS: Final = ("outputSchema", "output_schema", "responseJsonSchema", "response_json_schema", "response", "returns")
 #: Names of types that other dialects use; a type of None says nothing and is left out.
-TYPES: Final[dict[str, str | None]] = {
+PYTHON_TYPES: Final[dict[str, str | None]] = {
     "dict": "object",
     "list": "array",
     "tuple": "array",
@@ -81,8 +81,8 @@ def from_objects(source: str, objects: Iterable[object]) -> Reading:
         source: name of the source.
         objects: in any mixture; an object of another kind becomes a problem `entry <n>`, counted from 1.
     """
-    found = (entry for number, value in enumerate(objects, 1) for entry in _entries(source, value, f"entry {number}"))
-    return collect(source, "schemas", found)
+    entries = (entry for number, value in enumerate(objects, 1) for entry in _entries(source, value, f"entry {number}"))
+    return collect(source, "schemas", entries)
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -204,7 +204,7 @@ def _normal(schema: Any, depth: int = 0) -> Any:
     normal: dict[Any, Any] = {}
     for key, value in schema.items():
         if key == "type" and isinstance(value, str):
-            value = TYPES.get(value.lower(), value.lower())
+            value = PYTHON_TYPES.get(value.lower(), value.lower())
             if value is None:
                 continue
         elif key in ("properties", "$defs", "definitions", "patternProperties") and isinstance(value, Mapping):
@@ -224,7 +224,7 @@ def _from_object(source: str, value: Any) -> Tool:
     """The tool of something in memory that is no schema."""
     if value is None or isinstance(value, (str, int, float)):
         raise BadEntry(f"expected a function schema, found {'nothing' if value is None else repr(value)[:60]}")
-    with guarded("an object that can be described"):
+    with convert_errors("an object that can be described"):
         if isinstance(value, type) and hasattr(value, "model_json_schema"):
             return _from_schema(source, _schema_of(value), ())
         if isinstance(getattr(value, "name", None), str) and isinstance(getattr(value, "description", None), str):
