@@ -242,7 +242,7 @@ def test_damage_is_found_named_and_repaired(store: Store) -> None:
         connection.execute("UPDATE tools SET fingerprint = 'x' WHERE id = 's/b'")
     found = store.check()
     assert len(found) == 2
-    assert found[0].startswith("tool s/a: expected a tool")
+    assert found[0].startswith("tool s/a: its definition cannot be read")
     assert "does not match its fingerprint" in found[1]
     done = store.repair()
     assert done[:2] == [

@@ -15,9 +15,9 @@ import pytest
 from toolscout.catalogue.confusables import skeleton
 from toolscout.catalogue.screening import scan, vet
 from toolscout.catalogue.store import Catalogue, Origin
+from toolscout.recipes.guard import guard
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
-from toolscout.search.demote import guard
 from toolscout.search.exact_names import EXACT
 from toolscout.types import Search, Tool
 
