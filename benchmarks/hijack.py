@@ -36,7 +36,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset, in_dev
 from toolscout.errors import NotFound
 from toolscout.recipes import registry
-from toolscout.search.demote import guard
+from toolscout.recipes.guard import guard
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.sources.folder import read_tools
 from toolscout.types import Search, Tool

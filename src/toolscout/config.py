@@ -1,4 +1,4 @@
-"""Settings: arguments, then the environment, then `toolscout.toml`, then defaults; each value knows its origin.
+"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order; each has its origin.
 
 A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that folder
 (`toolscout trust DIR`), it may set only what can do no harm: see `FILE_MAY_SET`.
@@ -53,7 +53,7 @@ _reported: set[tuple[str, str]] = set()  # files of which this process has said 
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """Values, both included, that a file which nobody trusts may choose."""
+    """The range, both ends included, of values that an untrusted file may choose."""
 
     low: float
     high: float
@@ -198,7 +198,7 @@ def load_settings(
     report: bool = True,
     **arguments: Any,
 ) -> Settings:
-    """Settings from all four places.
+    """Load the settings from all four places.
 
     Args:
         file: a settings file, which is trusted because it is named; by default `toolscout.toml` in the working
@@ -236,7 +236,7 @@ def load_settings(
 
 
 def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The content of a settings file, and the values in it, unchecked.
+    """Return the content of a settings file, and the values in it, unchecked.
 
     Raises:
         ConfigError: if there is none, or it is no TOML.
@@ -246,7 +246,7 @@ def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def needing_trust(values: Mapping[str, Any]) -> list[str]:
-    """Those settings that a file in the working directory may not make while its folder is not trusted."""
+    """Return those settings that a file in the working directory may not make while its folder is not trusted."""
     return [name for name, value in values.items() if not _is_harmless(FILE_MAY_SET.get(name, False), value)]
 
 
@@ -307,7 +307,7 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _convert_all(given: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
-    """The values in the types of their settings."""
+    """Return the values in the types of their settings."""
     values = {}
     for name, value in given.items():
         if name not in kinds:
@@ -356,7 +356,7 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Names in a list, or in one text with commas between them."""
+    """Return names in a list, or in one text with commas between them."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ValueError

@@ -460,7 +460,8 @@ class Scout(CatalogueManager):
     def _check_room(self, search_id: str) -> None:
         if self.journal.is_full(search_id):
             raise OverBudget(
-                f"expected at most {MAX_SEARCH_EVENTS} events of one search, found as many of {search_id!r:.80}: search again"
+                f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
+                "Search again."
             )
 
 

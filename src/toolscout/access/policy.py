@@ -137,7 +137,7 @@ def _stands(form: Segments, start: int, run: Segments) -> bool:
 
 
 def _like(text: str, segment: str) -> bool:
-    """Whether `text` is `segment`, whose asterisks stand for any characters."""
+    """Return whether `text` is `segment`, whose asterisks stand for any characters."""
     first, *middle = segment.split("*")
     if not middle:
         return text == first
@@ -173,11 +173,11 @@ class Caller:
         return self.rules
 
     def sees(self, tool: Tool) -> bool:
-        """Whether a search may return the tool to this caller."""
+        """Return whether a search may return the tool to this caller."""
         return self.rules is None or self.rules(tool)
 
     def may_call(self, tool: Tool) -> bool:
-        """Whether this caller may call the tool: what cannot be seen cannot be called."""
+        """Return whether this caller may call the tool: what cannot be seen cannot be called."""
         return self.sees(tool)
 
 
@@ -218,12 +218,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def new_key() -> str:
-    """A fresh API key: 256 random bits, with a prefix that scanners for leaked secrets can look for."""
+    """Return a fresh API key: 256 random bits, with a prefix that scanners for leaked secrets can look for."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def hashed_key(key: str) -> str:
-    """The form of a key that stands in the file. A plain hash is enough for 256 random bits: nobody can guess them."""
+    """Return the hash of a key, for the file. A plain hash is enough for 256 random bits: nobody can guess them."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A token bucket for each caller: it bounds how often one caller may ask, and lets short bursts through."""
+"""Rate limits with a token bucket for each caller: they bound the rate and let short bursts through."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def redact(text: str, *, personal: bool = False) -> str:
 
 
 def is_card(number: str) -> bool:
-    """Whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
+    """Return whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
@@ -169,7 +169,7 @@ def is_card(number: str) -> bool:
 
 
 def is_iban(text: str) -> bool:
-    """Whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
+    """Return whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
     packed = text.replace(" ", "")
     number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
     return len(packed) in IBAN_CHARS and number % 97 == 1

@@ -91,7 +91,7 @@ def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
 
 
 def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
-    """Whether the user trusted that folder with a settings file of exactly this content.
+    """Return whether the user trusted that folder with a settings file of exactly this content.
 
     A damaged list trusts nothing.
     """
@@ -103,7 +103,7 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
 
 
 def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
-    """Whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
+    """Return whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
 
     A damaged list trusts nothing.
     """

@@ -1,4 +1,4 @@
-"""What a docstring says, in Google, NumPy, Sphinx or epydoc style, or in none."""
+"""Parses docstrings in Google, NumPy, Sphinx or epydoc style, or in none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Doc(NamedTuple):
 
 
 def docstring(function: object) -> str:
-    """The docstring of a function or class, inherited if need be, without its indentation; empty if there is none."""
+    """Return the docstring of a function or class, inherited if necessary, without indentation; may be empty."""
     try:
         text = inspect.getdoc(function)
     except Exception:
@@ -41,7 +41,7 @@ def docstring(function: object) -> str:
 
 
 def read_docstring(text: str, names: set[str]) -> Doc:
-    """What a docstring says; `names` are those under which its first lines may state signatures."""
+    """Return what a docstring says; `names` are those under which its first lines may state signatures."""
     text = _without_signatures(text, names)
     style = next((style for pattern, style in SECTIONS if pattern.search(text)), None)
     if style is None:
@@ -65,7 +65,7 @@ def read_docstring(text: str, names: set[str]) -> Doc:
 
 
 def _without_signatures(text: str, names: set[str]) -> str:
-    """The docstring without the signature lines it begins with, unless they run on into a sentence."""
+    """Return the docstring without the signature lines it begins with, unless they run on into a sentence."""
     lines = signature_lines(text, names) if names else []
     rest = text[lines[-1].end() :] if lines else text
     return text if rest[:1] in ("", " ", "(") else rest.lstrip()
@@ -89,12 +89,12 @@ def _plain(text: str) -> str:
 
 
 def without_addresses(text: str) -> str:
-    """The text without memory addresses, which differ between two runs."""
+    """Return the text without memory addresses, which differ between two runs."""
     return _MEMORY_ADDRESS.sub("", text)
 
 
 def signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
-    """The lines `name(arguments)` that a docstring begins with; the group `arguments` holds what stands inside."""
+    """Return the lines `name(arguments)` at the beginning of a docstring, as matches with a group `arguments`."""
     words = "|".join(re.escape(name) for name in sorted(names))
     line = re.compile(rf"[\w.]*\b(?:{words})\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
     matches: list[re.Match[str]] = []

@@ -54,7 +54,7 @@ class Library:
             self._client.close()
 
     def open_root(self) -> Any:
-        """The value of the root document; wherever its redirects lead, later documents stay on that origin.
+        """Return the value of the root document; wherever its redirects lead, later documents stay on that origin.
 
         Raises:
             SourceError: it cannot be fetched or parsed.
@@ -134,7 +134,7 @@ class Library:
             raise SourceError(f"{where}: expected a readable document, found: {reason[:200]}") from None
 
     def follow(self, node: Any, base: str, hops: int = MAX_CHAIN) -> tuple[Any, str]:
-        """What `node`, found in the document `base`, stands for, and the document that holds it.
+        """Return what `node`, found in the document `base`, stands for, and the document that holds it.
 
         Raises:
             BadEntry: for a reference that leads nowhere, in a circle, or where it may not.
@@ -167,12 +167,8 @@ class Library:
             token = raw.replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and token not in node:
                 node, location = self.follow(node, location, hops - 1)
-            number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
-            if isinstance(node, Mapping) and (token in node or number in node):
-                node = node[token] if token in node else node[number]
-            elif isinstance(node, list) and number is not None and number < len(node):
-                node = node[number]
-            else:
+            node = _step_into(node, token)
+            if node is _ABSENT:
                 raise BadEntry(
                     f"expected something at $ref {describe_value(ref)}, found nothing: add it or correct the $ref"
                 )
@@ -192,13 +188,27 @@ class Library:
     def _same_origin(self, url: str) -> str:
         if _origin(url) != _origin(self.root):
             raise SourceError(
-                f"expected a document of the same origin as {hide_credentials(self.root)}, found {hide_credentials(url)}"
+                f"expected a document of the same origin as {hide_credentials(self.root)}, "
+                f"found {hide_credentials(url)}"
             )
         return url
 
 
+_ABSENT: Final = object()
+
+
+def _step_into(node: Any, token: str) -> Any:
+    """Return the part of an object or a list that a token of a JSON pointer names, or `_ABSENT`."""
+    number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
+    if isinstance(node, Mapping) and (token in node or number in node):
+        return node[token] if token in node else node[number]
+    if isinstance(node, list) and number is not None and number < len(node):
+        return node[number]
+    return _ABSENT
+
+
 def is_remote(locator: str) -> bool:
-    """Whether a locator names a document that somebody else may change."""
+    """Return whether a locator names a document that somebody else may change."""
     return locator.lower().startswith(("http://", "https://"))
 
 
@@ -208,14 +218,14 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def hide_credentials(locator: str) -> str:
-    """`locator` for messages: a URL without credentials and query."""
+    """Return a locator for messages: a URL loses its credentials and query."""
     if not is_remote(locator):
         return locator
     return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", locator, flags=re.DOTALL)
 
 
 def describe_value(value: object) -> str:
-    """`value` for messages, short and without its parts, which may be many."""
+    """Describe a value for messages, in short and without its parts."""
     if isinstance(value, (str, int, float)):
         return repr(clean(str(value)[:60]))
     names = {dict: "an object", list: "a list", type(None): "nothing"}

@@ -1,4 +1,4 @@
-"""Schemas written out: references resolved, size bounded, OpenAPI's dialects turned into JSON Schema 2020-12."""
+"""Expands schemas: resolves references, bounds the size, and turns OpenAPI's dialects into JSON Schema 2020-12."""
 
 from __future__ import annotations
 
@@ -160,12 +160,7 @@ class Schemas:
         elif kind == "array":
             schema.setdefault("items", {})
         if schema.pop("nullable", None) is True:
-            if isinstance(schema.get("type"), str):
-                schema["type"] = [schema["type"], "null"]
-            for key in schema.keys() & {"anyOf", "oneOf"}:
-                schema[key] = [*schema[key], {"type": "null"}]
-            if None not in schema.get("enum", [None]):
-                schema["enum"] = [*schema["enum"], None]
+            _allow_null(schema)
         for bound in ("minimum", "maximum"):
             exclusive = f"exclusive{bound.capitalize()}"
             if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
@@ -191,13 +186,23 @@ class Schemas:
         self._total_left -= size
         if self._total_left < 0:
             raise SourceError(
-                f"{hide_credentials(self._library.root)}: its schemas are too large once their references are written out: "
-                "split the document"
+                f"{hide_credentials(self._library.root)}: its schemas are too large once their references are "
+                "written out: split the document"
             )
 
 
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Say `nullable: true` in the words of JSON Schema."""
+    if isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    for key in schema.keys() & {"anyOf", "oneOf"}:
+        schema[key] = [*schema[key], {"type": "null"}]
+    if None not in schema.get("enum", [None]):
+        schema["enum"] = [*schema["enum"], None]
+
+
 def _is_written_out(key: Any, value: Any, depth: int) -> bool:
-    """Whether a keyword is written out at this depth; one of an unknown shape is left out."""
+    """Return whether a keyword is written out at this depth; one of an unknown shape is left out."""
     if key in _PROPERTY_KEYWORDS:
         return depth > 0 and value not in (None, [])
     if key == "required":
@@ -214,7 +219,7 @@ def _is_written_out(key: Any, value: Any, depth: int) -> bool:
 
 
 def brief(text: str) -> str:
-    """The beginning of a long text, at most 200 characters, whole words."""
+    """Return the beginning of a long text, at most 200 characters, whole words."""
     beginning = text[: MAX_REF_NAME_CHARS - 2]
     return text if len(text) <= MAX_REF_NAME_CHARS else f"{beginning.rpartition(' ')[0] or beginning} …"
 

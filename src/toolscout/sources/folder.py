@@ -1,4 +1,4 @@
-"""Dataset folders: every line of `corpus.jsonl` is a tool.
+"""Reads dataset folders: every line of `corpus.jsonl` is a tool.
 
 The raw title and text stay in `meta`, where `render(tool, "raw")` finds them. ToolLens keeps everything in its text
 (`category_name:…, tool_name:…, api_name:…`); path, name, description and parameters are recovered from it.
@@ -25,7 +25,7 @@ DECODER: Final = json.JSONDecoder()
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The tools of a dataset folder.
+    """Return the tools of a dataset folder.
 
     Args:
         locator: the folder.
@@ -40,7 +40,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
 
 def read_tools(folder: Path, source: str) -> Reading:
-    """The tools of `folder/corpus.jsonl`, in its order; ids are `<source>/<_id>`.
+    """Return the tools of `folder/corpus.jsonl`, in its order; ids are `<source>/<_id>`.
 
     Raises:
         SourceError: when there is no such file, or nothing in it is a tool.
@@ -54,7 +54,12 @@ def read_tools(folder: Path, source: str) -> Reading:
     return reading
 
 
-def _tool(source: str, entry: Any) -> Tool:
+def _read_fields(entry: Any) -> tuple[str, str, Mapping[str, Any]]:
+    """Return title, text and metadata of an entry.
+
+    Raises:
+        BadEntry: if one of them has the wrong type, or the entry has no id.
+    """
     if isinstance(entry, BadEntry):
         raise entry
     if not isinstance(entry, Mapping) or "_id" not in entry:
@@ -63,6 +68,11 @@ def _tool(source: str, entry: Any) -> Tool:
     title, text, metadata = title or "", text or "", metadata or {}
     if not isinstance(title, str) or not isinstance(text, str) or not isinstance(metadata, Mapping):
         raise BadEntry("expected text as title and text and an object as metadata, found something else")
+    return title, text, metadata
+
+
+def _tool(source: str, entry: Any) -> Tool:
+    title, text, metadata = _read_fields(entry)
     path = metadata.get("path") or []
     if not isinstance(path, list):
         raise BadEntry("expected a list as metadata.path, found something else")
@@ -88,7 +98,7 @@ def _tool(source: str, entry: Any) -> Tool:
 
 
 def _toollens(text: str) -> dict[str, Any] | None:
-    """The fields of a ToolLens text, or None if it is none. Commas and colons may stand in every field."""
+    """Return the fields of a ToolLens text, or None if it is none. Commas and colons may stand in every field."""
     for mark in re.finditer(r", required_params: (?=\[)", text):
         try:
             required, end = DECODER.raw_decode(text, mark.end())

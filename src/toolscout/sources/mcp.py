@@ -1,4 +1,4 @@
-"""Tools from MCP servers: any number at once, each on its own; a broken one is named and harms no other."""
+"""Reads tools from MCP servers, several at once. A broken server is named and does not affect the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of 
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The tools of every server behind a configuration file, a URL or a command line; one Reading a server.
+    """Return the tools of every server behind a configuration file, a URL or a command line; one Reading a server.
 
     Servers are read side by side, at most 16 at once, each within its own timeout, in a thread with its own
     event loop.

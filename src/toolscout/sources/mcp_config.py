@@ -1,4 +1,4 @@
-"""How people write down MCP servers (configuration files, URLs, command lines), and what of it is never shown."""
+"""Reads how people name MCP servers (configuration files, URLs, command lines), and keeps their secrets hidden."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Server:
 
 
 def load_entries(path: Path) -> dict[str, Any]:
-    """The servers of a configuration file, name to entry, unchecked, in the order of the file.
+    """Return the servers of a configuration file, name to entry, unchecked, in the order of the file.
 
     Raises:
         SourceError: if it cannot be read, or has no place where servers stand.
@@ -92,14 +92,12 @@ def _entries(document: object) -> dict[str, Any] | None:
     return None
 
 
-def parse_server(name: str, entry: object, path: Path) -> Server:
-    """One entry of a configuration file.
+def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
+    """Return transport, command and URL of an entry.
 
     Raises:
-        SourceError: saying what was expected and found; the caller adds the name.
+        SourceError: if it has neither command nor URL, or not the one that its type needs.
     """
-    if not isinstance(entry, Mapping):
-        raise SourceError('expected an object with a "command" or a "url", found something else')
     url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
     command = entry.get("command") or ""
     if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
@@ -109,6 +107,18 @@ def parse_server(name: str, entry: object, path: Path) -> Server:
     if transport is None or (not command if transport == "stdio" else not url):
         spelled = str(kind)[:40]
         raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {spelled!r}')
+    return transport, command, url
+
+
+def parse_server(name: str, entry: object, path: Path) -> Server:
+    """Return one entry of a configuration file.
+
+    Raises:
+        SourceError: saying what was expected and found; the caller adds the name.
+    """
+    if not isinstance(entry, Mapping):
+        raise SourceError('expected an object with a "command" or a "url", found something else')
+    transport, command, url = _read_transport(entry)
     cwd = entry.get("cwd") or ""
     if not isinstance(cwd, str):
         raise SourceError('expected a folder as "cwd", found something else')
@@ -206,7 +216,7 @@ def _names_servers(path: Path) -> bool:
 
 
 def server_from_locator(locator: str) -> Server:
-    """The server behind a URL or a command line.
+    """Return the server behind a URL or a command line.
 
     Raises:
         SourceError: if it is neither.

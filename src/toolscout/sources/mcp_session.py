@@ -1,4 +1,4 @@
-"""One session with one MCP server: how it is opened, what it may cost, what is said when it fails."""
+"""Sessions with MCP servers: opens them, bounds their cost, and explains their failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Connection:
         self.about: dict[str, str] = self.cover.value(about)
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
-        """Every tool of the server as it was sent, unchecked; `build_tool` is what checks.
+        """Return every tool of the server as it was sent, unchecked; `build_tool` is what checks.
 
         It may take what opening has left of the server's timeout; later listings may take all of it; one that is not
         `timed` may take as long as whoever asks waits.
@@ -210,14 +210,14 @@ class _Watch:
             self.scope.deadline = anyio.current_time() + self.left
 
     def late(self) -> SourceError:
-        """The server has not answered in time."""
+        """Return the server has not answered in time."""
         return self._sentence(
             f"expected {self.awaited} within {self.seconds:g} s, found none",
             'if it needs longer, set "timeout" (seconds) in its entry, or mcp_timeout',
         )
 
     def explain(self, error: BaseException) -> SourceError:
-        """One sentence for whatever the SDK, the transport or the operating system raised."""
+        """Return one sentence for whatever the SDK, the transport or the operating system raised."""
         from httpx2 import HTTPStatusError, RequestError
         from mcp.client.auth import OAuthFlowError
         from mcp.shared.exceptions import MCPError
@@ -241,13 +241,8 @@ class _Watch:
         if server.transport != "stdio" and self.status >= 400:
             return self._sentence(*self._explain_status(words if isinstance(error, MCPError) else ""))
         if isinstance(error, MCPError):
-            if self.wire.questions > MAX_OPEN_QUESTIONS:
-                return self._sentence(f"expected {self.awaited}, found questions without end instead")
-            if self.wire.gave_up:
-                return self._sentence(f"expected {self.awaited}, found something else on its standard output")
-            if error.code == CONNECTION_CLOSED and words == "Connection closed":
-                return self._sentence(f"expected {self.awaited}, found that it ended")
-            return self._sentence(f"expected {self.awaited}, found the error {words!r}")
+            closed = error.code == CONNECTION_CLOSED and words == "Connection closed"
+            return self._sentence(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
         if isinstance(error, ValidationError):
             return self._sentence(f"expected {self.awaited}, found one that MCP does not know")
         if isinstance(error, OAuthFlowError):
@@ -258,6 +253,13 @@ class _Watch:
         if isinstance(error, (OSError, ValueError)) and server.transport == "stdio":
             return self._sentence(f"expected a command that starts, found {server.command!r}: {words}")
         return self._sentence(f"expected {self.awaited}, found {type(error).__name__}: {words}")
+
+    def _explain_mcp_error(self, closed: bool, words: str) -> str:
+        if self.wire.questions > MAX_OPEN_QUESTIONS:
+            return "questions without end instead"
+        if self.wire.gave_up:
+            return "something else on its standard output"
+        return "that it ended" if closed else f"the error {words!r}"
 
     def _explain_status(self, words: str) -> tuple[str, str]:
         where = show_url(self.server.url)

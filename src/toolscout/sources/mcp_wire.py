@@ -56,13 +56,13 @@ class Wire:
         return number
 
     def expect_list(self, number: object) -> None:
-        """A list of tools has been asked for under this id."""
+        """Return a list of tools has been asked for under this id."""
         self._lists[str(number)] = None
         while len(self._lists) > MAX_LISTS:
             del self._lists[next(iter(self._lists))]
 
     def take_list(self, number: object) -> bool:
-        """Whether the answer of this id is a list that was asked for and has not come yet."""
+        """Return whether the answer of this id is a list that was asked for and has not come yet."""
         return self._lists.pop(str(number), self) is None
 
     def delay_unasked(self) -> float:
@@ -139,7 +139,7 @@ class _Listener:
             raise StopAsyncIteration from None
 
     async def receive(self) -> Any:
-        """The next message."""
+        """Return the next message."""
         item = await self._stream.receive()
         if isinstance(item, Exception):
             return self._unreadable(item)
@@ -162,7 +162,7 @@ class _Listener:
             await anyio.sleep(seconds)
 
     def _show_result(self, result: Any) -> Any:
-        """What the SDK sees in place of `result`."""
+        """Return what the SDK sees in place of `result`."""
         if not (self._wire.version and isinstance(result, dict) and "tools" in result and "content" not in result):
             return result
         tools = result["tools"]
@@ -200,7 +200,7 @@ class _Listener:
 
 
 def _meant(error: Exception) -> tuple[int | str, Any] | None:
-    """Id and result of the reply that an unreadable message was meant to be; None if it was none.
+    """Return Id and result of the reply that an unreadable message was meant to be; None if it was none.
 
     The SDK's parser is strict: it refuses lone surrogates, which servers do send, and deep nesting.
     """

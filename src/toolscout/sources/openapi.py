@@ -216,15 +216,15 @@ class _Api:
         self._bytes_left -= len(msgspec.json.encode(tool))
         if self._bytes_left < 0:
             raise SourceError(
-                f"{hide_credentials(self._library.root)}: its tools are larger than {MAX_TOOLS_BYTES / 1e6:g} MB once their "
-                "references are written out: split the document"
+                f"{hide_credentials(self._library.root)}: its tools are larger than {MAX_TOOLS_BYTES / 1e6:g} MB once "
+                "their references are written out: split the document"
             )
         return tool
 
     # --- what goes in ---
 
     def _inputs(self, operation: _Operation) -> list[_Input]:
-        """The parameters of the path item and of the operation; the latter win. A hole of the path is always one."""
+        """Return the parameters of the path item and the operation; the latter win. Holes of the path are added."""
         inputs: dict[tuple[str, str], _Input] = {}
         for holder, base in ((operation.item, operation.item_base), (operation.node, operation.base)):
             listed, where = self._library.follow(holder.get("parameters"), base)
@@ -245,7 +245,7 @@ class _Api:
         ]
 
     def _fields_body(self, operation: _Operation, fields: list[_Input]) -> tuple[_Input, str]:
-        """The body of Swagger 2.0 (a parameter in body, or several in formData) as one input, and its content type."""
+        """Return the body of Swagger 2.0 (one parameter in body, or several in formData), and its content type."""
         consumes = _list(operation.node.get("consumes", self._document.get("consumes")))
         kinds = [kind for kind in consumes if isinstance(kind, str)]
         for field in fields:
@@ -259,7 +259,7 @@ class _Api:
         return _Input("body", "body", schema, operation.base, required=bool(required)), form
 
     def _request_body(self, operation: _Operation) -> tuple[_Input | None, str]:
-        """The request body of OpenAPI 3 as one input, and its content type."""
+        """Return the request body of OpenAPI 3 as one input, and its content type."""
         node, base = self._library.follow(operation.node.get("requestBody"), operation.base)
         if node is None:
             return None, ""
@@ -272,7 +272,7 @@ class _Api:
         return _Input("body", "body", schema, base, node.get("required") is True, _text(node.get("description"))), media
 
     def _arguments(self, inputs: list[_Input], body: _Input | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The schema of all arguments, as deep as the allowance permits, and what `meta` says of them."""
+        """Return the schema of all arguments, as deep as the allowance permits, and what `meta` says of them."""
         for detail in DETAILS:
             size = MAX_PARAMETERS_BYTES if detail.depth <= 1 else AIM_PARAMETERS_BYTES
             try:
@@ -380,7 +380,7 @@ class _Api:
         return f"{scheme}://{host}/{base_path.lstrip('/')}"
 
     def _security(self, required: Any) -> dict[str, Any]:
-        """Names of the security schemes asked for, and what kinds they are; never a credential."""
+        """Return names of the security schemes asked for, and what kinds they are; never a credential."""
         listed = (str(name) for one in _list(required) if isinstance(one, Mapping) for name in one)
         names = list(itertools.islice(listed, MAX_ENTRIES))
         components = self._document.get("components")
@@ -396,7 +396,7 @@ class _Api:
 
 
 def _input(node: Any, base: str) -> _Input:
-    """One parameter of either version."""
+    """Return one parameter of either version."""
     name, place = (_text(node.get("name")), node.get("in")) if isinstance(node, Mapping) else ("", None)
     if not name or place not in ("path", "query", "header", "cookie", "body", "formData"):
         raise BadEntry(
@@ -429,7 +429,7 @@ def _description(node: Mapping[Any, Any], item: Mapping[Any, Any]) -> str:
 
 
 def _media(content: Mapping[Any, Any]) -> tuple[str, Any]:
-    """The content type to use (JSON, a relative of JSON, a form, or the first) and its schema."""
+    """Return the content type to use (JSON, a relative of JSON, a form, or the first) and its schema."""
 
     def rank(media: object) -> int:
         kind = str(media).partition(";")[0].strip().lower()
@@ -445,7 +445,7 @@ def _add_description(schema: Any, description: str) -> Any:
 
 
 def _fill_variables(server: Mapping[Any, Any]) -> str:
-    """The URL of a server with the defaults of its variables; a hole that has none stays."""
+    """Return the URL of a server with the defaults of its variables; a hole that has none stays."""
     variables = server.get("variables")
 
     def default(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Parsing of untrusted JSON and YAML: bounded in depth, in values and in work, so that no document ends the process.
+"""Parses untrusted JSON and YAML with bounds on depth, values and work, so that no document ends the process.
 
 YAML is built here from libyaml's events. The loaders of PyYAML compose nodes recursively, in C: a document of 120 kB
 that nests 60,000 levels overflows the stack and ends the process. Events come one by one, whatever the depth.
@@ -226,7 +226,7 @@ class _Builder:
         return self._result, self._count
 
     def _scalar(self, event: Any) -> tuple[Any, int]:
-        """The value of a scalar, and its weight behind aliases."""
+        """Return the value of a scalar, and its weight behind aliases."""
         text: str = event.value
         weight = 1 + len(text) // CHARS_PER_VALUE
         if not event.implicit[0] and event.tag is None:

@@ -1,4 +1,4 @@
-"""Python functions as tools: `py:module`, `py:module:name`, and `py:stdlib` for the whole standard library.
+"""Reads Python functions as tools: `py:module`, `py:module:name`, and `py:stdlib` for the standard library.
 
 Reading imports the module, that is, runs its code; the reading's message says so. Of a module the public functions and
 classes (as constructors) become tools, of a package also those of its public submodules; `py:module:Class` gives the
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The public functions behind `py:module`, `py:module:name` or `py:stdlib`. Imports what it reads.
+    """Return the public functions behind `py:module`, `py:module:name` or `py:stdlib`. Imports what it reads.
 
     Args:
         locator: with the prefix `py:`.
@@ -85,7 +85,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
 
 def _read_stdlib(source: str) -> Reading:
-    """The documented functions, classes and methods; what this build of Python lacks is in the message."""
+    """Return the documented functions, classes and methods; what this build of Python lacks is in the message."""
     problems: list[Problem] = []
     absent: list[Problem] = []
     modules: list[tuple[str, ModuleType]] = []
@@ -109,7 +109,7 @@ def _is_documented(value: object) -> bool:
 
 
 def _once(members: Iterable[_Found]) -> list[_Found]:
-    """Each object once, sorted by name: under the name it gives itself rather than an alias, and the shortest path."""
+    """Return each object once, sorted by name. Its own name is preferred to an alias, then the shortest path."""
     best: dict[int, tuple[tuple[bool, int, str], _Found]] = {}
     for item in members:
         own_name = getattr(item.value, "__name__", None)
@@ -163,7 +163,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _label_version(module: ModuleType) -> str:
-    """The module's name with the version of what it belongs to."""
+    """Return the module's name with the version of what it belongs to."""
     top = module.__name__.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{module.__name__} of Python {platform.python_version()}"
@@ -205,7 +205,7 @@ def _declared_names(module: ModuleType) -> list[str] | None:
 
 
 def _members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Found]:
-    """The public functions and classes of a module, which `path` names, sorted."""
+    """Yield the public functions and classes of a module, which `path` names, sorted."""
     declared = _declared_names(module)
     for name in sorted(vars(module)) if declared is None else declared:
         if name.startswith("_") or name in SKIPPED:
@@ -222,7 +222,7 @@ def _members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator
 
 
 def _belongs(value: object, module: ModuleType) -> bool:
-    """Whether a module without `__all__` means a name as its own; a package means its submodules' names too."""
+    """Return whether a module without `__all__` means a name as its own; a package means its submodules' names too."""
     origin = getattr(value, "__module__", None)
     if not isinstance(origin, str):
         return False
@@ -241,7 +241,7 @@ def _is_tool(value: object) -> bool:
 
 
 def _find_member(locator: str, module: ModuleType, member: str) -> list[_Found]:
-    """What `py:module:member` means: the methods of a class, or one function."""
+    """Return what `py:module:member` means: the methods of a class, or one function."""
     value: Any = module
     for part in member.split("."):
         try:
@@ -259,7 +259,7 @@ def _find_member(locator: str, module: ModuleType, member: str) -> list[_Found]:
 
 
 def _methods(owner: _Found, *, inherited: bool) -> Iterator[_Found]:
-    """The public methods of a class, sorted: all of them, or only those that it defines itself. None of a function."""
+    """Yield the public methods of a class, sorted: all, or only those that it defines itself. A function has none."""
     if not isinstance(owner.value, type):
         return
     for name in sorted(dir(owner.value) if inherited else vars(owner.value)):

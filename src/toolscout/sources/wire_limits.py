@@ -25,12 +25,12 @@ _RESERVED_PREFIXES: Final = ("proxy-", "x-forwarded-", "sec-")
 
 
 def is_header_name(name: str) -> bool:
-    """Whether a text may stand as the name of a header."""
+    """Return whether a text may stand as the name of a header."""
     return _HEADER_TOKEN.fullmatch(name) is not None
 
 
 def is_reserved_header(name: str) -> bool:
-    """Whether a header frames or routes the message, so that no document and no argument may set it."""
+    """Return whether a header frames or routes the message, so that no document and no argument may set it."""
     lowered = name.strip().lower()
     return lowered in _RESERVED_HEADERS or lowered.startswith(_RESERVED_PREFIXES)
 
