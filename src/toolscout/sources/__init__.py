@@ -27,7 +27,7 @@ from toolscout.sources.parsing import load_document, parse_document
 from toolscout.types import Hints, Tool, clean
 
 __all__ = [
-    "KINDS",
+    "SOURCE_KINDS",
     "Problem",
     "Reading",
     "build_tool",

@@ -95,11 +95,11 @@ class Reach(NamedTuple):
     """The private addresses that requests for a remote document may connect to.
 
     Attributes:
-        own: host and port that the user typed to read the document, if they are local; else None.
+        local_origin: host and port that the user typed to read the document, if they are local; else None.
         private_hosts: the setting: hosts, `host:port`, and networks such as `10.0.0.0/8`.
     """
 
-    own: tuple[str, int] | None = None
+    local_origin: tuple[str, int] | None = None
     private_hosts: tuple[str, ...] = ()
 
     @classmethod
@@ -117,7 +117,7 @@ class Reach(NamedTuple):
 
     def allows(self, host: str, port: int, address: str) -> bool:
         """Return whether a connection for `host` and `port` may go to the IP address."""
-        if is_public_address(address) or (host.lower(), port) == self.own:
+        if is_public_address(address) or (host.lower(), port) == self.local_origin:
             return True
         ip = ipaddress.ip_address(address.partition("%")[0])
         for entry in self.private_hosts:
