@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests_cli import run
-from toolscout.journal.journal import MIGRATIONS, Journal, redact
+from toolscout.journal.journal import JOURNAL_MIGRATIONS, Journal, redact
 from toolscout.scout import Scout
 
 
@@ -293,7 +293,7 @@ def test_opening_with_the_setting_reads_no_event_that_is_young(tmp_path: Path) -
 
 def test_a_journal_of_version_0_1_opens_with_all_its_events_and_row_ids(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "journal.db") as connection:
-        connection.executescript(MIGRATIONS[0])
+        connection.executescript(JOURNAL_MIGRATIONS[0])
         rows = [(n, f"u{n}", OLD, "call", "c", None, json.dumps({"tool": f"t{n}", "ok": True})) for n in (3, 7, 9)]
         connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         connection.execute("PRAGMA user_version = 1")

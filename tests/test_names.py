@@ -4,7 +4,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue, Origin
 from toolscout.scout import Scout
-from toolscout.search.exact_names import EXACT, _Lookup, named, selected
+from toolscout.search.exact_names import EXACT, _Lookup, find_named_tools, parse_selection
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
@@ -30,21 +30,21 @@ from toolscout.types import Tool
 )
 def test_a_query_names_a_tool_exactly_when_the_rule_says_so(query: str, expected: list[str]) -> None:
     catalogue = Catalogue.of(toy_tools())
-    assert [catalogue.ids[position] for position in named(_Lookup(catalogue), query)] == expected
+    assert [catalogue.ids[position] for position in find_named_tools(_Lookup(catalogue), query)] == expected
 
 
 def test_a_bare_number_is_no_name() -> None:
     catalogue = Catalogue.of([Tool(id="s/24", name="24"), Tool(id="s/v2", name="v2")])
-    assert named(_Lookup(catalogue), "the next 24 hours") == []
-    assert len(named(_Lookup(catalogue), "call v2 now")) == 1
+    assert find_named_tools(_Lookup(catalogue), "the next 24 hours") == []
+    assert len(find_named_tools(_Lookup(catalogue), "call v2 now")) == 1
 
 
 def test_ids_and_names_with_spaces_are_found() -> None:
     catalogue = Catalogue.of([Tool(id="api/Anime Quotes/get_random", name="Get random quote")])
     lookup = _Lookup(catalogue)
-    assert named(lookup, "run api/Anime Quotes/get_random now") == [0]
-    assert named(lookup, "get random quote") == [0]
-    assert named(lookup, 'run "Get random quote" now') == [0]
+    assert find_named_tools(lookup, "run api/Anime Quotes/get_random now") == [0]
+    assert find_named_tools(lookup, "get random quote") == [0]
+    assert find_named_tools(lookup, 'run "Get random quote" now') == [0]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_ids_and_names_with_spaces_are_found() -> None:
     ],
 )
 def test_select_takes_a_list_of_names(query: str, expected: list[str] | None) -> None:
-    assert selected(query) == expected
+    assert parse_selection(query) == expected
 
 
 def test_a_named_tool_comes_first_whatever_else_the_query_says(toy: Scout) -> None:

@@ -47,7 +47,7 @@ def test_a_name_that_another_origin_holds_is_refused_and_both_are_kept(scout: Sc
     (tmp_path / "other").mkdir()
     scout.add(schemas(tmp_path / "tools.jsonl", a="x"))
     [clash] = scout.add(schemas(tmp_path / "other" / "tools.jsonl", b="y"))
-    assert clash.state == "error" and "already there" in clash.message and "--name" in clash.message
+    assert clash.state == "error" and "already in the catalogue" in clash.message and "--name" in clash.message
     assert [source.name for source in scout.sources()] == ["tools"]
     assert len(scout.store.origins()) == 1
     [named] = scout.add(tmp_path / "other" / "tools.jsonl", name="other")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import MIGRATIONS, Catalogue, Origin, Store
+from toolscout.catalogue.store import CATALOGUE_MIGRATIONS, Catalogue, Origin, Store
 from toolscout.database import Database
 from toolscout.errors import BadEntry, NotFound, StoreError
 from toolscout.testing import toy_tools
@@ -150,19 +150,19 @@ def test_a_snapshot_is_sorted_and_its_cache_lasts_for_one_generation(store: Stor
     assert [tool.id for tool in snapshot.tools()] == list(snapshot.ids)
     built: list[int] = []
     build = lambda: built.append(1) or b"index"  # noqa: E731
-    assert snapshot.cached("k", build) == b"index"
+    assert snapshot.load_or_build("k", build) == b"index"
     store.keep(snapshot)
-    assert store.catalogue().cached("k", build) == b"index"
+    assert store.catalogue().load_or_build("k", build) == b"index"
     assert len(built) == 1
     put(store, make("z"))
-    assert store.catalogue().cached("k", build) == b"index"
+    assert store.catalogue().load_or_build("k", build) == b"index"
     assert len(built) == 2
 
 
 def test_keeping_a_cache_gives_way_to_a_writer(store: Store, tmp_path: Path) -> None:
     put(store, make("a"))
     snapshot = store.catalogue()
-    snapshot.cached("k", lambda: b"x")
+    snapshot.load_or_build("k", lambda: b"x")
     other = Store(tmp_path / "home")
     with other.writing():
         store.keep(snapshot)
@@ -186,7 +186,7 @@ def test_many_policies_do_not_grow_memory_without_bound() -> None:
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     Store(tmp_path).close()
     with sqlite3.connect(tmp_path / "catalogue.db") as connection:
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        connection.execute(f"PRAGMA user_version = {len(CATALOGUE_MIGRATIONS) + 1}")
     connection.close()
     with pytest.raises(StoreError, match="written by a newer toolscout"):
         Store(tmp_path)
@@ -242,7 +242,7 @@ def test_damage_is_found_named_and_repaired(store: Store) -> None:
         connection.execute("UPDATE tools SET fingerprint = 'x' WHERE id = 's/b'")
     found = store.check()
     assert len(found) == 2
-    assert found[0].startswith("tool s/a: expected a tool")
+    assert found[0].startswith("tool s/a: its definition cannot be read")
     assert "does not match its fingerprint" in found[1]
     done = store.repair()
     assert done[:2] == [

@@ -1,6 +1,6 @@
 """toolscout: index every tool, and find the complete set that a request needs.
 
-Names are loaded when they are first used, so that `import toolscout` stays light.
+A name loads its module when it is first used, so `import toolscout` stays light.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from toolscout.types import Search as Search
     from toolscout.types import Tool as Tool
 
-_HOMES = {
+_MODULES = {
     "Cut": "search.pipeline",
     "Decide": "search.pipeline",
     "Detect": "search.pipeline",
@@ -67,9 +67,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'toolscout' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"toolscout.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"toolscout.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

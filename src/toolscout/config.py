@@ -1,4 +1,4 @@
-"""Settings: arguments, then the environment, then `toolscout.toml`, then defaults; each value knows its origin.
+"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order; each has its origin.
 
 A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that folder
 (`toolscout trust DIR`), it may set only what can do no harm: see `FILE_MAY_SET`.
@@ -28,7 +28,7 @@ else:
 
 __all__ = [
     "FILE_MAY_SET",
-    "FILE_NAME",
+    "SETTINGS_FILE_NAME",
     "Between",
     "Settings",
     "load_settings",
@@ -37,7 +37,7 @@ __all__ = [
     "refuse_user",
 ]
 
-FILE_NAME: Final = "toolscout.toml"
+SETTINGS_FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
 MOST_REJECTS: Final = 0.2
 KEYS: Final = {
@@ -53,7 +53,7 @@ _reported: set[tuple[str, str]] = set()  # files of which this process has said 
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """Values, both included, that a file which nobody trusts may choose."""
+    """The range, both ends included, of values that an untrusted file may choose."""
 
     low: float
     high: float
@@ -198,7 +198,7 @@ def load_settings(
     report: bool = True,
     **arguments: Any,
 ) -> Settings:
-    """Settings from all four places.
+    """Load the settings from all four places.
 
     Args:
         file: a settings file, which is trusted because it is named; by default `toolscout.toml` in the working
@@ -216,12 +216,12 @@ def load_settings(
     kinds["home"] = kinds["model"] = Path
     for name in ABOUT:
         del kinds[name]
-    path = file or Path(FILE_NAME)
+    path = file or Path(SETTINGS_FILE_NAME)
     content = _read(path, required=file is not None)
     from_environment = {name: environ[_variable(name)] for name in kinds if environ.get(_variable(name))}
-    given = {name: value for name, value in arguments.items() if value is not None}
+    passed = {name: value for name, value in arguments.items() if value is not None}
     from_file = _convert_all(_parse(path, content), kinds, str(path))
-    near = _convert_all(from_environment, kinds, "environment") | _convert_all(given, kinds, "argument")
+    near = _convert_all(from_environment, kinds, "environment") | _convert_all(passed, kinds, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
         home = near.get("home", Settings().home)
@@ -231,12 +231,12 @@ def load_settings(
             if report:
                 _report_ignored(path.absolute(), content, ignored)
     origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
-    origins |= dict.fromkeys(given, "argument")
+    origins |= dict.fromkeys(passed, "argument")
     return Settings(**{**from_file, **near}, origins=origins, ignored=ignored)
 
 
 def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The content of a settings file, and the values in it, unchecked.
+    """Return the content of a settings file, and the values in it, unchecked.
 
     Raises:
         ConfigError: if there is none, or it is no TOML.
@@ -246,7 +246,7 @@ def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def needing_trust(values: Mapping[str, Any]) -> list[str]:
-    """Those settings that a file in the working directory may not make while its folder is not trusted."""
+    """Return those settings that a file in the working directory may not make while its folder is not trusted."""
     return [name for name, value in values.items() if not _is_harmless(FILE_MAY_SET.get(name, False), value)]
 
 
@@ -307,7 +307,7 @@ def _parse(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _convert_all(given: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
-    """The values in the types of their settings."""
+    """Return the values in the types of their settings."""
     values = {}
     for name, value in given.items():
         if name not in kinds:
@@ -345,18 +345,18 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
             raise ValueError
         return kind(value)
     except (KeyError, TypeError, ValueError):
-        wanted = {
+        expected = {
             bool: "true or false",
             int: "a whole number",
             float: "a number",
             Path: "a folder",
             tuple: "a list of names",
         }.get(kind, "text")
-        raise ConfigError(f"{name} ({origin}): expected {wanted}, found {value!r}") from None
+        raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Names in a list, or in one text with commas between them."""
+    """Return names in a list, or in one text with commas between them."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ValueError

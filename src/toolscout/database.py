@@ -1,7 +1,7 @@
-"""SQLite as the catalogue, the journal and the caches use it: WAL, numbered migrations, all-or-nothing writes.
+"""SQLite for the catalogue, the journal and the caches: WAL, numbered migrations, all-or-nothing writes.
 
 A file that cannot be written (a read-only home, a full disk) is opened for reading. A cache that cannot be read is set
-aside and begun anew; the catalogue and the journal never are.
+aside and replaced by an empty one; the catalogue and the journal never are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def now() -> str:
-    """The present instant, UTC, ISO 8601 with milliseconds."""
+    """Return the present instant, UTC, ISO 8601 with milliseconds."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -104,7 +104,7 @@ class Database:
                 raise
 
     def _prepare_files(self) -> None:
-        """Create the file before SQLite does: what SQLite puts beside it gets the same permissions."""
+        """Create the file before SQLite does, because the files that SQLite adds get the same permissions."""
         make_private_folder(self.path.parent)
         os.close(open_private(self.path, os.O_RDWR))
         if not os.access(self.path.parent, os.W_OK):
@@ -166,11 +166,11 @@ class Database:
     @property
     def connection(self) -> sqlite3.Connection:
         """This thread's connection."""
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
             address = f"{self.path.absolute().as_uri()}?{self._query}" if self._query else str(self.path)
             with self.errors():
-                found = sqlite3.connect(
+                connection = sqlite3.connect(
                     address,
                     uri=bool(self._query),
                     timeout=BUSY_SECONDS,
@@ -178,11 +178,11 @@ class Database:
                     check_same_thread=False,
                 )
                 for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self.pragmas()):
-                    found.execute(f"PRAGMA {pragma}")
-            self._local.connection, self._local.busy = found, threading.RLock()
+                    connection.execute(f"PRAGMA {pragma}")
+            self._local.connection, self._local.busy = connection, threading.RLock()
             with self._lock:
-                self._all.append((found, self._local.busy))
-        return found
+                self._all.append((connection, self._local.busy))
+        return connection
 
     def pragmas(self) -> tuple[str, ...]:
         """Further settings of every connection, such as `secure_delete = ON`."""
@@ -218,7 +218,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction: all or nothing."""
+        """Open a write transaction: all or nothing."""
         connection = self.connection
         with self.errors(), self._local.busy:
             connection.execute("BEGIN IMMEDIATE")
@@ -232,7 +232,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: one consistent state, whatever others write meanwhile. May be nested."""
+        """Open a read transaction: one consistent state, whatever others write meanwhile. May be nested."""
         connection = self.connection
         with self.errors(), self._local.busy:
             if connection.in_transaction:
@@ -246,14 +246,14 @@ class Database:
                     connection.execute("COMMIT")
 
     def check(self) -> list[str]:
-        """What SQLite itself finds wrong with the file; empty when it is sound."""
+        """Return what SQLite itself finds wrong with the file; empty when it is sound."""
         try:
             with self.reading() as connection:
-                found = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+                findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
                 orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
         except StoreError as error:
             return [str(error)]
-        return found + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
+        return findings + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
 
     def close(self) -> None:
         """Close the connections of all threads, each when its thread has finished what it is reading or writing."""
@@ -311,7 +311,7 @@ class CacheDatabase(Database):
                 raise
 
     def _is_emptied(self) -> bool:
-        """Whether there is a file without anything in it, as no cache ever is but in the instant of its making."""
+        """Return whether the file is empty, which a cache only is at the instant of its creation."""
         try:
             return self.path.stat().st_size == 0
         except OSError:
@@ -375,7 +375,7 @@ class CacheDatabase(Database):
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error says that a file holds something else than the database it should, not that it is busy."""
+    """Return whether an error means that the file is not the expected database, rather than that it is busy."""
     cause = error.__cause__
     if isinstance(cause, sqlite3.OperationalError):
         return any(
@@ -391,7 +391,7 @@ Cache = TypeVar("Cache", bound=CacheDatabase)
 def rebuild_if_damaged(
     method: Callable[Concatenate[Cache, Parameters], Result],
 ) -> Callable[Concatenate[Cache, Parameters], Result]:
-    """Let a method of a cache begin the file anew, and be called again, where it turns out to be damaged."""
+    """Decorate a method of a cache: if the file is damaged, replace it by an empty one and call the method again."""
 
     @functools.wraps(method)
     def call(cache: Cache, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:

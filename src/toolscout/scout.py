@@ -1,4 +1,4 @@
-"""Scout: the one class that users learn. It adds sources, keeps them in step, searches, and writes the journal."""
+"""Scout is the one class that users learn: it adds sources, keeps them in step, searches, and writes the journal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import msgspec
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
 from toolscout.catalogue.store import Catalogue
-from toolscout.catalogue.sync import Inventory
+from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
 from toolscout.journal.evidence import LiveEvidence
-from toolscout.journal.journal import MOST_EVENTS, Journal, new_id
+from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["Scout"]
 
 Visible = Callable[[Tool], bool]
-ATTEMPTS = 3
-LEFT_ALONE = 30.0  # seconds for which an encoder that does not answer is not asked again
+MAX_SNAPSHOT_ATTEMPTS = 3
+RETRY_ENCODER_AFTER_S = 30.0  # an encoder that did not answer is not asked again before that
 _log = logging.getLogger("toolscout.scout")
 
 
-class Scout(Inventory):
+class Scout(CatalogueManager):
     """A catalogue of tools in one folder, and the search over it.
 
     ::
@@ -75,7 +75,7 @@ class Scout(Inventory):
         self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         self._champion: SelectionKey | None = None
         self._logged = ""
-        self._unwritten = ""  # why the journal could not be written the last time
+        self._unwritten = ""  # why the journal could not be written last time
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -114,22 +114,22 @@ class Scout(Inventory):
         model: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Make whatever the search needs for the present catalogue: indexes, and vectors that are missing.
+        """Build what the search needs for the present catalogue: indexes, and missing vectors.
 
-        A model of the environment or the settings file that cannot serve the catalogue is left to the search, which
-        says so (sources must come in before it can); then this is done for the setting `recipe` alone.
+        The environment or the settings file may name a model that cannot serve the catalogue yet, because its sources
+        are still to be added. The search then reports that; here only the setting `recipe` is prepared.
 
         Args:
             recipe: as in `search`.
             model: as in `search`.
-            progress: called with (done, all) while texts are embedded.
+            progress: called with (done, total) while texts are embedded.
         """
         try:
             self._select(recipe, model, embed=True, progress=progress)
         except UserError:
             alone = recipe or self.settings.recipe
-            asked = model is not None or self.settings.origins.get("model") == "argument"
-            if asked or self.settings.model is None or registry.recipe(alone).is_fitted:
+            chosen = model is not None or self.settings.origins.get("model") == "argument"
+            if chosen or self.settings.model is None or registry.recipe(alone).is_fitted:
                 raise
             self._pipeline(Selection(alone), embed=True, progress=progress)
 
@@ -144,18 +144,18 @@ class Scout(Inventory):
         caller: str | None = None,
         deadline: float | None = None,
     ) -> Search:
-        """The tools for one request, best first, filled in; or the reason why there are none.
+        """Return the tools for one request, best first and filled in; or the reason why there are none.
 
         Args:
             query: the request. `select:name,name` asks for tools by name.
-            k: how many at most; by default the setting `k`.
+            k: the most tools to return; by default the setting `k`.
             recipe: see `toolscout.recipes.registry`; by default that of the model, else that of the champion, else the
                 setting `recipe`.
-            model: the folder of a fitted model (`toolscout train`); by default the setting `model`. Which counts when
-                a recipe is set too: `toolscout.recipes.select`.
+            model: the folder of a fitted model (`toolscout train`); by default the setting `model`.
+                `toolscout.recipes.select` says which of model and recipe counts if both are set.
             visible: which tools this caller may discover; hashable.
-            caller: who asks, for the journal.
-            deadline: on the clock of `time.monotonic`; a recipe that reads tools one by one then returns what it has,
+            caller: the caller's name for the journal.
+            deadline: on the clock of `time.monotonic`. A recipe that reads tools one by one then returns what it has,
                 and the trace says so.
 
         Raises:
@@ -178,39 +178,47 @@ class Scout(Inventory):
         caller: str | None = None,
         deadline: float | None = None,
     ) -> list[Search]:
-        """A batch of searches, all on the same state of the catalogue; see `search`."""
+        """Run a batch of searches, all on the same state of the catalogue; see `search`."""
         k = self.settings.k if k is None else k
         if k < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         way, notice = self._select(recipe, model)
-        if notice and visible is not None:  # who may not see everything need not know what lies where
-            if notice != self._logged:
-                self._logged = notice
-                _log.warning("%s", notice)
-            notice = f"searched with {way.recipe}: the promoted model cannot serve"
+        if notice and visible is not None:
+            notice = self._hide_notice(notice, way)
         batch = [
             Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
             for query in queries
         ]
-        try:
-            found, generation = self._run_unless_down(way, batch)
-        except Unavailable as error:
-            without = registry.recipe(way.recipe).fallback
-            if without is None:
-                raise
-            notice = f"searched with {without} alone: {error}"
-            asked = [msgspec.structs.replace(each, reason=notice) for each in batch]
-            found, generation = self._run(Selection(without), asked)
-        degraded = self._write(found, way, generation, caller) if self.settings.journal else None
+        answers, generation = self._run_or_fall_back(way, batch)
+        degraded = self._write(answers, way, generation, caller) if self.settings.journal else None
         if degraded:
             shown = degraded if visible is None else "this search is not in the journal"
-            found = [msgspec.structs.replace(each, degraded=shown) for each in found]
-        return found
+            answers = [msgspec.structs.replace(each, degraded=shown) for each in answers]
+        return answers
+
+    def _hide_notice(self, notice: str, way: Selection) -> str:
+        """Log a notice once, and return what a caller may know of it who may not see every tool."""
+        if notice != self._logged:
+            self._logged = notice
+            _log.warning("%s", notice)
+        return f"searched with {way.recipe}: the promoted model cannot serve"
+
+    def _run_or_fall_back(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """Run the batch, with the fallback of the recipe if its encoder or model does not answer."""
+        try:
+            return self._run_unless_down(way, batch)
+        except Unavailable as error:
+            fallback = registry.recipe(way.recipe).fallback
+            if fallback is None:
+                raise
+            notice = f"searched with {fallback} alone: {error}"
+            retried = [msgspec.structs.replace(search, reason=notice) for search in batch]
+            return self._run(Selection(fallback), retried)
 
     def _run_unless_down(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
-        """`_run`; what did not answer is left alone for a while, so that every search need not wait for it."""
+        """Run the batch. A service that did not answer is not asked for a while, so not every search waits for it."""
         since, error = self._down.get(way.key, (0.0, None))
-        if error is not None and time.monotonic() - since < LEFT_ALONE:
+        if error is not None and time.monotonic() - since < RETRY_ENCODER_AFTER_S:
             raise error
         try:
             return self._run(way, batch)
@@ -219,37 +227,37 @@ class Scout(Inventory):
             raise
 
     def _run(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
-        """The batch through a pipeline, and the generation it was answered from: one state of the catalogue for all."""
-        for _ in range(ATTEMPTS):
+        """Run the batch on one state of the catalogue, and return the answers with its generation."""
+        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
             catalogue, pipeline = self._pipeline(way)
             with self.store.reading():
                 if self.store.generation() == catalogue.generation:
                     return [self._fill(search) for search in pipeline(batch)], catalogue.generation
-        with self._lock, self.store.reading():  # somebody writes all the time: stay on one state while it is indexed
+        with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
             catalogue, pipeline = self._pipeline(way)
             return [self._fill(search) for search in pipeline(batch)], catalogue.generation
 
     async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
-        """`search` in a thread, for asynchronous callers."""
+        """Run `search` in a thread, for asynchronous callers."""
         return await asyncio.to_thread(self.search, query, k, **options)
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
-        """The present snapshot, and the pipeline over it; `recipe` and `model` as in `search`."""
+        """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `search`."""
         return self._pipeline(self._select(recipe, model)[0])
 
     def serving(self) -> tuple[Selection, str]:
-        """How searches that name nothing are answered now, and a sentence if the promoted model cannot answer them."""
+        """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
         return self._select(None, None)
 
     def _select(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Selection, str]:
-        """Return what serves a search, and a sentence where a champion that cannot serve is passed over."""
+        """Return what serves a search, and a sentence if the champion cannot serve it."""
         selection, notice = self.selector.select(
             recipe,
             model,
             prepare=lambda each: self._pipeline(each, **options),
             generation=self.store.generation,
         )
-        if selection.promoted and self._champion != selection.key:  # nobody may ever ask for the former one again
+        if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
             if self._champion is not None:
                 self._ready.pop(self._champion, None)
             self._champion = selection.key
@@ -260,12 +268,12 @@ class Scout(Inventory):
     def _pipeline(
         self, way: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> tuple[Catalogue, Pipeline]:
-        held = self._held(way)
-        if held is not None:
-            return held
+        ready = self._find_ready(way)
+        if ready is not None:
+            return ready
         with self._lock:
-            held = self._held(way)
-            if held is None:
+            ready = self._find_ready(way)
+            if ready is None:
                 with self.store.reading():
                     catalogue = self.store.catalogue()
                     workspace = self.workspace(way, embed=embed, progress=progress, live=self._evidence(way))
@@ -273,51 +281,51 @@ class Scout(Inventory):
                     judged = build_abstainer(workspace, catalogue, retrieve, way.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), judged)
                     guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
-                    held = catalogue, guarded >> decide
+                    ready = catalogue, guarded >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
-                self._ready[way.key] = held, way.manifest
-            return held
+                self._ready[way.key] = ready, way.manifest
+            return ready
 
-    def _held(self, way: Selection) -> tuple[Catalogue, Pipeline] | None:
-        """What is ready for the present catalogue and model."""
-        held, manifest = self._ready.get(way.key, (None, None))
-        if held is None or manifest != way.manifest or held[0].generation != self.store.generation():
+    def _find_ready(self, way: Selection) -> tuple[Catalogue, Pipeline] | None:
+        """Return the pipeline that is ready for the present catalogue and model, or None."""
+        ready, manifest = self._ready.get(way.key, (None, None))
+        if ready is None or manifest != way.manifest or ready[0].generation != self.store.generation():
             return None
-        return held
+        return ready
 
     def _evidence(self, way: Selection) -> LiveEvidence | None:
-        """What was used since the way's model was fitted, if it was fitted on this home's journal."""
+        """Return the evidence since the model was fitted, or None if it was not fitted on this home's journal."""
         if way.model is None or way.manifest is None or way.model.parent != champion.shelf(self.settings.home):
             return None
-        job, known = way.manifest.job, way.manifest.values.get("journal")
-        if known is None:
+        job, fitted_on = way.manifest.job, way.manifest.values.get("journal")
+        if fitted_on is None:
             return None
         if self._live.get(way.model, ("", None))[0] != job:
             trusted = {self.settings.caller, *self.settings.learn_trust}
             size = way.manifest.data.n_train + way.manifest.data.n_dev
-            self._live = {way.model: (job, LiveEvidence(self.journal, known["through"], size, trusted=trusted))}
+            self._live = {way.model: (job, LiveEvidence(self.journal, fitted_on["through"], size, trusted=trusted))}
         return self._live[way.model][1]
 
     def workspace(self, selection: Selection, **options: Any) -> Workspace:
-        """What the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
+        """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
         return Workspace(self._encoder(selection), self.settings, self.vectors, **options)
 
     def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
-        """The pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
+        """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
         workspace = self.workspace(selection, **options)
         return registry.build(selection.recipe, catalogue, workspace, model=selection.model)
 
     def _encoder(self, way: Selection) -> str | Encoder:
-        wanted, asked = self.selector.encoder(way)
-        if not asked:
-            return wanted
-        if wanted not in self._encoders:
+        name, is_needed = self.selector.encoder(way)
+        if not is_needed:
+            return name
+        if name not in self._encoders:
             try:
-                self._encoders[wanted] = encoders.load(wanted, self.settings)
+                self._encoders[name] = encoders.load(name, self.settings)
             except ConfigError as error:
                 raise ConfigError(f"{way.model}: {error}" if way.model else str(error)) from None
-        return self._encoders[wanted]
+        return self._encoders[name]
 
     def _fill(self, search: Search) -> Search:
         tools = {tool.id: tool for tool in self.store.tools(search.ids)}
@@ -335,7 +343,7 @@ class Scout(Inventory):
         visible: Visible | None = None,
         cures: bool = True,
     ) -> Why:
-        """Why a tool is not among the answers to a query, and what would lift it. Not journaled.
+        """Explain why a tool is not among the answers to a query, and what would lift it. The journal has no entry.
 
         Args:
             query: the request.
@@ -344,13 +352,13 @@ class Scout(Inventory):
             recipe: as in `search`.
             model: as in `search`.
             visible: as in `search`.
-            cures: whether to try out which words would lift it, which indexes the whole catalogue anew up to thrice.
+            cures: whether to test which words would lift it; that indexes the catalogue up to three times.
 
         Raises:
             NotFound: if there is no such tool.
         """
         way, _ = self._select(recipe, model)
-        self._pipeline(way)  # made, and kept, before the reading
+        self._pipeline(way)  # built before the read transaction, so that it can be stored
         search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
 
         def rebuild(changed: Catalogue) -> Stage:
@@ -358,14 +366,14 @@ class Scout(Inventory):
 
         with self.store.reading():
             catalogue, pipeline = self._pipeline(way)
-            [found] = pipeline([search])
+            [result] = pipeline([search])
             trial = rebuild if cures else None
-            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(found))
+            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(result))
 
     # --- the journal
 
     def learn(self, **options: Any) -> Report:
-        """Learn from the journal, and promote what is better; or find out whether it is, with `dry_run=True`.
+        """Learn from the journal and promote the model if it is better; with `dry_run=True` only measure it.
 
         Args:
             **options: see `toolscout.learn.loop.learn`.
@@ -379,7 +387,7 @@ class Scout(Inventory):
         return learn(self, **options)
 
     def _write(self, found: Sequence[Search], way: Selection, generation: int, caller: str | None) -> str | None:
-        """Note searches in the journal. Returns a sentence if that was not possible: they are answered all the same."""
+        """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""
         model = way.manifest.job if way.manifest else None
         common = {"recipe": way.recipe, "model": model, "generation": generation}
         try:
@@ -394,7 +402,7 @@ class Scout(Inventory):
         except StoreError as error:
             if str(error) != self._unwritten:
                 self._unwritten = str(error)
-                _log.warning("searches are not in the journal: %s", error)
+                _log.warning("Searches are not written to the journal: %s", error)
             return f"this search is not in the journal: {error}"
         self._unwritten = ""
         return None
@@ -408,7 +416,7 @@ class Scout(Inventory):
         ms: float | None = None,
         caller: str | None = None,
     ) -> None:
-        """Note in the journal that a tool was called, and whether it succeeded; with the rank at which it was shown.
+        """Write to the journal that a tool was called, whether it succeeded, and at which rank it was shown.
 
         Raises:
             OverBudget: if the search has as many events as one may have.
@@ -432,11 +440,11 @@ class Scout(Inventory):
     def feedback(
         self, search_id: str, *, good: Sequence[str] = (), bad: Sequence[str] = (), caller: str | None = None
     ) -> None:
-        """Note in the journal which tools were right and which were wrong for a search.
+        """Write to the journal which tools were right and which were wrong for a search.
 
         Raises:
             NotFound: if the journal knows no such search.
-            OverBudget: if it has as many events as one may have.
+            OverBudget: if the search has as many events as one may have.
         """
         if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")
@@ -452,7 +460,8 @@ class Scout(Inventory):
     def _check_room(self, search_id: str) -> None:
         if self.journal.is_full(search_id):
             raise OverBudget(
-                f"expected at most {MOST_EVENTS} events of one search, found as many of {search_id!r:.80}: search again"
+                f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
+                "Search again."
             )
 
 

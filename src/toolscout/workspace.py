@@ -109,7 +109,7 @@ class Workspace:
             return pack(index.arrays(), index.meta)
 
         key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
-        return catalogue.held(key, lambda: Exact.from_arrays(*unpack(catalogue.cached(key, make))))
+        return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the recipe that a fitted model goes on from; its model lies inside the model's folder."""
@@ -161,4 +161,4 @@ def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) ->
         return pack(index.arrays(), index.meta)
 
     key = f"bm25/{settings.fingerprint}"
-    return catalogue.held(key, lambda: BM25.from_arrays(*unpack(catalogue.cached(key, make))))
+    return catalogue.share(key, lambda: BM25.from_arrays(*unpack(catalogue.load_or_build(key, make))))

@@ -46,7 +46,7 @@ def test_a_list_that_another_process_brought_in_is_compared_with_the_session(sta
         [origin] = [each for each in scout.store.origins() if each.id == source.origin]
         other = [Tool(id="bad/pid", name="pid", description="Another.", callable=True)]
         for _ in range(2):  # what a sync sees is not what the session of the gateway has
-            scout.put(origin, Reading(source="bad", kind="mcp", tools=[*other, *tools]))
+            scout.put_reading(origin, Reading(source="bad", kind="mcp", tools=[*other, *tools]))
             scout.approve(scout.waiting())
             answer = await agent.call("bad/pid")
             assert answer.is_error and "approve" in answer.content[0].text

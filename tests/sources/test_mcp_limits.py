@@ -17,7 +17,7 @@ from toolscout.sources.mcp_config import Server
 from toolscout.sources.mcp_guard import Guard, is_private, origin_of
 from toolscout.sources.mcp_limits import LineSplitter, LongLine, find_request_id
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin
-from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, MAX_UNASKED_AT_ONCE, Wire, tapped
+from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, MAX_UNASKED_AT_ONCE, Wire, tap_transport
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 20))
@@ -63,7 +63,12 @@ def test_a_server_that_asks_without_reading_the_answers_is_ended() -> None:
         wire = Wire()
         for number in range(2 * MAX_OPEN_QUESTIONS):
             to_us.send_nowait(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=number, method="roots/list")))
-        async with to_us, going_out, to_server, tapped(nullcontext((coming_in, going_out)), wire) as (reading, _):
+        async with (
+            to_us,
+            going_out,
+            to_server,
+            tap_transport(nullcontext((coming_in, going_out)), wire) as (reading, _),
+        ):
             taken = [item async for item in reading]
         assert len(taken) == MAX_OPEN_QUESTIONS and wire.gave_up
         coming_in.close()

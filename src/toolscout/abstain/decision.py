@@ -31,7 +31,7 @@ from toolscout.encoders import Encoder
 from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import StoreError
 from toolscout.models import model_store
-from toolscout.search.exact_names import EXACT, selected
+from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Detect, Floors, Pipeline, Stage, Verdict, Visible
 from toolscout.types import Search
 from toolscout.workspace import Workspace, index_words
@@ -215,7 +215,7 @@ class Abstainer:
 
 def _names_a_tool(search: Search) -> bool:
     """Whether the query names a tool, or asks for tools by name: then nothing is left to judge."""
-    return selected(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
+    return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
 def build_abstainer(

@@ -1,4 +1,4 @@
-"""What every HTTP face shares: the names it is asked for by, the credential a request brings, serving to the end."""
+"""Shared by every HTTP face: the host names of a service, the credential of a request, and an orderly end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHALLENGE: Final = 'Bearer realm="toolscout"'  # what a refusal asks for, as RFC
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a service on that address."""
+    """Return whether only this machine can reach a service on that address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -32,10 +32,10 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
-    """The names under which a service on `host` may be asked for."""
-    own = [] if host in ("0.0.0.0", "::", "") else [host]
+    """Return the names under which a service on `host` may be asked for."""
+    host_names = [] if host in ("0.0.0.0", "::", "") else [host]
     machine = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
-    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *own, *machine, *more]))
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine, *more]))
 
 
 def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -45,7 +45,7 @@ def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def credential_of(headers: Headers) -> str | None:
-    """The key or token of a request: what follows `Bearer`, or `X-API-Key`."""
+    """Return the key or token of a request: what follows `Bearer`, or `X-API-Key`."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")) or None
 

@@ -1,7 +1,7 @@
-"""Callers, and what each may see and call: hashed keys, tokens of an OAuth issuer, patterns over the catalogue.
+"""Policies: who a caller is (hashed keys, tokens of an OAuth issuer) and which tools they may see and call.
 
-A pattern is segments with slashes between them, held against a tool's id and against `source/path…/name`; both begin
-with the source. `**` stands for any number of segments, `*` for any characters within one; everything else is literal.
+A pattern is a list of segments separated by slashes. It is matched with a tool's id and with `source/path…/name`; both
+begin with the source. `**` matches any number of segments, `*` any characters within one; the rest is literal.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["LOCAL", "Caller", "Policies", "Rules", "hashed_key", "new_key"]
 
 KEY_PREFIX: Final = "tsk_"
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-MAX_CREDENTIAL: Final = 16_384
-LEEWAY: Final = 30.0  # seconds by which clocks may differ
+MAX_CREDENTIAL_CHARS: Final = 16_384
+CLOCK_LEEWAY_S: Final = 30.0  # clocks may differ by this
 _KEY: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _log: Final = logging.getLogger("toolscout.access.policy")
 
@@ -49,10 +49,10 @@ Segments = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Which tools a caller may see: a predicate for `Search.visible`. Equal rules are equal and share one mask.
+    """Says which tools a caller may see: a predicate for `Search.visible`. Equal rules are equal and share one mask.
 
-    Nothing is allowed that no pattern of `allow` matches, character by character. `deny` comes before `allow`, and
-    matches other spellings too: other case, compatibility forms, composed or not, invisible characters in between.
+    A tool is allowed only if a pattern of `allow` matches it, character by character. `deny` takes precedence, and also
+    matches other spellings: other case, compatibility forms, composed or not, with invisible characters.
 
     Attributes:
         allow: patterns.
@@ -65,7 +65,7 @@ class Rules:
     read_only: bool = False
 
     def __call__(self, tool: Tool) -> bool:
-        """Whether the tool may be seen."""
+        """Return whether the tool may be seen."""
         if self.read_only and (tool.hints.read_only is not True or tool.hints.destructive is True):
             return False
         allow = [_chunks(pattern, exact=True) for pattern in self.allow]
@@ -76,13 +76,13 @@ class Rules:
 
 
 def _forms(tool: Tool) -> set[Segments]:
-    """The tool's id and its place, cut at every slash."""
+    """Return the tool's id and its path with the name, split at every slash."""
     place = "/".join((tool.source, *tool.path, tool.name))
     return {tuple(text.split("/")) for text in (tool.id, place)}
 
 
 def _folded_forms(tool: Tool) -> set[Segments]:
-    """As `_forms`, folded; and with slashes inside a name taken as part of it, for either may be meant."""
+    """Return folded forms; a slash inside a name may separate segments or not, so both forms are there."""
     source, _, rest = tool.id.partition("/")
     forms = set()
     for parts in ((source, rest), (source, tool.name), (source, *tool.path, tool.name)):
@@ -92,7 +92,7 @@ def _folded_forms(tool: Tool) -> set[Segments]:
 
 
 def _fold(text: str) -> str:
-    """One spelling for all that are read alike: case, compatibility forms, accents, characters that show nothing."""
+    """Reduce spellings that look alike to one: case, compatibility forms, accents, invisible characters."""
     if text.isascii():
         return text.casefold()
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
@@ -101,7 +101,7 @@ def _fold(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _chunks(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
-    """A pattern as runs of segments; between two runs stood a `**`."""
+    """Split a pattern at each `**` into runs of segments."""
     chunks: list[list[str]] = [[]]
     for segment in pattern.split("/"):
         if segment == "**":
@@ -112,9 +112,9 @@ def _chunks(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
 
 
 def _matches(form: Segments, chunks: Sequence[Segments]) -> bool:
-    """Whether the runs stand in `form` one after the other, the first at its beginning, the last at its end.
+    """Return whether the runs occur in `form` in order, the first at its beginning, the last at its end.
 
-    The earliest place is taken for each run: time grows with the product of the two lengths at most.
+    Each run takes its earliest place, so time grows at most with the product of the two lengths.
     """
     first, *middle = chunks
     if not middle:
@@ -137,7 +137,7 @@ def _stands(form: Segments, start: int, run: Segments) -> bool:
 
 
 def _like(text: str, segment: str) -> bool:
-    """Whether `text` is `segment`, whose asterisks stand for any characters."""
+    """Return whether `text` is `segment`, whose asterisks stand for any characters."""
     first, *middle = segment.split("*")
     if not middle:
         return text == first
@@ -173,11 +173,11 @@ class Caller:
         return self.rules
 
     def sees(self, tool: Tool) -> bool:
-        """Whether a search may return the tool to this caller."""
+        """Return whether a search may return the tool to this caller."""
         return self.rules is None or self.rules(tool)
 
     def may_call(self, tool: Tool) -> bool:
-        """Whether this caller may call the tool: what cannot be seen cannot be called."""
+        """Return whether this caller may call the tool: what cannot be seen cannot be called."""
         return self.sees(tool)
 
 
@@ -218,18 +218,18 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def new_key() -> str:
-    """A fresh API key: 256 random bits, with a prefix that scanners for leaked secrets can look for."""
+    """Return a fresh API key: 256 random bits, with a prefix that scanners for leaked secrets can look for."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def hashed_key(key: str) -> str:
-    """The form of a key that stands in the file. A plain hash is enough for 256 random bits: nobody can guess them."""
+    """Return the hash of a key, for the file. A plain hash is enough for 256 random bits: nobody can guess them."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """Who may do what. Without a file everybody is `LOCAL`; with one, nobody may do what it does not say."""
+    """Says who may do what. Without a file everybody is `LOCAL`; with a file, only what it allows is allowed."""
 
     callers: tuple[Caller, ...] = ()
     default: Caller | None = LOCAL
@@ -238,11 +238,10 @@ class Policies:
 
     @classmethod
     def load(cls, path: Path | None) -> Policies:
-        """The policies of a TOML file (docs/security.md); None: there is none.
+        """Load the policies of a TOML file (docs/security.md); None: there is no file.
 
         Raises:
-            ConfigError: if the file is missing, or anything in it is not as it must be: what cannot be understood
-                allows nothing.
+            ConfigError: if the file is missing or any entry is invalid. A file that is not understood allows nothing.
         """
         if path is None:
             return cls()
@@ -257,17 +256,16 @@ class Policies:
             rules = Rules(_patterns(where, entry.allow), _patterns(where, entry.deny), entry.read_only)
             caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
             for key in [entry.key] if isinstance(entry.key, str) else entry.key:
-                keys.append((_checked_key(where, key, keys), caller))
-            for subject in entry.subjects:
-                if subjects.setdefault(subject, caller) is not caller:
-                    raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
+                _check_key(where, key, keys)
+                keys.append((key, caller))
+            _add_subjects(where, entry.subjects, caller, subjects)
         if subjects and file.tokens is None:
             raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
         if file.default is not None and file.default not in callers:
             raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
         return cls(
             tuple(callers.values()),
-            None if file.default is None else callers[file.default],
+            callers.get(file.default or ""),  # no caller has an empty name
             tuple(keys),
             None if file.tokens is None else _Tokens(path, file.tokens, subjects),
         )
@@ -278,28 +276,34 @@ class Policies:
         return self._tokens is not None
 
     def caller(self, credential: str | None) -> Caller:
-        """Whose credential it is.
+        """Return the caller who has this credential.
 
         Args:
-            credential: an API key, or a token; what follows `Bearer` in a request. None: there was none. A token may
-                make this ask its issuer for keys, which takes up to ten seconds.
+            credential: an API key or a token, as it follows `Bearer` in a request; None: the request had none. For a
+                token this may ask the issuer for keys, which takes up to ten seconds.
 
         Raises:
-            Denied: if nobody's; the sentence is the same whatever was wrong.
+            Denied: if the credential belongs to nobody. The sentence is the same whatever was wrong.
         """
         if not self.callers and self.default is LOCAL:
             return LOCAL
         if credential is None:
             if self.default is not None:
                 return self.default
-        elif len(credential) <= MAX_CREDENTIAL:
-            given = hashed_key(credential)
-            found = [caller for key, caller in self._keys if hmac.compare_digest(key, given)]
-            if found:
-                return found[0]
+        elif len(credential) <= MAX_CREDENTIAL_CHARS:
+            digest = hashed_key(credential)
+            matches = [caller for key, caller in self._keys if hmac.compare_digest(key, digest)]
+            if matches:
+                return matches[0]
             if self._tokens is not None and (caller := self._tokens.caller(credential)):
                 return caller
         raise Denied("expected a valid key or token, found none: ask whoever runs this service for one")
+
+
+def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: dict[str, Caller]) -> None:
+    for subject in names:
+        if subjects.setdefault(subject, caller) is not caller:
+            raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
 
 
 def _read(path: Path) -> _File:
@@ -322,7 +326,7 @@ def _patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
     return frozenset(patterns)
 
 
-def _checked_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> str:
+def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> None:
     if not _KEY.fullmatch(key):
         raise ConfigError(
             f"{where}: expected a hashed key (sha256: and 64 hex digits), found something else: keys do not belong "
@@ -330,7 +334,6 @@ def _checked_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> s
         )
     if any(key == each for each, _ in taken):
         raise ConfigError(f"{where}: expected a key of its own, found one that stands there twice: make another")
-    return key
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
@@ -362,7 +365,7 @@ class _Tokens:
                 algorithms=self.issuer.algorithms,
                 audience=self.issuer.audience,
                 issuer=self.issuer.issuer,
-                leeway=LEEWAY,
+                leeway=CLOCK_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.PyJWKClientConnectionError as error:
@@ -383,10 +386,10 @@ class _Tokens:
             raise PyJWKClientError("a token that names no key")
         if isinstance(self.keys, PyJWKClient):
             return self.keys.get_signing_key(kid)
-        found = PyJWKClient.match_kid(self.keys.keys, kid)
-        if found is None:
+        key = PyJWKClient.match_kid(self.keys.keys, kid)
+        if key is None:
             raise PyJWKClientError("a token of an unknown key")
-        return found
+        return key
 
 
 def _words(value: object) -> list[str]:
@@ -405,7 +408,7 @@ def _keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
         raise ConfigError(f"{path}: expected an https address as jwks, found {jwks!r}")
     file = path.parent / jwks
     try:
-        found: PyJWKSet = jwt.PyJWKSet.from_json(file.read_text(encoding="utf-8"))
+        key_set: PyJWKSet = jwt.PyJWKSet.from_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError, TypeError, KeyError, jwt.PyJWTError) as error:
         raise ConfigError(f"{file}: expected a JSON Web Key Set, found something else: {error}") from None
-    return found
+    return key_set

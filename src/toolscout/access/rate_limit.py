@@ -1,4 +1,4 @@
-"""A token bucket for each caller: it bounds how often one caller may ask, and lets short bursts through."""
+"""Rate limits with a token bucket for each caller: they bound the rate and let short bursts through."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["Buckets"]
 
-KEPT: Final = 10_000  # callers whose buckets are kept at most
+MAX_CALLERS: Final = 10_000  # callers whose buckets are kept at most
 
 
 class Buckets:
@@ -16,7 +16,7 @@ class Buckets:
 
     def __init__(self, rate: float | None) -> None:
         self.rate = rate
-        self._held: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
+        self._buckets: dict[str, tuple[float, float]] = {}  # caller → (tokens, instant)
         self._lock = threading.Lock()
 
     def take(self, caller: str, cost: float = 1.0) -> float:
@@ -28,11 +28,11 @@ class Buckets:
             return 0.0
         full, now = max(1.0, self.rate * 10), time.monotonic()
         with self._lock:
-            tokens, since = self._held.pop(caller, (full, now))
+            tokens, since = self._buckets.pop(caller, (full, now))
             tokens = min(full, tokens + (now - since) * self.rate)
             needed = min(cost, full)
             enough = tokens >= needed
-            self._held[caller] = (tokens - cost if enough else tokens, now)  # last: used most lately
-            if len(self._held) > KEPT:
-                del self._held[next(iter(self._held))]
+            self._buckets[caller] = (tokens - cost if enough else tokens, now)  # last: used most lately
+            if len(self._buckets) > MAX_CALLERS:
+                del self._buckets[next(iter(self._buckets))]
         return 0.0 if enough else (needed - tokens) / self.rate

@@ -1,1 +1,1 @@
-"""TODO catalogue."""
+"""The catalogue: which tools there are. It stores them, keeps them in step with their sources, and screens them."""

@@ -1,16 +1,17 @@
-"""Pinned definitions: what a tool of somebody else was when it was approved, and what waits because it changed.
+"""Approvals: remembers the approved definition of each foreign tool, and holds back definitions that changed.
 
-Somebody else's are the tools of MCP servers and of OpenAPI documents that are read from a URL. Of the latter, hosts and
-credentials are approved as well: a new operation may use only those that approved operations of its source use.
+Foreign tools come from MCP servers and from OpenAPI documents at a URL. For such documents, hosts and credentials are
+approved as well: a new operation may use only those that approved operations of its source use.
 
-All functions work within a write transaction of the store, so that a definition is compared, and taken or held back,
-in the very step that would put it into the catalogue.
+All functions work within a write transaction of the store. A definition is compared and then approved or held back in
+the same transaction that would put it into the catalogue.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ __all__ = [
     "ADDED",
     "ALTERNATES",
     "CHANGED",
-    "FLIPS",
+    "FLIPS_MIGRATION",
     "MIGRATION",
     "REMOTE_DOCUMENTS_MIGRATION",
     "Bodies",
@@ -41,7 +42,7 @@ OTHER_CREDENTIALS: Final = "its definition changed, and with it how credentials 
 NEW_SERVER: Final = "it is new, and calls would go to a server that nobody has approved"
 NEW_CREDENTIALS: Final = "it is new, and credentials would be sent in a way that nobody has approved"
 ALTERNATES: Final = "this server alternates between definitions"
-MAX_FLIPS: Final = 2  # changes of one tool in the window: once changed and changed back is all right
+MAX_FLIPS: Final = 2  # changes of one tool within the window; one change and its reversal are harmless
 FLIP_WINDOW_H: Final = 24
 MIGRATION: Final = """
     CREATE TABLE pins (id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, body BLOB NOT NULL, approved_at TEXT NOT NULL);
@@ -52,14 +53,14 @@ MIGRATION: Final = """
     INSERT INTO pins SELECT tools.id, fingerprint, body, read_at FROM tools
         JOIN sources ON sources.name = tools.source WHERE kind = 'mcp'
     """
-# What is served of documents at URLs when they come under approval counts as approved.
+# Tools of documents at URLs that were in the catalogue before documents needed approval count as approved.
 REMOTE_DOCUMENTS_MIGRATION: Final = """
     INSERT OR IGNORE INTO pins SELECT tools.id, fingerprint, body, read_at FROM tools
         JOIN sources ON sources.name = tools.source JOIN origins ON origins.id = sources.origin
         WHERE sources.kind = 'openapi' AND (locator LIKE 'http://%' OR locator LIKE 'https://%')
     """
 
-FLIPS: Final = """
+FLIPS_MIGRATION: Final = """
     CREATE TABLE flips (id TEXT NOT NULL, at TEXT NOT NULL, fingerprint TEXT NOT NULL);
     CREATE INDEX flips_by_id ON flips (id, at)
     """
@@ -74,19 +75,19 @@ FIRST_SEEN: Final = """
     """
 
 Bodies = Mapping[str, tuple[Tool, str]]  # id → (tool, fingerprint)
-Vet = Callable[[Tool], str | None]  # why a tool may not come in unseen, or None
+Vet = Callable[[Tool], str | None]  # why a tool must be approved by a person first, or None
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A definition that is not served until somebody approves it.
+    """A definition that nobody can use until a person approves it.
 
     Attributes:
         tool: the definition that waits.
         fingerprint: its fingerprint.
         since: when it was first read.
-        why: half a sentence.
-        approved: the definition that was approved before, if there was one.
+        why: the reason, as a clause: "its definition changed".
+        approved: the definition that was approved before, or None for a new tool.
     """
 
     tool: Tool
@@ -102,64 +103,100 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs_approval(kind: str, locator: str) -> bool:
-    """Whether somebody else can change the tools of a source; other files and modules are the owner's own."""
+    """Return whether somebody else can change the tools of a source. Local files and modules belong to the user."""
     return kind == "mcp" or (kind == "openapi" and locator.lower().startswith(("http://", "https://")))
 
 
 def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:
-    """Compare what a source brings with its pins; approve what is new, put what changed into quarantine.
+    """Compare the definitions of a source with the approved ones; approve new tools, hold back changed ones.
 
     Args:
         connection: in a write transaction.
-        source: its name, which begins all ids of `bodies`.
-        bodies: everything that it brings now.
-        vet: looks at tools that were never approved.
+        source: its name, with which all ids of `bodies` begin.
+        bodies: all definitions of the present reading.
+        vet: screens tools that were never approved.
         at: the present instant.
 
     Returns:
-        Id → whether this definition was not already waiting, for each that waits now. The quarantine of the source
-        holds exactly those when this returns.
+        Id → whether the definition waits since this reading, for each definition that waits now. The quarantine of
+        the source then holds exactly these definitions.
     """
     between = (f"{source}/", f"{source}0")  # ids of the source: "0" follows "/"
     pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
     before = dict(connection.execute("SELECT id, fingerprint FROM quarantine WHERE source = ?", (source,)))
     altered = any(pins.get(id) != mark and "server" in tool.meta for id, (tool, mark) in bodies.items())
-    approved = _approved(connection, between) if pins and altered else {}
-    destinations = frozenset().union(*map(_destinations, approved.values()))
+    approved_tools = _read_approved_tools(connection, between) if pins and altered else {}
     unsteady = find_unsteady(connection, source, bodies, {**pins, **before}, at)
-    held: dict[str, str] = {}
-    fresh = []
+    reasons = _find_reasons(bodies, pins, approved_tools, unsteady, vet)
+    pin(connection, [bodies[id] for id in bodies if id not in pins and id not in reasons], at)
+    return _replace_quarantine(connection, source, bodies, reasons, before, at)
+
+
+def _find_reasons(
+    bodies: Bodies,
+    pins: Mapping[str, str],
+    approved_tools: Mapping[str, Tool],
+    unsteady: AbstractSet[str],
+    vet: Vet | None,
+) -> dict[str, str]:
+    """Return id → why its definition must wait, for each definition that must.
+
+    Args:
+        bodies: all definitions of the present reading.
+        pins: id → fingerprint of the approved definition.
+        approved_tools: id → approved definition; empty if no host or credential can have changed.
+        unsteady: ids of tools that alternate between definitions.
+        vet: screens tools that were never approved.
+    """
+    destinations = frozenset().union(*map(_destinations, approved_tools.values()))
+    reasons: dict[str, str] = {}
     for id, (tool, mark) in bodies.items():
         why = None
         if id in unsteady:
             why = ALTERNATES
         elif id not in pins:
-            why = (vet(tool) if vet else None) or (_new_destination(tool, destinations) if approved else None)
-            if why is None:
-                fresh.append((tool, mark))
+            why = (vet(tool) if vet else None) or (_new_destination(tool, destinations) if approved_tools else None)
         elif pins[id] != mark:
-            why = _change(approved[id], tool) if id in approved else CHANGED
+            why = _name_change(approved_tools[id], tool) if id in approved_tools else CHANGED
         if why is not None:
-            held[id] = why
-    pin(connection, fresh, at)
-    reasons = dict(connection.execute("SELECT id, why FROM quarantine WHERE source = ?", (source,)))
-    gone = [(id,) for id, mark in before.items() if id not in held or (bodies[id][1], held[id]) != (mark, reasons[id])]
+            reasons[id] = why
+    return reasons
+
+
+def _replace_quarantine(
+    connection: sqlite3.Connection,
+    source: str,
+    bodies: Bodies,
+    reasons: Mapping[str, str],
+    before: Mapping[str, str],
+    at: str,
+) -> dict[str, bool]:
+    """Make the quarantine of a source hold the definitions in `reasons`; see `hold_back` for what is returned.
+
+    A row stays as it is, with its instant, if the same definition waits for the same reason.
+    """
+    old_reasons = dict(connection.execute("SELECT id, why FROM quarantine WHERE source = ?", (source,)))
+    gone = [
+        (id,)
+        for id, mark in before.items()
+        if id not in reasons or (bodies[id][1], reasons[id]) != (mark, old_reasons[id])
+    ]
     connection.executemany("DELETE FROM quarantine WHERE id = ?", gone)
-    newly = {id: (before.get(id), reasons.get(id)) != (bodies[id][1], why) for id, why in held.items()}
+    newly = {id: (before.get(id), old_reasons.get(id)) != (bodies[id][1], why) for id, why in reasons.items()}
     connection.executemany(
         "INSERT INTO quarantine VALUES (?, ?, ?, ?, ?, ?)",
-        ((id, source, bodies[id][1], _encode(bodies[id][0]), at, held[id]) for id, new in newly.items() if new),
+        ((id, source, bodies[id][1], _encode(bodies[id][0]), at, reasons[id]) for id, new in newly.items() if new),
     )
     return newly
 
 
-def _approved(connection: sqlite3.Connection, between: tuple[str, str]) -> dict[str, Tool]:
+def _read_approved_tools(connection: sqlite3.Connection, between: tuple[str, str]) -> dict[str, Tool]:
     rows = connection.execute("SELECT id, body FROM pins WHERE id > ? AND id < ?", between)
     return {id: _DECODER.decode(body) for id, body in rows}
 
 
 def _destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """Where calls of an operation go, and every credential that goes there with the place it is put in."""
+    """Return the host of an operation's calls, and each credential that is sent there with the place it is put in."""
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])
@@ -171,7 +208,7 @@ def _destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
 
 
 def _origin(server: str) -> str:
-    """Scheme, host and port of a server as its document spells them."""
+    """Return scheme, host and port of a server as its document spells them."""
     try:
         parts = urlsplit(server)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -181,15 +218,15 @@ def _origin(server: str) -> str:
 
 
 def _new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> str | None:
-    """Why an operation that was never approved must wait, or None."""
+    """Return why an operation that was never approved must wait, or None."""
     unknown = _destinations(tool) - destinations
     if not unknown:
         return None
     return NEW_SERVER if any(len(each) == 1 for each in unknown) else NEW_CREDENTIALS
 
 
-def _change(before: Tool, now: Tool) -> str:
-    """What changed, as far as it matters most."""
+def _name_change(before: Tool, now: Tool) -> str:
+    """Return the most important change between two definitions: the server, the credentials, or anything else."""
     if before.meta.get("server") != now.meta.get("server"):
         return OTHER_SERVER
     keys = ("security", "security_schemes")
@@ -199,38 +236,40 @@ def _change(before: Tool, now: Tool) -> str:
 def find_unsteady(
     connection: sqlite3.Connection, source: str, bodies: Bodies, last: Mapping[str, str], at: str
 ) -> set[str]:
-    """Note every definition that is another than at the last reading; find those that change to and fro.
+    """Record each definition that changed since the last reading, and find tools that alternate.
 
     Args:
         connection: in a write transaction.
         source: its name.
-        bodies: everything that it brings now.
+        bodies: all definitions of the present reading.
         last: id → fingerprint at the last reading.
         at: the present instant.
 
     Returns:
-        Ids that changed more than `MAX_FLIPS` times within `FLIP_WINDOW_H` hours, and those that wait for that reason
-        already: whoever alternates waits for approval, not for a day to pass.
+        Ids that changed more than `MAX_FLIPS` times within `FLIP_WINDOW_H` hours, and ids that already wait for this
+        reason: such a tool waits for approval, not for the window to pass.
     """
     query = "SELECT id FROM quarantine WHERE source = ? AND why = ?"
-    held = {id for (id,) in connection.execute(query, (source, ALTERNATES))}
+    alternating = {id for (id,) in connection.execute(query, (source, ALTERNATES))}
     between = (f"{source}/", f"{source}0")
     query = "SELECT id, fingerprint FROM flips WHERE id > ? AND id < ? ORDER BY at, rowid"
     last = {**last, **dict(connection.execute(query, between))}  # the last flip of each outlives its quarantine
-    changed = [(id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in held]
+    changed = [
+        (id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in alternating
+    ]
     connection.executemany("INSERT INTO flips VALUES (?, ?, ?)", changed)
     connection.execute("DELETE FROM flips WHERE julianday(at) < julianday(?, ?)", (at, f"-{FLIP_WINDOW_H} hours"))
     counts = connection.execute(
         "SELECT id FROM flips WHERE id > ? AND id < ? GROUP BY id HAVING count(*) > ?",
         (*between, MAX_FLIPS),
     )
-    return held | {id for (id,) in counts}
+    return alternating | {id for (id,) in counts}
 
 
 def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
-    """Remember definitions with their fingerprints as approved, in place of what was approved before.
+    """Record (tool, fingerprint) pairs as the approved definitions, in place of earlier ones.
 
-    `approved_at` stays what it was at the first approval: it says which of two tools that look alike is the older.
+    `approved_at` keeps the instant of the first approval: it tells which of two similar tools is older.
     """
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
@@ -241,12 +280,12 @@ def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: st
 
 
 def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
-    """Id → when the tool was first approved, for the tools of the catalogue that are pinned."""
+    """Return id → when the tool was first approved, for all tools of the catalogue with an approved definition."""
     return dict(connection.execute(FIRST_SEEN))
 
 
 def waiting(connection: sqlite3.Connection) -> list[Waiting]:
-    """Everything in quarantine, by id."""
+    """Return all definitions in quarantine, by id."""
     rows = connection.execute(
         "SELECT quarantine.body, quarantine.fingerprint, since, why, pins.body FROM quarantine "
         "LEFT JOIN pins USING (id) ORDER BY id"

@@ -1,6 +1,6 @@
-"""Letters that look like others: which ASCII letter a foreign one is taken for, and the skeleton of a name.
+"""Confusable letters: the ASCII letters that foreign ones look like, and the skeleton of a name.
 
-The table is made of Unicode's confusables (UTS #39): `data/confusables.txt`.
+The table `data/confusables.txt` comes from Unicode's confusables (UTS #39).
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from toolscout.catalogue.invisible import quote, sanitise
 __all__ = ["find_look_alike", "fold", "skeleton"]
 
 _TABLE: Final = Path(__file__).parent / "data" / "confusables.txt"
-_WORD: Final = re.compile(r"[^\W\d_]+")
+_LETTERS_RUN: Final = re.compile(r"[^\W\d_]+")
 _NO_LETTER: Final = re.compile(r"[\W_]+")
-_VERSION: Final = re.compile(r"(?<=[a-z]{3})v?\d{1,2}$")
-_DIGITS: Final = str.maketrans("015", "ols")
+_VERSION_SUFFIX: Final = re.compile(r"(?<=[a-z]{3})v?\d{1,2}$")
+_DIGIT_LETTERS: Final = str.maketrans("015", "ols")
 
 
 @functools.cache
 def _likenesses() -> dict[int, str]:
-    """Code point → the ASCII letter or digit that it looks like."""
-    found: dict[int, str] = {}
+    """Return code point → the ASCII letter or digit that it looks like."""
+    ascii_letters: dict[int, str] = {}
     for line in _TABLE.read_text(encoding="utf-8").splitlines():
         plain, _, letters = line.partition(" ")
         if plain != "#":
-            found |= {ord(letter): plain for letter in letters}
-    return found
+            ascii_letters |= {ord(letter): plain for letter in letters}
+    return ascii_letters
 
 
 def fold(text: str) -> str:
-    """The text with each letter that looks like an ASCII one turned into that."""
+    """Replace each letter that looks like an ASCII letter by that letter."""
     return text if text.isascii() else text.translate(_likenesses())
 
 
 @functools.lru_cache(maxsize=65536)
 def skeleton(name: str) -> str:
-    """What a name looks like at a glance: without case, accents, marks, unseen characters and a version number.
+    """Return what a name looks like at a glance: no case, accents, marks, invisible characters or version number.
 
     `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е) and `get_weather2` have one skeleton.
     """
@@ -48,18 +48,18 @@ def skeleton(name: str) -> str:
         name = unicodedata.normalize("NFKD", fold(unicodedata.normalize("NFKC", sanitise(name))))
         name = "".join(letter for letter in name if not unicodedata.combining(letter))
     bare = _NO_LETTER.sub("", name).casefold()
-    return _VERSION.sub("", bare).translate(_DIGITS)
+    return _VERSION_SUFFIX.sub("", bare).translate(_DIGIT_LETTERS)
 
 
 def find_look_alike(name: str, description: str) -> str | None:
-    """What is wrong with a name whose letters are not what they seem: mixed scripts, or foreign letters that spell.
+    """Return what is wrong with a name that looks like another: mixed scripts, or foreign letters; or None.
 
     Args:
         name: of a tool.
-        description: of the tool; in its script the name may be written.
+        description: of the tool; the name may be written in the script of its description.
     """
     likenesses = _likenesses()
-    for word in _WORD.findall(name):
+    for word in _LETTERS_RUN.findall(name):
         if word.isascii():
             continue
         scripts = {_script(letter) for letter in word}

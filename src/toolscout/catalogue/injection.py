@@ -1,9 +1,9 @@
-"""Orders to the model that stand in a tool's text: prompt injection, in nine languages and in a chat's own frame.
+"""Prompt injection: finds orders to the model in a tool's text, in nine languages and in the markup of chats.
 
-A description speaks of the tool. Text that speaks to the model that reads it ("ignore previous instructions", "always
-use this tool first", "### Instruction", "不要告诉用户") is an attempt to steer it. The patterns find what is usual, in
-English, Chinese, Spanish, German, French, Portuguese, Russian, Japanese and Korean; whoever knows them can word an
-order that they miss.
+A description speaks about the tool. Text that speaks to the model ("ignore previous instructions", "always use this
+tool first", "### Instruction", "不要告诉用户") tries to steer it. The patterns find the usual wordings in English,
+Chinese, Spanish, German, French, Portuguese, Russian, Japanese and Korean. An attacker who knows the patterns can
+word an order that they miss.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["ORDERS", "Order", "find_orders", "select_orders"]
 
 
 class Order(NamedTuple):
-    """One sort of order.
+    """One kind of order to the model.
 
     Attributes:
-        message: what it does.
-        cues: in lower case; a text that holds none of them cannot hold the order.
-        pattern: its form.
+        message: what the order does.
+        cues: substrings in lower case; a text without any of them cannot match, so the pattern is not tried.
+        pattern: the wordings.
     """
 
     message: str
@@ -104,7 +104,7 @@ _ORDERS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
 }
 
-_OVERRIDES: Final = "overrides what the model was told"
+_OVERRIDING: Final = "overrides what the model was told"
 _PRECEDENCE: Final = "claims to come before all other tools"
 _SECRECY: Final = "asks to keep something from the user"
 _FRAME: Final = "imitates the model's own frame"
@@ -114,7 +114,7 @@ _OTHERS: Final = (
 )
 _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
-        _OVERRIDES,
+        _OVERRIDING,
         (
             *("set aside", "put aside", "discard", "abandon", "dismiss", "no attention", "obey"),
             *("not follow", "t follow", "stop follow", "longer follow"),
@@ -216,7 +216,7 @@ _PARAPHRASES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 
 
 class _Language(NamedTuple):
-    """Words of one language, as patterns, from which its orders are put together."""
+    """Words of one language as patterns; `_orders_of` builds its orders from them."""
 
     cues: tuple[str, ...]
     ignore: str
@@ -301,7 +301,7 @@ _LANGUAGES: Final = (
 _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     # Chinese
     (
-        _OVERRIDES,
+        _OVERRIDING,
         ("忽略", "无视", "無視", "忘记", "忘記", "忘掉", "不要遵", "不要理会"),
         "(?:忽略|无视|無視|忘记|忘記|忘掉|不要理会|不要遵[守循])[^。！!？?\\n]{0,14}(?:指令|指示|提示词|提示詞|规则|規則|要求|命令)",
     ),
@@ -323,7 +323,7 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ),
     # Japanese
     (
-        _OVERRIDES,
+        _OVERRIDING,
         ("無視", "忘れ", "破棄"),
         "(?:以前|これまで|今まで|前|上記|すべて|全て|システム|他)[^。\\n]{0,10}(?:指示|命令|ルール|プロンプト|指令)[^。\\n]{0,8}(?:無視|忘れ|破棄)",
     ),
@@ -342,7 +342,7 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ),
     # Korean
     (
-        _OVERRIDES,
+        _OVERRIDING,
         ("무시", "잊"),
         "(?:이전|앞선|기존|모든|시스템)[^.\\n]{0,14}(?:지시|명령|규칙|지침|프롬프트)[^.\\n]{0,6}(?:무시|잊)",
     ),
@@ -362,13 +362,13 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 
 
 def _orders_of(language: _Language) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """The orders of a language that puts spaces between words."""
+    """Yield the orders of a language that separates words by spaces."""
     few = r"(?:\W+\w+){0,3}?\W+"
     near = r"(?:\W+\w+){0,5}?\W+"
     ignore, rules, former, always, use, this_tool, other_tool, never, tell, user = (
         rf"\b(?:{words})\b" for words in language[1:]
     )
-    yield _OVERRIDES, language.cues, rf"{ignore}(?=[^.!?\n]{{0,60}}{former}){near}{rules}"
+    yield _OVERRIDING, language.cues, rf"{ignore}(?=[^.!?\n]{{0,60}}{former}){near}{rules}"
     yield (
         _PRECEDENCE,
         language.cues,
@@ -396,13 +396,13 @@ ORDERS: Final[tuple[Order, ...]] = (
 
 
 def select_orders(text: str) -> list[Order]:
-    """The orders that a text may hold, at a glance."""
+    """Return the orders that a text may contain, by their cues alone."""
     lowered = "\n".join(_read_forms(text)).lower()
     return [order for order in ORDERS if any(map(lowered.__contains__, order.cues))]
 
 
 def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
-    """One sentence for each of the orders that stands in a text, whatever look-alike letters it is written in."""
+    """Yield one sentence for each order that a text contains, also if it is written in look-alike letters."""
     if not orders:
         return
     for form in _read_forms(text):
@@ -413,7 +413,7 @@ def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
 
 
 def _read_forms(text: str) -> list[str]:
-    """The text as it is read: made visible, and with letters that look like ASCII ones turned into those."""
+    """Return the text without invisible characters, and if different, also with look-alike letters as ASCII."""
     if text.isascii():
         return [text]
     plain = unicodedata.normalize("NFKC", sanitise(text))

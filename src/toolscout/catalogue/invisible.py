@@ -1,4 +1,4 @@
-"""Characters that nobody sees: what shows nothing and joins nothing is found, and taken out of what a model reads."""
+"""Invisible characters: finds them in tool text, and removes them from what a model reads."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ _JOINERS: Final = "\u200c\u200d"
 _VARIANTS: Final = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _TAGS: Final = "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
 _UNSEEN: Final = re.compile(f"[{_CONTROLS}{_BIDI}{_MARKS}{_ZERO}{_JOINERS}{_VARIANTS}{_TAGS}]+")
+_DIRECTION_MARKS: Final = "\u200e\u200f\u061c\u202a\u202b\u202c\u2066\u2067\u2068\u2069"
 _FLAG: Final = re.compile("(?<=\U0001f3f4)[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,6}\U000e007f")
-_OVERRIDES: Final = frozenset("\u202d\u202e")
+_DIRECTION_OVERRIDES: Final = frozenset("\u202d\u202e")
 
 
 def sanitise(text: str) -> str:
-    """The text as a person sees it: without control codes and without characters that show nothing and join nothing.
+    """Remove control codes and invisible characters that no script needs, so that a model reads what people see.
 
-    Emoji, and what Arabic, Hebrew, Indic, Mongolian and other scripts need between their letters, stay.
+    Emoji stay, and so do the characters that Arabic, Hebrew, Indic, Mongolian and other scripts need.
     """
     if not _UNSEEN.search(text):
         return text
-    kept, start = [], 0
+    visible_parts, start = [], 0
     for span in _unseen(text):
-        kept.append(text[start : span.start()])
+        visible_parts.append(text[start : span.start()])
         start = span.end()
-    return "".join(kept) + text[start:]
+    return "".join(visible_parts) + text[start:]
 
 
 def spelled_out(text: str) -> str:
-    """The text for a person who has to judge it: what nobody would see stands there as `<U+200B>`."""
+    """Write invisible characters out as `<U+200B>`, for a person who has to judge the text."""
     return _UNSEEN.sub(lambda run: "".join(f"<U+{ord(letter):04X}>" for letter in run[0]), text)
 
 
 def find_invisible(text: str) -> Iterator[str]:
-    """One sentence on each sort of characters in a text that nobody sees."""
+    """Yield one sentence for each sort of invisible characters in a text."""
     sorts: dict[str, int] = {}
     for span in _unseen(text) if not (text.isascii() and text.isprintable()) else ():
         for letter in span[0]:
@@ -69,44 +70,47 @@ def _sort(letter: str) -> str:
 
 
 def _unseen(text: str) -> Iterator[re.Match[str]]:
-    """The runs of characters that show nothing, and that no script or emoji needs where they stand."""
+    """Yield the runs of invisible characters that no script or emoji needs at their place."""
     for run in _UNSEEN.finditer(text):
-        if not _needed(run, text):
+        if not _is_needed_by_script(run, text):
             yield run
 
 
-def _needed(run: re.Match[str], text: str) -> bool:
-    """Whether the run belongs to the writing around it."""
+def _is_needed_by_script(run: re.Match[str], text: str) -> bool:
+    """Return whether the characters around a run need it."""
     letters = run[0]
     before = text[run.start() - 1] if run.start() else ""
     after = text[run.end() : run.end() + 1]
     foreign = not before.isascii() and not after.isascii()  # neither is ASCII; an end of the text counts as ASCII
-    if letters == "\ufeff" and not before:
-        return True
+    if letters == "\ufeff":  # a byte order mark
+        return not before
     if letters in ("\u200b", "\u200c", "\u200d"):
-        return foreign and not (_latin(before) or _latin(after))
+        return foreign and not (_is_latin(before) or _is_latin(after))
+    if all(letter in _DIRECTION_MARKS for letter in letters):
+        return len(letters) <= 2 and _is_right_to_left(text)
+    return _is_needed_variant(letters, before, foreign) or bool(_FLAG.fullmatch(text, run.start(), run.end()))
+
+
+def _is_needed_variant(letters: str, before: str, foreign: bool) -> bool:
+    """Return whether a run selects a variant that the character before it has: emoji, ideographs, Mongolian."""
     if letters in ("\ufe0f", "\ufe0e"):  # after a sign that is also an emoji
         return bool(before) and not before.isalpha() and not before.isspace()
     if letters == "\ufe0f\u200d":
         return foreign and not before.isalpha()
     if len(letters) == 1 and "\U000e0100" <= letters <= "\U000e01ef":
         return "\u3400" <= before <= "\u9fff" or before >= "\U00020000"
-    if len(letters) == 1 and "\u180b" <= letters <= "\u180f":
-        return "\u1800" <= before <= "\u18af"
-    if all(letter in "\u200e\u200f\u061c\u202a\u202b\u202c\u2066\u2067\u2068\u2069" for letter in letters):
-        return len(letters) <= 2 and _right_to_left(text)
-    return bool(_FLAG.fullmatch(text, run.start(), run.end()))
+    return len(letters) == 1 and "\u180b" <= letters <= "\u180f" and "\u1800" <= before <= "\u18af"
 
 
-def _latin(letter: str) -> bool:
+def _is_latin(letter: str) -> bool:
     return unicodedata.name(letter, "").startswith("LATIN")
 
 
-def _right_to_left(text: str) -> bool:
+def _is_right_to_left(text: str) -> bool:
     return any(letter.isalpha() and unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
 
 
 def quote(text: str) -> str:
-    """A text on one line, made visible, at most 80 characters."""
+    """Return a text on one line, without invisible characters, cut to 80 characters."""
     line = " ".join(sanitise(text).split())
     return line if len(line) <= 80 else line[:79] + "…"

@@ -1,7 +1,7 @@
-"""What a tool's own text tries to do to whoever reads it: hidden instructions, invisible characters, look-alike names.
+"""Screens untrusted tool text for hidden instructions, invisible characters, look-alike names and stuffing.
 
-`scan` looks at one tool, `vet` decides whether it may come in unseen, `sanitise` makes a text fit to be shown to a
-model. What is in `toolscout.catalogue.stuffing` looks at stuffed texts, which harm the ranking and not the reader.
+`scan` returns the findings of one tool, `vet` decides whether a person must approve it first, and `sanitise` cleans a
+text before a model reads it. Stuffed texts (`toolscout.catalogue.stuffing`) harm the ranking rather than the reader.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
 
 _LOWERED: Final = ("instructions", "stuffing")
 _BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
-FORMAT: Final = "suspects/2"  # to be raised whenever the same tool would be judged otherwise
+SUSPECTS_FORMAT: Final = "suspects/2"  # raise it whenever the screening of an unchanged tool changes
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something in a tool's definition that a person should see.
+    """One finding is something in a tool's definition that a person should see.
 
     Attributes:
         kind: instructions (addressed to the model), invisible (characters), look-alike (letters of a name), stuffing.
-        field: where: `name`, `description`, or a way into the definition such as `parameters.properties.q.description`.
-        message: what was found; quotes at most 80 characters, made visible.
+        field: `name`, `description`, or a path into the definition such as `parameters.properties.q.description`.
+        message: one sentence. It quotes at most 80 characters, with invisible ones made visible.
     """
 
     kind: Kind
@@ -44,28 +44,34 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def scan(tool: Tool) -> list[Finding]:
-    """Everything suspicious about a tool, by field."""
-    found: dict[tuple[str, str], Finding] = {}  # a text that stands in two fields is found once
+    """Return everything suspicious about a tool, by field."""
+    findings: dict[tuple[str, str], Finding] = {}  # the same text in two fields counts once
     body = msgspec.json.encode(tool).decode()
     escaped = "\\u00" in body or "\x7f" in body
     odd = escaped or not body.isascii()
     orders = list(ORDERS) if escaped else select_orders(body)
     for field, text in _texts(tool) if odd or orders else ():
         for message in find_invisible(text):
-            found.setdefault(("invisible", message), Finding("invisible", field, message))
+            findings.setdefault(("invisible", message), Finding("invisible", field, message))
         for message in find_orders(text, orders):
-            found.setdefault(("instructions", message), Finding("instructions", field, message))
-    if not tool.name.isascii() and (seems := find_look_alike(tool.name, tool.description)):
-        found["look-alike", seems] = Finding("look-alike", "name", seems)
-    if _BREAK.search(tool.name):
-        found["invisible", "name"] = Finding("invisible", "name", f"a line break in the name “{quote(tool.name)}”")
+            findings.setdefault(("instructions", message), Finding("instructions", field, message))
+    findings.update(_scan_name(tool))
     if stuffing := find_stuffing(tool):
-        found["stuffing", stuffing[1]] = Finding("stuffing", *stuffing)
-    return list(found.values())
+        findings["stuffing", stuffing[1]] = Finding("stuffing", *stuffing)
+    return list(findings.values())
+
+
+def _scan_name(tool: Tool) -> Iterator[tuple[tuple[str, str], Finding]]:
+    """Yield what is wrong with a tool's name alone, with the key under which `scan` collects it."""
+    if not tool.name.isascii() and (seems := find_look_alike(tool.name, tool.description)):
+        yield ("look-alike", seems), Finding("look-alike", "name", seems)
+    if _BREAK.search(tool.name):
+        message = f"a line break in the name “{quote(tool.name)}”"
+        yield ("invisible", "name"), Finding("invisible", "name", message)
 
 
 def vet(tool: Tool) -> str | None:
-    """Why a tool that nobody has approved must wait, or None."""
+    """Return why a tool that nobody has approved must wait, or None."""
     for finding in scan(tool):
         if finding.kind == "instructions":
             return f"its {finding.field} gives orders to the model"
@@ -75,18 +81,18 @@ def vet(tool: Tool) -> str | None:
 
 
 def suspects(catalogue: Catalogue) -> frozenset[str]:
-    """Ids of the tools that a search puts behind all others: they give orders, or are stuffed."""
+    """Return the ids of tools that every search demotes: they give orders to the model, or are stuffed."""
 
-    def found() -> bytes:
+    def list_suspects() -> bytes:
         return msgspec.json.encode(
             [tool.id for tool in catalogue.tools() if any(each.kind in _LOWERED for each in scan(tool))]
         )
 
-    return frozenset(msgspec.json.decode(catalogue.cached(FORMAT, found), type=list[str]))
+    return frozenset(msgspec.json.decode(catalogue.load_or_build(SUSPECTS_FORMAT, list_suspects), type=list[str]))
 
 
 def _texts(tool: Tool) -> Iterator[tuple[str, str]]:
-    """(field, text) of everything a model may get to read: values, and the names of parameters."""
+    """Yield (field, text) of everything that a model may read: values, and the names of parameters."""
     waiting: list[tuple[str, Any]] = [
         ("tags", list(tool.tags)),
         ("meta", tool.meta),

@@ -1,11 +1,12 @@
-"""Tools that imitate others, and sources that flood: what came later must not displace what was there before.
+"""Near-duplicates: finds tools that imitate older ones, and sources that flood the catalogue.
 
-Only tools and sources of different age are compared. A tool is a *copy* of an older one of another source if their
-descriptions are nearly the same, or if their names look alike (`toolscout.catalogue.confusables`) and their
-descriptions have much in common. It is a *twin* if their names look alike and their descriptions, though nearly the
-same, are too short to tell. Tools of one younger source that are nearly the same form a *group*. A younger source is
-*scattered* if it brings many tools about all sorts of things: servers are about something, floods are about whatever
-people ask for.
+A newer tool must not displace an older one, so only tools and sources of different age are compared.
+
+* A tool is a *copy* of an older tool of another source if their descriptions are nearly the same, or if their names
+  look alike (`toolscout.catalogue.confusables`) and their descriptions have much in common.
+* It is a *twin* if the names look alike and the descriptions are nearly the same but too short to be sure.
+* Nearly identical tools of one younger source form a *group*.
+* A younger source is *scattered* if it has many unrelated tools. A server has a subject; a flood covers every request.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from toolscout.types import Tool
 
 __all__ = ["Rivals", "find_rivals"]
 
-MIN_SHARED: Final = 0.6  # share of words in common from which descriptions are nearly the same
-MIN_SHARED_OF_NAMESAKES: Final = 0.3  # where the names look alike
+MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nearly the same
+MIN_SHARED_OF_NAMESAKES: Final = 0.3  # the same, if the names look alike
 MIN_SHARED_IN_GROUP: Final = 0.8
-MIN_DESCRIPTION_WORDS: Final = 4  # fewer tell nothing
+MIN_DESCRIPTION_WORDS: Final = 4  # shorter descriptions say too little
 MIN_SKELETON_CHARS: Final = 3
-MAX_HOLDERS: Final = 500  # of a word that is looked up; commoner words find no pairs
+MAX_HOLDERS: Final = 500  # tools remembered for one word or name when pairs are looked up
 MIN_SCATTERED_TOOLS: Final = 20
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
-FORMAT: Final = "rivals/1"  # to be raised whenever the same catalogue would be judged otherwise
+RIVALS_FORMAT: Final = "rivals/1"  # raise it whenever the result for an unchanged catalogue changes
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Rivals(msgspec.Struct, frozen=True):
-    """What stands behind what, in one snapshot.
+    """The near-duplicates and scattered sources of one snapshot.
 
     Attributes:
-        added: source → when it was added, ISO 8601; sources of unknown age are not there.
+        added: source → when it was added, ISO 8601, without sources of unknown age.
         copies: tool id → the older tool that it copies.
         twins: tool id → the older tool that it may copy.
         groups: tool id → the first of the nearly identical tools of its source.
-        scattered: younger sources whose tools are about all sorts of things.
+        scattered: younger sources with unrelated tools.
     """
 
     added: dict[str, str] = {}
@@ -62,73 +63,81 @@ class Rivals(msgspec.Struct, frozen=True):
 
 
 def find_rivals(catalogue: Catalogue, rows: Callable[[], Rows]) -> Rivals | None:
-    """The rivals of a snapshot, found once for each generation; None if all tools came at the same time.
+    """Return the rivals of a snapshot, computed once for each generation; None if all tools came at the same time.
 
     Args:
         catalogue: the snapshot.
-        rows: makes the unit vectors of its tools, in the order of its ids; zeros for what the encoder does not know.
+        rows: returns the unit vectors of its tools, `(n, d)` float32, in the order of its ids; zeros for a tool of
+            which the encoder knows no word.
     """
     if len(set(catalogue.added.values())) < 2 and len(set(catalogue.first_seen.values())) < 2:
         return None
-    found = catalogue.cached(FORMAT, lambda: msgspec.json.encode(_compare(catalogue, rows())))
-    return msgspec.json.decode(found, type=Rivals)
+    encoded = catalogue.load_or_build(RIVALS_FORMAT, lambda: msgspec.json.encode(_compare(catalogue, rows())))
+    return msgspec.json.decode(encoded, type=Rivals)
 
 
 def _compare(catalogue: Catalogue, rows: Rows) -> Rivals:
     tools = catalogue.tools()
-    age = {tool.id: catalogue.first_seen.get(tool.id) or catalogue.added.get(tool.source, "") for tool in tools}
+    age = _find_ages(catalogue, tools)
     oldest = min(catalogue.added.values(), default="")
     words = [frozenset(tokenize(tool.description[:4000])) for tool in tools]
     copies: dict[str, str] = {}
     twins: dict[str, str] = {}
     groups: dict[str, str] = {}
 
-    def note_copy(into: dict[str, str], one: Tool, other: Tool) -> None:
-        older, younger = (one, other) if age[one.id] < age[other.id] else (other, one)
+    def note_copy(into: dict[str, str], one: Tool, second: Tool) -> None:
+        older, younger = (one, second) if age[one.id] < age[second.id] else (second, one)
         if age[older.id] < age[younger.id]:
-            held = into.get(younger.id)
-            into[younger.id] = older.id if held is None else min(held, older.id, key=lambda each: (age[each], each))
+            current = into.get(younger.id)
+            into[younger.id] = (
+                older.id if current is None else min(current, older.id, key=lambda each: (age[each], each))
+            )
 
     for a, b in _pairs_of_words(words):
-        one, other, shared = tools[a], tools[b], _shared(words[a], words[b])
-        if one.source != other.source:
+        one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
+        if one.source != second.source:
             if shared >= MIN_SHARED:
-                note_copy(copies, one, other)
+                note_copy(copies, one, second)
         elif shared >= MIN_SHARED_IN_GROUP and catalogue.added.get(one.source, "") > oldest:
-            groups.setdefault(other.id, groups.get(one.id, one.id))
-            groups.setdefault(one.id, groups[other.id])
+            groups.setdefault(second.id, groups.get(one.id, one.id))
+            groups.setdefault(one.id, groups[second.id])
     for a, b in _pairs_of_names(tools):
-        one, other, shared = tools[a], tools[b], _shared(words[a], words[b])
-        telling = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS
-        if _is_disguised(one.name) != _is_disguised(other.name) or (telling and shared >= MIN_SHARED_OF_NAMESAKES):
-            note_copy(copies, one, other)
+        one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
+        telling = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS and shared >= MIN_SHARED_OF_NAMESAKES
+        if _is_disguised(one.name) != _is_disguised(second.name) or telling:
+            note_copy(copies, one, second)
         elif shared >= MIN_SHARED:
-            note_copy(twins, one, other)
+            note_copy(twins, one, second)
     twins = {id: original for id, original in twins.items() if id not in copies}
     scattered = _find_scattered(catalogue, rows, oldest)
     return Rivals(dict(catalogue.added), copies, twins, groups, scattered)
 
 
+def _find_ages(catalogue: Catalogue, tools: Sequence[Tool]) -> dict[str, str]:
+    """Return id → when the tool was first approved, or else when its source was added."""
+    return {tool.id: catalogue.first_seen.get(tool.id) or catalogue.added.get(tool.source, "") for tool in tools}
+
+
 def _is_disguised(name: str) -> bool:
-    """Whether a name has letters that look like others, or marks at its ends."""
+    """Return whether a name has letters that look like others, or marks at its ends."""
     return not name.isascii() or not (name[:1].isalnum() and name[-1:].isalnum())
 
 
-def _shared(one: frozenset[str], other: frozenset[str]) -> float:
-    """Share of words in common, 0 to 1."""
-    both = len(one & other)
-    return both / (len(one) + len(other) - both) if both else 0.0
+def _word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
+    """Return the Jaccard overlap of two sets of words, 0 to 1."""
+    count = len(one & other)
+    return count / (len(one) + len(other) - count) if count else 0.0
 
 
 def _pairs_of_words(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
-    """Pairs of descriptions that may share enough words: one of the rarest words of each is in both."""
-    frequency = Counter(word for each in words for word in each)
+    """Yield pairs of descriptions that may share enough words: one of the rarest words of each is in both."""
+    frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
-    for number, each in enumerate(words):
-        if len(each) < MIN_DESCRIPTION_WORDS:
+    for number, terms in enumerate(words):
+        if len(terms) < MIN_DESCRIPTION_WORDS:
             continue
-        rarest = sorted(each, key=lambda word: (frequency[word], word))
-        prefix = rarest[: len(each) - math.ceil(MIN_SHARED * len(each)) + 1]
+        rarest = sorted(terms, key=lambda word: (frequency[word], word))
+        prefix = rarest[: len(terms) - math.ceil(MIN_SHARED * len(terms)) + 1]
         near = {other for word in prefix for other in holders[word]}
         yield from ((other, number) for other in sorted(near))
         for word in prefix:
@@ -137,7 +146,7 @@ def _pairs_of_words(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]
 
 
 def _pairs_of_names(tools: Sequence[Tool]) -> Iterator[tuple[int, int]]:
-    """Pairs of tools of different sources whose names look alike."""
+    """Yield pairs of tools of different sources with names that look alike."""
     namesakes: dict[str, list[int]] = defaultdict(list)
     for number, tool in enumerate(tools):
         bare = skeleton(tool.name)
@@ -148,7 +157,7 @@ def _pairs_of_names(tools: Sequence[Tool]) -> Iterator[tuple[int, int]]:
 
 
 def _find_scattered(catalogue: Catalogue, rows: Rows, oldest: str) -> frozenset[str]:
-    """The younger sources whose tools have, on average, little to do with one another."""
+    """Return the younger sources with tools that are, on average, unrelated."""
     members: dict[str, list[int]] = defaultdict(list)
     for position, tool_id in enumerate(catalogue.ids):
         source = tool_id.partition("/")[0]
@@ -162,7 +171,7 @@ def _find_scattered(catalogue: Catalogue, rows: Rows, oldest: str) -> frozenset[
 
 
 def _coherence(rows: Rows) -> float:
-    """The mean cosine between different rows."""
+    """Return the mean cosine between different rows."""
     count = len(rows)
     total = float(np.square(rows.sum(axis=0, dtype=np.float64)).sum())
     return (total - count) / (count * (count - 1))

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
-import numpy as np
 
 from toolscout.catalogue import approvals
 from toolscout.catalogue.approvals import Vet, Waiting
+from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.database import BUSY_SECONDS, Database, now
 from toolscout.errors import BadEntry, NotFound, StoreError
 from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
 
-MIGRATIONS: Final = (
+CATALOGUE_MIGRATIONS: Final = (
     """
     CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
     INSERT INTO meta VALUES ('generation', 0);
@@ -45,13 +45,15 @@ MIGRATIONS: Final = (
     """,
     approvals.MIGRATION,
     approvals.REMOTE_DOCUMENTS_MIGRATION,
-    approvals.FLIPS,
+    approvals.FLIPS_MIGRATION,
 )
-Held = TypeVar("Held")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What the user added: a locator to read again at each sync. It may bring several sources. `id` 0: not yet kept."""
+    """An origin is a locator that the user added and each sync reads again. It may bring several sources.
+
+    `id` is 0 until the store has a row for it.
+    """
 
     locator: str
     kind: str
@@ -61,9 +63,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """One source as the catalogue holds it. `state` is ok, error (former tools kept) or disabled (not searched).
+    """One source in the catalogue.
 
-    `waiting` counts tools that wait for approval; they are not among `tools`.
+    `state` is ok, error (its former tools stay) or disabled (its tools are not searched). `tools` counts the tools in
+    the catalogue, `waiting` those that wait for approval.
     """
 
     name: str
@@ -79,7 +82,10 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reading of a source changed. `quarantined`: definitions that wait for approval since this reading."""
+    """The changes that one reading of a source made, in numbers of tools.
+
+    `quarantined` counts the definitions that wait for approval since this reading.
+    """
 
     source: str
     kind: str = ""
@@ -94,113 +100,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def any(self) -> bool:
-        """Whether the catalogue is different now."""
+        """Whether the catalogue changed."""
         return bool(self.new or self.changed or self.gone or self.quarantined)
-
-
-class Catalogue:
-    """An immutable snapshot of what can be searched, at one generation.
-
-    Attributes:
-        generation: the store's generation when the snapshot was taken.
-        ids: ids of the tools of enabled sources, ascending.
-        names: their raw names, in the same order.
-        disabled: source → (why it is not searched, {casefolded name or id: id} of the tools that it would bring).
-        waiting: casefolded name or id → the definitions of that name that wait for approval.
-        added: source → when its origin was added, ISO 8601 and a number that orders what came in the same instant.
-        first_seen: id → the same for when a tool of a pinned source was first approved.
-    """
-
-    def __init__(
-        self,
-        generation: int,
-        rows: Iterable[tuple[str, str]],
-        load: Callable[[Sequence[str] | None], list[Tool]],
-        *,
-        disabled: dict[str, tuple[str, dict[str, str]]] | None = None,
-        waiting: Iterable[Waiting] = (),
-        cache: Callable[[str], bytes | None] | None = None,
-        added: Mapping[str, str] | None = None,
-        first_seen: Mapping[str, str] | None = None,
-    ) -> None:
-        """Take (id, name) rows, `load`: ids (or None for all of this snapshot) → tools, and where caches are read."""
-        ordered = sorted(rows)
-        self.generation = generation
-        self.ids: tuple[str, ...] = tuple(row[0] for row in ordered)
-        self.names: tuple[str, ...] = tuple(row[1] for row in ordered)
-        self.disabled = disabled or {}
-        self.waiting: dict[str, list[Waiting]] = {}
-        for each in waiting:
-            for key in {each.tool.name.casefold(), each.id.casefold()}:
-                self.waiting.setdefault(key, []).append(each)
-        self.added: Mapping[str, str] = added or {}
-        self.first_seen: Mapping[str, str] = first_seen or {}
-        self.pending: dict[str, bytes] = {}
-        self._load, self._cache = load, cache
-        self._shared: dict[str, Any] = {}
-        self._masks: dict[Callable[[Tool], bool], np.ndarray[Any, np.dtype[np.bool_]]] = {}
-
-    @classmethod
-    def of(cls, tools: Iterable[Tool], *, added: Mapping[str, str] | None = None) -> Catalogue:
-        """A snapshot of tools held in memory, without a store; `added`: source → when it was added."""
-        held = {tool.id: tool for tool in tools}
-
-        def load(ids: Sequence[str] | None) -> list[Tool]:
-            return [held[each] for each in (sorted(held) if ids is None else ids) if each in held]
-
-        return cls(0, ((tool.id, tool.name) for tool in held.values()), load, added=added)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def tools(self, ids: Sequence[str] | None = None) -> list[Tool]:
-        """Tools by id, in the order asked for (unknown ids are left out); None: all, ascending."""
-        return self._load(ids)
-
-    def mask(self, visible: Callable[[Tool], bool] | None) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        """A boolean mask over `ids`, computed once for each predicate; None lets everything through.
-
-        A predicate that raises on a tool hides that tool. What the store has lost since the snapshot is hidden too.
-        """
-        if visible is None:
-            return None
-        found = self._masks.get(visible)
-        if found is None:
-            seen = {tool.id for tool in self.tools() if allows(visible, tool)}
-            found = np.fromiter((id in seen for id in self.ids), dtype=np.bool_, count=len(self.ids))
-            if len(self._masks) >= 256:
-                self._masks.pop(next(iter(self._masks)), None)
-            self._masks[visible] = found
-        return found
-
-    def held(self, key: str, make: Callable[[], Held]) -> Held:
-        """What `make` makes of this snapshot, once for all who ask under the key; nobody may change it."""
-        if key not in self._shared:
-            self._shared[key] = make()
-        found: Held = self._shared[key]
-        return found
-
-    def cached(self, key: str, build: Callable[[], bytes]) -> bytes:
-        """What `build` makes of this snapshot; the store keeps it until the generation changes (`Store.keep`)."""
-        found = self._cache(key) if self._cache else None
-        if found is None:
-            found = self.pending[key] = build()
-        return found
-
-
-def _by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, tool_id in rows:
-        found[name.casefold()] = found[tool_id.casefold()] = tool_id
-    return found
-
-
-def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
-    """What the predicate says of the tool; one that raises says no."""
-    try:
-        return bool(visible(tool))
-    except Exception:
-        return False
 
 
 class Store(Database):
@@ -211,21 +112,21 @@ class Store(Database):
 
         Args:
             home: the folder that holds `catalogue.db`.
-            pin: whether tools of MCP servers and of documents at URLs must stay as they were approved.
-            vet: why a tool that was never approved must wait, or None; by default none must.
+            pin: whether definitions from MCP servers and from documents at URLs need approval when they change.
+            vet: returns why a tool that was never approved must wait, or None. By default no new tool waits.
         """
-        super().__init__(home / "catalogue.db", MIGRATIONS)
+        super().__init__(home / "catalogue.db", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
 
     # --- reading
 
     def generation(self) -> int:
-        """The number that every change raises."""
+        """Return the generation, which every change raises."""
         with self.reading() as connection:
             return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
 
     def catalogue(self) -> Catalogue:
-        """A snapshot of the present generation. Its tools load from the store on demand."""
+        """Return a snapshot of the present generation. Its tools load from the store on demand."""
         with self.reading() as connection:
             generation = self.generation()
             disabled: dict[str, tuple[str, dict[str, str]]] = {}
@@ -234,7 +135,7 @@ class Store(Database):
             ):
                 why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
                 names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
-                disabled[source] = (why if enabled else "disabled", _by_name(names))
+                disabled[source] = (why if enabled else "disabled", _index_by_name(names))
             rows = connection.execute(
                 "SELECT tools.id, tools.name FROM sources JOIN tools ON tools.source = sources.name "
                 "WHERE enabled AND state != 'disabled'"
@@ -246,7 +147,7 @@ class Store(Database):
         def load(ids: Sequence[str] | None) -> list[Tool]:
             return self.tools(snapshot.ids if ids is None else ids)
 
-        def cached(key: str) -> bytes | None:
+        def load_cache(key: str) -> bytes | None:
             with self.reading() as connection:
                 query = "SELECT value FROM caches WHERE key = ? AND generation = ?"
                 row = connection.execute(query, (key, generation)).fetchone()
@@ -258,44 +159,44 @@ class Store(Database):
             load,
             disabled=disabled,
             waiting=waiting,
-            cache=cached,
+            cache=load_cache,
             added=added,
             first_seen=first_seen,
         )
         return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:
-        """Tools by id, in the order asked for; ids that are not there are left out."""
+        """Return tools in the order of `ids`, without unknown ids."""
         decode = _DECODER.decode
         with self.reading() as connection:
             if len(ids) > 500:
-                wanted = set(ids)
+                requested = set(ids)
                 rows = connection.execute("SELECT id, body FROM tools")
-                held = {id: decode(body) for id, body in rows if id in wanted}
+                tools_by_id = {id: decode(body) for id, body in rows if id in requested}
             else:
                 marks = ",".join("?" * len(ids))
                 rows = connection.execute(f"SELECT id, body FROM tools WHERE id IN ({marks})", tuple(ids))
-                held = {id: decode(body) for id, body in rows}
-        return [held[id] for id in ids if id in held]
+                tools_by_id = {id: decode(body) for id, body in rows}
+        return [tools_by_id[id] for id in ids if id in tools_by_id]
 
     def tool(self, tool_id: str) -> Tool:
-        """One tool.
+        """Return one tool.
 
         Raises:
-            NotFound: if the catalogue has none of that id.
+            NotFound: if the catalogue has no tool of that id.
         """
         for tool in self.tools([tool_id]):
             return tool
         raise NotFound(f"expected the id of a tool in the catalogue, found {tool_id!r}: see  toolscout list")
 
     def origins(self) -> list[Origin]:
-        """What the user added, in the order it was added."""
+        """Return the origins in the order in which they were added."""
         with self.reading() as connection:
             rows = connection.execute("SELECT locator, kind, name, added_at, id FROM origins ORDER BY id")
             return [Origin(*row) for row in rows]
 
     def sources(self) -> list[Source]:
-        """All sources, by name."""
+        """Return all sources, by name."""
         with self.reading() as connection:
             rows = connection.execute(
                 "SELECT name, origin, kind, state, message, enabled, read_at, "
@@ -306,17 +207,17 @@ class Store(Database):
             return [msgspec.convert(row, Source, strict=False) for row in rows]
 
     def problems(self, source: str) -> list[tuple[str, str]]:
-        """(entry, message) of each bad entry when the source was last read."""
+        """Return (entry, message) of each bad entry in the last reading of the source."""
         with self.reading() as connection:
             return connection.execute("SELECT entry, message FROM problems WHERE source = ?", (source,)).fetchall()
 
     def waiting(self) -> list[Waiting]:
-        """The definitions that wait for approval, by id."""
+        """Return the definitions that wait for approval, by id."""
         with self.reading() as connection:
             return approvals.waiting(connection)
 
     def page(self, source: str | None = None, after: str = "", limit: int = 100) -> list[tuple[str, str]]:
-        """(id, name) of tools in ascending order of id, following `after`; of one source, or of all."""
+        """Return (id, name) of tools with an id after `after`, in ascending order; of one source, or of all."""
         with self.reading() as connection:
             return connection.execute(
                 "SELECT id, name FROM tools WHERE id > ? AND (? IS NULL OR source = ?) ORDER BY id LIMIT ?",
@@ -326,7 +227,7 @@ class Store(Database):
     # --- writing
 
     def owner(self, source: str) -> Origin | None:
-        """The origin that brought a source, if the catalogue has it."""
+        """Return the origin that brought a source, or None if the catalogue has no such source."""
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT locator, origins.kind, origins.name, added_at, origins.id FROM origins "
@@ -346,10 +247,10 @@ class Store(Database):
         tools: Iterable[Tool] = (),
         problems: Iterable[tuple[str, str]] = (),
     ) -> Changes:
-        """Make the catalogue hold what a source was read to hold: one transaction, only what changed is written.
+        """Write one reading of a source in one transaction. Only changes are written.
 
-        A source in state `error` keeps the tools it had; one in state `disabled` keeps them too, unsearched. Of a tool
-        whose definition waits for approval, no definition is kept, neither the new one nor the old.
+        A source in state `error` or `disabled` keeps its former tools. A tool with a definition that waits for approval
+        leaves the catalogue: neither its new nor its old definition is searched.
 
         Raises:
             BadEntry: if a tool cannot be written as JSON.
@@ -359,7 +260,7 @@ class Store(Database):
         with self.writing() as connection:
             origin_id = _put_origin(connection, origin)
             before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
-            held = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
+            fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
             connection.execute(
                 "INSERT INTO sources (name, origin, kind, state, message, read_at) VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (name) DO UPDATE SET origin = excluded.origin, kind = excluded.kind, "
@@ -368,48 +269,32 @@ class Store(Database):
             )
             connection.execute("DELETE FROM problems WHERE source = ?", (name,))
             connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *each) for each in problems))
-            changes = Changes(source=name, kind=kind, state=state, message=message, same=len(held), problems=problems)
-            held_back: Mapping[str, bool] = {}
+            changes = Changes(
+                source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
+            )
             before_waiting = _waiting_ids(connection, name)
             if state == "ok":
+                held_back: Mapping[str, bool] = {}
                 if self.pin and approvals.needs_approval(kind, origin.locator):
                     held_back = approvals.hold_back(connection, name, bodies, self.vet, now())
-                    bodies = {id: body for id, body in bodies.items() if id not in held_back}
                 else:
                     connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
-                changed = [id for id, (_, mark) in bodies.items() if id in held and held[id] != mark]
-                new = [id for id in bodies if id not in held]
-                gone = [id for id in held if id not in bodies and id not in held_back]
-                connection.executemany(
-                    "DELETE FROM tools WHERE id = ?", ((id,) for id in (*gone, *held_back) if id in held)
-                )
-                connection.executemany(
-                    "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
-                    (_row(name, *bodies[id]) for id in (*new, *changed)),
-                )
-                changes = msgspec.structs.replace(
-                    changes,
-                    new=len(new),
-                    changed=len(changed),
-                    gone=len(gone),
-                    same=len(held) - len(gone) - len(changed) - sum(id in held_back for id in held),
-                    quarantined=sum(held_back.values()),
-                )
+                changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
             released = before_waiting != _waiting_ids(connection, name)
             if changes.any or released or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
 
     def set_enabled(self, source: str, enabled: bool) -> None:
-        """Put a source in or out of the search without forgetting its tools."""
+        """Include a source in the search, or exclude it. Its tools stay in the store."""
         with self.writing() as connection:
-            found = connection.execute("UPDATE sources SET enabled = ? WHERE name = ?", (enabled, source))
-            if not found.rowcount:
+            update = connection.execute("UPDATE sources SET enabled = ? WHERE name = ?", (enabled, source))
+            if not update.rowcount:
                 raise NotFound(f"expected the name of a source, found {source!r}: see  toolscout list")
             _raise_generation(connection)
 
     def remove_source(self, name: str) -> int:
-        """Forget a source and its tools, and its origin if that brought nothing else. Returns how many tools went."""
+        """Remove a source and its tools, and its origin if it has no other source. Returns the number of tools."""
         with self.writing() as connection:
             (count,) = connection.execute("SELECT count(*) FROM tools WHERE source = ?", (name,)).fetchone()
             connection.execute("DELETE FROM sources WHERE name = ?", (name,))
@@ -418,10 +303,12 @@ class Store(Database):
             return int(count)
 
     def approve(self, chosen: Iterable[Waiting]) -> int:
-        """Take definitions that wait into the catalogue, and pin them; one that has changed meanwhile goes on waiting.
+        """Approve waiting definitions and put them into the catalogue.
+
+        A definition that has changed since `chosen` was read continues to wait.
 
         Returns:
-            How many were taken.
+            The number of approved definitions.
         """
         with self.writing() as connection:
             query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
@@ -436,7 +323,7 @@ class Store(Database):
             return len(taken)
 
     def remove_tools(self, ids: Sequence[str]) -> int:
-        """Forget single tools. They come back at the next sync of their source if it still brings them."""
+        """Remove single tools. The next sync of their source brings them back if they are still there."""
         with self.writing() as connection:
             gone = sum(connection.execute("DELETE FROM tools WHERE id = ?", (id,)).rowcount for id in ids)
             if gone:
@@ -444,7 +331,10 @@ class Store(Database):
             return gone
 
     def keep(self, catalogue: Catalogue) -> None:
-        """Keep what was built for this snapshot, unless somebody else writes just now: it can be built again."""
+        """Store the values that were built for this snapshot.
+
+        If another process is writing, nothing is stored: the values can be built again.
+        """
         connection = self.connection
         if not catalogue.pending:
             return
@@ -463,23 +353,23 @@ class Store(Database):
     # --- health
 
     def check(self) -> list[str]:
-        """Everything wrong with the file: SQLite's own findings, unreadable tools, fingerprints that do not match."""
-        found = super().check()
-        if found:
-            return found
+        """Return all defects of the file: SQLite's findings, unreadable tools, fingerprints that do not match."""
+        findings = super().check()
+        if findings:
+            return findings
         with self.reading() as connection:
             for id, mark, body in connection.execute("SELECT id, fingerprint, body FROM tools"):
                 try:
                     right = _DECODER.decode(body).fingerprint == mark
                 except (msgspec.DecodeError, BadEntry) as error:
-                    found.append(f"tool {id}: expected a tool, found: {error}")
+                    findings.append(f"tool {id}: its definition cannot be read: {error}")
                 else:
                     if not right:
-                        found.append(f"tool {id}: its content does not match its fingerprint {mark}")
-        return found
+                        findings.append(f"tool {id}: its content does not match its fingerprint {mark}")
+        return findings
 
     def repair(self) -> list[str]:
-        """Drop caches and unreadable tools, rebuild the indexes. Returns what was done."""
+        """Drop caches and unreadable tools, and rebuild the indexes. Returns one sentence for each step."""
         done = []
         bad = [line.split(":")[0].removeprefix("tool ") for line in self.check() if line.startswith("tool ")]
         with self.writing() as connection:
@@ -495,14 +385,59 @@ class Store(Database):
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
+def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Casefolded name or id → id."""
+    ids: dict[str, str] = {}
+    for name, tool_id in rows:
+        ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
+    return ids
+
+
 def _put_origin(connection: sqlite3.Connection, origin: Origin) -> int:
-    """The row of that locator and name, made if it is new."""
+    """Return the row id of an origin, and insert the row if it is new."""
     connection.execute(
         "INSERT OR IGNORE INTO origins (locator, kind, name, added_at) VALUES (?, ?, ?, ?)",
         (origin.locator, origin.kind, origin.name, now()),
     )
     query = "SELECT id FROM origins WHERE locator = ? AND name IS ?"
     return int(connection.execute(query, (origin.locator, origin.name)).fetchone()[0])
+
+
+def _replace_tools(
+    connection: sqlite3.Connection,
+    changes: Changes,
+    bodies: approvals.Bodies,
+    held_back: Mapping[str, bool],
+    fingerprints: Mapping[str, str],
+) -> Changes:
+    """Write the tools of a source that do not wait, and return the changes with their numbers.
+
+    Args:
+        connection: in a write transaction.
+        changes: of the source, without numbers.
+        bodies: id → (tool, fingerprint), from the present reading.
+        held_back: id → whether the definition waits since this reading, for each tool that waits for approval.
+        fingerprints: id → fingerprint, of the tools that the catalogue has from the source.
+    """
+    bodies = {id: body for id, body in bodies.items() if id not in held_back}
+    changed = [id for id, (_, mark) in bodies.items() if id in fingerprints and fingerprints[id] != mark]
+    new = [id for id in bodies if id not in fingerprints]
+    gone = [id for id in fingerprints if id not in bodies and id not in held_back]
+    connection.executemany(
+        "DELETE FROM tools WHERE id = ?", ((id,) for id in (*gone, *held_back) if id in fingerprints)
+    )
+    connection.executemany(
+        "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
+        (_row(changes.source, *bodies[id]) for id in (*new, *changed)),
+    )
+    return msgspec.structs.replace(
+        changes,
+        new=len(new),
+        changed=len(changed),
+        gone=len(gone),
+        same=len(fingerprints) - len(gone) - len(changed) - sum(id in held_back for id in fingerprints),
+        quarantined=sum(held_back.values()),
+    )
 
 
 def _waiting_ids(connection: sqlite3.Connection, source: str) -> list[tuple[str, str]]:
@@ -512,7 +447,7 @@ def _waiting_ids(connection: sqlite3.Connection, source: str) -> list[tuple[str,
 
 
 def _storable(tool: Tool) -> Tool:
-    """The tool as it will come back from the store: `tool` itself, unless it holds what JSON cannot."""
+    """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
     try:
         msgspec.json.encode(tool)
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -1,9 +1,9 @@
-"""Stuffing: text that is written for the search and not for its reader.
+"""Stuffing: finds tool text that was written for the search instead of its reader.
 
-A description says what a tool does. One that consists of requests ("can you find me …?", "I need …") or of a long run
-of terms without a sentence was written to be found; so were parameters that hold requests, lists of terms, or dozens of
-unrelated names. Nothing here needs a query: a tool is judged once, when it is indexed, and by itself, so that no tool
-can make another look bad.
+A description says what a tool does. A description of requests ("can you find me …?", "I need …") or of a long list of
+terms without a sentence was written to be found. The same holds for parameters with requests, lists of terms, or
+dozens of unrelated names. Each tool is checked once, without a query and without regard to other tools, so no tool can
+make another look bad.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["find_stuffing"]
 
 MIN_WORDS: Final = 6
 MIN_REQUEST_SHARE: Final = 0.5  # share of the words that stand in requests
-MIN_LIST_WORDS: Final = 24  # so many terms in one list,
-MIN_LIST_SHARE: Final = 0.4  # which is this share of all words,
-MAX_JOINED_SHARE: Final = 0.15  # and at most this share of it joins words to sentences: half of what terse prose has
+MIN_LIST_WORDS: Final = 24  # terms in one list
+MIN_LIST_SHARE: Final = 0.4  # share of all words that stand in that list
+MAX_JOINED_SHARE: Final = 0.15  # share of function words in the list; terse prose has twice as many
 LONG_PARAMETER_CHARS: Final = 200  # shorter descriptions of parameters are often questions, and weigh little
-MAX_FIELD_CHARS: Final = 4_000  # so many characters of a text are looked at
+MAX_FIELD_CHARS: Final = 4_000  # the rest of a text is not read
 MIN_ASKING_PARAMETERS: Final = 3
-MIN_BARE_PARAMETERS: Final = 30  # so many parameters that nothing describes,
-MIN_BARE_WORDS_SHARE: Final = 1.0  # with as many different words in their names as there are parameters
+MIN_BARE_PARAMETERS: Final = 30  # parameters without a description
+MIN_BARE_WORDS_SHARE: Final = 1.0  # different words in their names, for each such parameter
 MIN_LISTED_WORDS: Final = 8  # in the description of a parameter
 
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
+_STUFFING_WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
 _TERM: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _SENTENCE: Final = re.compile(r"(?:[^.?!\n:;|]|(?<=\d)[.:](?=\d))+[.?!]*")
 _REQUEST: Final = re.compile(  # for text in lower case
@@ -59,50 +59,54 @@ _BREAKS: Final = re.compile(r"[.!?:;(){}\[\]<>=|\n/\"“”`#*+_]|\s[-–—]\s|
 
 
 def find_stuffing(tool: Tool) -> tuple[str, str] | None:
-    """(field, what makes it look as if it were written for the search), or None."""
+    """Return (field, why it looks as if it were written for the search), or None."""
     for name, field in (("description", tool.description), ("name", _CAMEL.sub(" ", tool.name).replace("_", " "))):
         lowered = field[:MAX_FIELD_CHARS].lower()
         if reason := _find_requests(lowered) or _find_list(lowered):
             return name, reason
-    found = _find_stuffed_parameters(tool.parameters) if tool.parameters else None
-    return ("parameters", found) if found else None
+    reason = _find_stuffed_parameters(tool.parameters) if tool.parameters else None
+    return ("parameters", reason) if reason else None
 
 
 def _is_enumeration(part: str, words: int) -> bool:
-    """Whether a part is a few phrases with commas between them, as in a sentence that says what a tool is good for."""
+    """Return whether a part is a few phrases separated by commas, as in a sentence that lists a tool's purposes."""
     commas = part.count(",")
     return commas >= 3 and words >= 3 * (commas + 1)
 
 
 def _find_stuffed_parameters(parameters: Mapping[str, Any]) -> str | None:
-    """What makes parameters look as if they were written for the search: requests, lists of terms, a vocabulary."""
+    """Return why parameters look as if they were written for the search: requests, lists, a vocabulary; or None."""
     texts = [text[:MAX_FIELD_CHARS].lower() for text in _parameter_texts(parameters)]
-    for text in texts:
-        if len(text) >= LONG_PARAMETER_CHARS and (reason := _find_requests(text)):
-            return reason
-    asking = sum(_REQUEST.search(text) is not None and _find_requests(text) is not None for text in texts)
+    reasons = (_find_requests(text) for text in texts if len(text) >= LONG_PARAMETER_CHARS)
+    if reason := next(filter(None, reasons), None):
+        return reason
+    asking = sum(_find_requests(text) is not None for text in texts)
     if asking >= MIN_ASKING_PARAMETERS and 2 * asking >= len(texts):
         return f"{asking} of {len(texts)} parameters are described by requests, as a person would make them"
     listing = sum(len(text) > 4 * MIN_LISTED_WORDS and _is_listing(text) for text in texts)
     if listing >= MIN_ASKING_PARAMETERS and 2 * listing >= len(texts):
         return f"{listing} of {len(texts)} parameters are described by lists of terms, and no sentence"
-    properties = parameters.get("properties")
-    if isinstance(properties, Mapping) and len(properties) >= MIN_BARE_PARAMETERS and not texts:
-        words = {word for name in properties for word in _WORD.findall(_CAMEL.sub(" ", str(name)).lower())}
+    return None if texts else _find_vocabulary(parameters.get("properties"))
+
+
+def _find_vocabulary(properties: object) -> str | None:
+    """Return a sentence if parameters without descriptions have names of many different words, or None."""
+    if isinstance(properties, Mapping) and len(properties) >= MIN_BARE_PARAMETERS:
+        words = {word for name in properties for word in _STUFFING_WORD.findall(_CAMEL.sub(" ", str(name)).lower())}
         if len(words) >= MIN_BARE_WORDS_SHARE * len(properties):
             return f"{len(properties)} parameters without a description name {len(words)} different things"
     return None
 
 
 def _is_listing(text: str) -> bool:
-    """Whether a text is words side by side, with no marks and hardly anything that joins them."""
-    words = _WORD.findall(text)
+    """Return whether a text is a list of words, without punctuation and with hardly any function words."""
+    words = _STUFFING_WORD.findall(text)
     joints = sum(word in _JOINTS for word in words)
     return len(words) >= MIN_LISTED_WORDS and not re.search(r"[^\w\s,'’-]", text) and joints <= 0.05 * len(words)
 
 
 def _parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]:
-    """The descriptions of parameters, outer before inner."""
+    """Yield the descriptions of parameters, outer before inner."""
     properties = schema.get("properties")
     for inner in properties.values() if isinstance(properties, Mapping) else ():
         if isinstance(inner, Mapping):
@@ -115,15 +119,15 @@ def _parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]
 def _find_requests(text: str) -> str | None:
     if not _REQUEST.search(text):
         return None
-    words = len(_WORD.findall(text))
-    asked = sum(len(_WORD.findall(part)) for part in _SENTENCE.findall(text) if _REQUEST.search(part))
-    if words < MIN_WORDS or asked < MIN_REQUEST_SHARE * words:
+    words = len(_STUFFING_WORD.findall(text))
+    request_words = sum(len(_STUFFING_WORD.findall(part)) for part in _SENTENCE.findall(text) if _REQUEST.search(part))
+    if words < MIN_WORDS or request_words < MIN_REQUEST_SHARE * words:
         return None
-    return f"{asked} of {words} words stand in requests, as a person would make them"
+    return f"{request_words} of {words} words stand in requests, as a person would make them"
 
 
 def _find_list(text: str) -> str | None:
-    """The longest part between marks that has too few words which join others to a sentence."""
+    """Return a sentence if a long part of the text is a list with too few function words, or None."""
     longest = 0
     for part in _BREAKS.split(text):
         words = _TERM.findall(part) if len(part) > 2 * MIN_LIST_WORDS else ()

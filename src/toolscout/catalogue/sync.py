@@ -1,4 +1,4 @@
-"""The catalogue of a home, before anything is searched: sources are read into it, and kept in step with the world."""
+"""Reads sources into the catalogue and keeps the catalogue in step with them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from toolscout.config import Settings, load_settings
 from toolscout.errors import NotFound, SourceError
 from toolscout.types import Tool
 
-__all__ = ["Inventory"]
+__all__ = ["CatalogueManager"]
 
 
-class Inventory:
-    """The sources and tools of one folder; `toolscout.scout.Scout` searches them."""
+class CatalogueManager:
+    """Manages the sources and tools of one home; `toolscout.scout.Scout` adds the search."""
 
     def __init__(self, home: str | Path | None = None, **settings: Any) -> None:
         """Open the catalogue in `home`, or make an empty one; see `Scout`."""
@@ -30,15 +30,16 @@ class Inventory:
     def add(
         self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
     ) -> list[Changes]:
-        """Read a source and put its tools into the catalogue; adding it again reads it again.
+        """Read a source and put its tools into the catalogue. A second call reads the source again.
 
         Args:
-            source: a locator (`toolscout.sources.KINDS`), or objects: functions, LangChain tools, schemas as mappings.
-            name: the source's name, which begins the ids of its tools; by default the reader finds one.
-            kind: which reader; by default it is found out.
+            source: a locator (`toolscout.sources.SOURCE_KINDS`), or objects: functions, LangChain tools, or schemas as
+                mappings.
+            name: the source's name, with which the ids of its tools begin; by default the reader derives one.
+            kind: which reader to use; by default it is detected from the locator.
 
         Returns:
-            What changed, one entry a source; bad entries are named in `problems`, a source that could not be read has
+            The changes, one entry for each source. `problems` names bad entries. A source that could not be read has
             the state `error` and a message.
 
         Raises:
@@ -53,10 +54,10 @@ class Inventory:
         return list(self._take(origin, readings))
 
     def _name_of(self, origin: Origin) -> str | None:
-        """The name under which an origin is read.
+        """Return the name under which an origin is read.
 
-        A document of somebody else keeps the name that its first title gave: approvals and credentials go by the name
-        of a source, and another title would leave them behind.
+        A remote document keeps the name that came from its first title. Approvals and credentials belong to the name
+        of a source, so a new title must not change it.
         """
         if origin.name is None and origin.kind == "openapi" and needs_approval(origin.kind, origin.locator):
             return next((source.name for source in self.brought_by(origin)), None)
@@ -72,7 +73,7 @@ class Inventory:
 
     def _take(self, origin: Origin, readings: Sequence[sources.Reading]) -> Iterator[Changes]:
         for reading in readings:
-            yield self.put(origin, reading)
+            yield self.put_reading(origin, reading)
         present = {reading.source for reading in readings}
         for source in self.brought_by(origin):
             if source.name not in present:
@@ -80,18 +81,18 @@ class Inventory:
                 yield Changes(source=source.name, kind=source.kind, message="no longer there", gone=gone)
 
     def brought_by(self, origin: Origin) -> list[Source]:
-        """The sources that an origin has brought into the catalogue."""
+        """Return the sources of the catalogue that came from an origin."""
         ids = {each.id for each in self.store.origins() if (each.locator, each.name) == (origin.locator, origin.name)}
         return [source for source in self.store.sources() if source.origin in ids]
 
-    def put(self, origin: Origin, reading: sources.Reading) -> Changes:
-        """Make the catalogue hold what a source was read to hold; a name that another origin has is an error."""
+    def put_reading(self, origin: Origin, reading: sources.Reading) -> Changes:
+        """Write one reading of a source into the catalogue. A source name that another origin has is an error."""
         owner = self.store.owner(reading.source)
         problems = [(problem.entry, problem.message) for problem in reading.problems]
         if owner is not None and (owner.locator, owner.name) != (origin.locator, origin.name):
             message = (
-                f"expected a new source name, but {reading.source!r} is already there from {owner.locator}: "
-                "give another with --name, or remove that one"
+                f"A source called {reading.source!r} is already in the catalogue, from {owner.locator}. "
+                "Give this one another name with --name, or remove the other source."
             )
             return Changes(source=reading.source, kind=reading.kind, state="error", message=message)
         return self.store.put_source(
@@ -105,23 +106,26 @@ class Inventory:
         )
 
     def sync(self, names: Sequence[str] = ()) -> Iterator[Changes]:
-        """Read the origins again, and yield what changed, source by source.
+        """Read the origins again, and yield the changes of each source.
 
-        What is new comes in, what changed is replaced, what is gone goes; a source that cannot be read keeps its tools.
+        New tools are added, changed tools replaced, missing tools removed. A source that cannot be read keeps its
+        tools.
 
         Args:
-            names: sources whose origins to read; by default all.
+            names: sources to read again, with all others of the same origin; by default all sources.
 
         Raises:
-            NotFound: for a name that is no source.
+            NotFound: for a name that no source has.
         """
-        held = {source.name: source for source in self.store.sources()}
+        sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
-            if name not in held:
-                raise NotFound(f"expected the name of a source, found {name!r}; there are: {', '.join(held) or 'none'}")
-        wanted = {held[name].origin for name in names}
+            if name not in sources_by_name:
+                raise NotFound(
+                    f"expected the name of a source, found {name!r}; there are: {', '.join(sources_by_name) or 'none'}"
+                )
+        origin_ids = {sources_by_name[name].origin for name in names}
         for origin in self.store.origins():
-            if origin.kind == "objects" or (names and origin.id not in wanted):
+            if origin.kind == "objects" or (names and origin.id not in origin_ids):
                 continue
             yield from self._sync_origin(origin)
 
@@ -136,65 +140,65 @@ class Inventory:
             yield from self._take(origin, readings)
 
     def sources(self) -> list[Source]:
-        """What the catalogue holds, source by source."""
+        """Return the sources of the catalogue."""
         return self.store.sources()
 
     def tool(self, tool_id: str) -> Tool:
-        """One tool by its id.
+        """Return one tool by its id.
 
         Raises:
-            NotFound: if there is none.
+            NotFound: if there is no such tool.
         """
         return self.store.tool(tool_id)
 
     def remove(self, names: Sequence[str]) -> int:
-        """Forget sources (by name) and single tools (by id). Returns how many tools went.
+        """Remove sources (by name) and single tools (by id). Returns the number of removed tools.
 
         Raises:
-            NotFound: if one of them is neither; then nothing is removed.
+            NotFound: if a name is neither a source nor a tool; then nothing is removed.
         """
-        held = {source.name for source in self.store.sources()}
-        tools = [name for name in names if name not in held]
-        known = {tool.id for tool in self.store.tools(tools)}
+        source_names = {source.name for source in self.store.sources()}
+        tools = [name for name in names if name not in source_names]
+        tool_ids = {tool.id for tool in self.store.tools(tools)}
         for name in tools:
-            if name not in known:
+            if name not in tool_ids:
                 raise NotFound(
                     f"expected the name of a source or the id of a tool, found {name!r}: see  toolscout list"
                 )
-        gone = sum(self.store.remove_source(name) for name in names if name in held)
+        gone = sum(self.store.remove_source(name) for name in names if name in source_names)
         return gone + (self.store.remove_tools(tools) if tools else 0)
 
     def enable(self, source: str, enabled: bool = True) -> None:
-        """Put a source into the search, or out of it without forgetting it."""
+        """Include a source in the search, or exclude it. Its tools stay in the store."""
         self.store.set_enabled(source, enabled)
 
     def waiting(self, names: Sequence[str] = ()) -> list[Waiting]:
-        """The definitions that wait for approval, by id.
+        """Return the definitions that wait for approval, by id.
 
         Args:
             names: ids of tools or names of sources; by default all.
 
         Raises:
-            NotFound: for a name of which nothing waits.
+            NotFound: for a name that has no waiting definition.
         """
-        held = self.store.waiting()
+        definitions = self.store.waiting()
         for name in names:
-            if not any(name in (each.id, each.tool.source) for each in held):
-                raise NotFound(f"expected what waits for approval, found {name!r}: see  toolscout approve")
-        return [each for each in held if not names or each.id in names or each.tool.source in names]
+            if not any(name in (each.id, each.tool.source) for each in definitions):
+                raise NotFound(f"Nothing called {name!r} waits for approval. To see what waits, run  toolscout approve")
+        return [each for each in definitions if not names or each.id in names or each.tool.source in names]
 
     def approve(self, chosen: Sequence[Waiting]) -> int:
-        """Take definitions that wait into the catalogue, and pin them. Returns how many; see `Store.approve`."""
+        """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
         return self.store.approve(chosen)
 
     def advice(self) -> list[str]:
-        """What the user may want to know of the present catalogue, one sentence each."""
+        """Return sentences of advice about the present catalogue, for the user."""
         tools = self.store.tools([id for id, _ in self.store.page(limit=-1)][:: max(1, self._size() // 500)])
         foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
         if self.settings.encoder == "static" and foreign * 2 > len(tools):
             return [
-                "most tools are not described in English: the bundled encoder knows English only, so for them only "
-                "words count; a multilingual model can be set with --encoder"
+                "Most tools are not described in English. The bundled encoder knows English only, so these tools are "
+                "found by their words alone. Set a multilingual model with --encoder."
             ]
         return []
 
@@ -203,12 +207,12 @@ class Inventory:
 
 
 def _is_foreign(text: str) -> bool:
-    """Whether most letters of a text are not Latin."""
+    """Return whether most letters of a text are not Latin."""
     letters = [letter for letter in text[:2000] if letter.isalpha()]
     return sum(letter > "\u024f" for letter in letters) * 2 > len(letters)
 
 
 def _absolute(locator: str) -> str:
-    """Paths are kept absolute, so that `sync` finds them from anywhere; other locators as they are."""
+    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are."""
     path = Path(locator).expanduser()
     return os.path.abspath(path) if path.exists() else locator

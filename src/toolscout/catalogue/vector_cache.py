@@ -1,8 +1,8 @@
-"""Vectors of texts, kept by content and encoder: a text is embedded once, whatever tool or catalogue it belongs to.
+"""The vector cache stores vectors by text and encoder, so that each text is embedded once.
 
-A vector belongs to a text, not to a tool, so tools and vectors cannot fall out of step. Batches are written as they are
-made: a long embedding that is interrupted goes on where it stopped. Every vector has a checksum, because SQLite
-keeps none of its content: one that was damaged on the disk is made again.
+A vector belongs to a text, not to a tool, so tools and vectors cannot fall out of step. Each batch is written at once,
+so an interrupted embedding continues where it stopped. Every vector has a checksum, because SQLite does not check its
+content. A damaged vector is computed again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolscout.errors import StoreError
 
 __all__ = ["VectorStore"]
 
-MIGRATIONS: Final = (
+VECTOR_MIGRATIONS: Final = (
     """
     CREATE TABLE encoders (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL, dim INTEGER NOT NULL);
     CREATE TABLE vectors (
@@ -31,25 +31,25 @@ MIGRATIONS: Final = (
     """,
     "ALTER TABLE vectors ADD COLUMN checksum INTEGER",  # NULL: written before there were any
 )
-FILE_NAME: Final = "vectors.db"
-BATCH: Final = 256
+VECTORS_FILE_NAME: Final = "vectors.db"
+EMBED_BATCH: Final = 256
 Rows = npt.NDArray[np.float32]
 _log: Final = logging.getLogger("toolscout.catalogue.vector_cache")
 
 
 class VectorStore(CacheDatabase):
-    """The file of vectors."""
+    """The file that stores the vectors of one home."""
 
     def __init__(self, folder: Path, *, repair: bool = True) -> None:
-        """Open or create it; see `CacheDatabase`."""
-        super().__init__(folder / FILE_NAME, MIGRATIONS, repair=repair)
+        """Open or create the file; see `CacheDatabase`."""
+        super().__init__(folder / VECTORS_FILE_NAME, VECTOR_MIGRATIONS, repair=repair)
         self._warned = False
 
     @rebuild_if_damaged
     def missing(self, encoder: str, texts: Sequence[str]) -> list[str]:
-        """Those of `texts` that the encoder of that fingerprint has not embedded yet, each once."""
-        keys, held = {_key(text): text for text in texts}, self._held(encoder)
-        return [text for key, text in keys.items() if key not in held]
+        """Return those of `texts` that the encoder of this fingerprint has not embedded yet, each once."""
+        keys, cached_keys = {_key(text): text for text in texts}, self._cached_keys(encoder)
+        return [text for key, text in keys.items() if key not in cached_keys]
 
     def rows(
         self,
@@ -60,30 +60,30 @@ class VectorStore(CacheDatabase):
         name: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> Rows:
-        """Vectors of `texts`, `(n, d)` float32, in order; what is missing is embedded and kept.
+        """Return the vectors of `texts`, `(n, d)` float32, in order; embed and store the missing ones.
 
         Args:
             encoder: fingerprint of the encoder.
             texts: may repeat.
-            encode: texts → rows, called with at most 256 texts of like length.
-            name: what people call the encoder.
+            encode: texts → rows, called with at most `EMBED_BATCH` texts of similar length.
+            name: the encoder's name for people.
             progress: called with (done, all) after each batch.
         """
         keys = {_key(text): text for text in texts}
-        held = self._read(encoder, keys)
-        wanted = sorted((text for key, text in keys.items() if key not in held), key=len)
-        for start in range(0, len(wanted), BATCH):
-            batch = wanted[start : start + BATCH]
+        vectors = self._read(encoder, keys)
+        missing_texts = sorted((text for key, text in keys.items() if key not in vectors), key=len)
+        for start in range(0, len(missing_texts), EMBED_BATCH):
+            batch = missing_texts[start : start + EMBED_BATCH]
             made = np.asarray(encode(batch), dtype="<f4")
-            held.update(zip(map(_key, batch), made, strict=True))
-            self._put_if_possible(encoder, name, batch, made)
+            vectors.update(zip(map(_key, batch), made, strict=True))
+            self._write_if_possible(encoder, name, batch, made)
             if progress:
-                progress(start + len(batch), len(wanted))
-        return np.array([held[_key(text)] for text in texts], dtype=np.float32)
+                progress(start + len(batch), len(missing_texts))
+        return np.array([vectors[_key(text)] for text in texts], dtype=np.float32)
 
     @rebuild_if_damaged
     def encoders(self) -> list[tuple[str, int]]:
-        """(name, number of vectors) of each encoder."""
+        """Return (name, number of vectors) of each encoder."""
         with self.reading() as connection:
             return connection.execute(
                 "SELECT name, count(*) FROM encoders JOIN vectors ON vectors.encoder = encoders.fingerprint "
@@ -92,16 +92,16 @@ class VectorStore(CacheDatabase):
 
     @rebuild_if_damaged
     def prune(self, texts: Sequence[str]) -> int:
-        """Forget vectors of other texts. Returns how many went."""
-        kept = {_key(text) for text in texts}
+        """Remove the vectors of all other texts. Returns the number of removed vectors."""
+        kept_keys = {_key(text) for text in texts}
         with self.writing() as connection:
             rows = connection.execute("SELECT encoder, text FROM vectors").fetchall()
-            gone = [row for row in rows if row[1] not in kept]
+            gone = [row for row in rows if row[1] not in kept_keys]
             connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", gone)
         return len(gone)
 
     def check(self) -> list[str]:
-        """What SQLite finds wrong with the file, and how many vectors do not match their checksums."""
+        """Return SQLite's findings about the file, and how many vectors do not match their checksums."""
         findings = super().check()
         if findings:
             return findings
@@ -111,21 +111,21 @@ class VectorStore(CacheDatabase):
         return [f"{bad:,} vectors do not match their checksums"] if bad else []
 
     def drop_damaged(self) -> int:
-        """Remove vectors that do not match their checksums; the next search makes them again. Returns how many."""
+        """Remove vectors that do not match their checksums, and return how many. The next search embeds them again."""
         with self.writing() as connection:
             rows = connection.execute("SELECT encoder, text, value, checksum FROM vectors")
             bad = [row[:2] for row in rows if row[3] not in (None, zlib.crc32(row[2]))]
             connection.executemany("DELETE FROM vectors WHERE encoder = ? AND text = ?", bad)
         return len(bad)
 
-    def _held(self, encoder: str) -> set[bytes]:
+    def _cached_keys(self, encoder: str) -> set[bytes]:
         with self.reading() as connection:
             return {row[0] for row in connection.execute("SELECT text FROM vectors WHERE encoder = ?", (encoder,))}
 
     @rebuild_if_damaged
     def _read(self, encoder: str, keys: Container[bytes]) -> dict[bytes, Rows]:
-        """The kept vectors of these keys, without damaged ones."""
-        found: dict[bytes, Rows] = {}
+        """Return key → stored vector, without damaged ones."""
+        vectors: dict[bytes, Rows] = {}
         damaged = 0
         with self.reading() as connection:
             row = connection.execute("SELECT dim FROM encoders WHERE fingerprint = ?", (encoder,)).fetchone()
@@ -134,15 +134,15 @@ class VectorStore(CacheDatabase):
                 if key not in keys:
                     continue
                 if len(value) == 4 * row[0] and checksum in (None, zlib.crc32(value)):
-                    found[key] = np.frombuffer(value, dtype="<f4")
+                    vectors[key] = np.frombuffer(value, dtype="<f4")
                 else:
                     damaged += 1
         if damaged:
-            _log.warning("%s: %d vectors were damaged: made again", self.path, damaged)
-        return found
+            _log.warning("%s: %d vectors were damaged; they are computed again", self.path, damaged)
+        return vectors
 
     @rebuild_if_damaged
-    def _put(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
+    def _write_vectors(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
         values = [row.tobytes() for row in np.asarray(rows, dtype="<f4")]
         with self.writing() as connection:
             connection.execute("INSERT OR IGNORE INTO encoders VALUES (?, ?, ?)", (encoder, name, rows.shape[1]))
@@ -151,14 +151,14 @@ class VectorStore(CacheDatabase):
                 [(encoder, _key(text), value, zlib.crc32(value)) for text, value in zip(texts, values, strict=True)],
             )
 
-    def _put_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
-        """Keep vectors; where the file cannot be written they serve this once, with one warning."""
+    def _write_if_possible(self, encoder: str, name: str, texts: Sequence[str], rows: npt.NDArray[Any]) -> None:
+        """Store vectors. If the file cannot be written, warn once; the vectors then serve this search only."""
         try:
             if not self.read_only:
-                self._put(encoder, name, texts, rows)
+                self._write_vectors(encoder, name, texts, rows)
         except StoreError as error:
             if not self._warned:
-                _log.warning("new vectors are not kept: %s", error)
+                _log.warning("New vectors are not stored: %s", error)
             self._warned = True
 
 

@@ -15,7 +15,7 @@ from toolscout.access.policy import hashed_key, new_key
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
 from toolscout.cli.output import echo, escape_line, json_option, print_json, with_scout
-from toolscout.config import FILE_NAME, load_settings, needing_trust, read_settings_file
+from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
@@ -98,8 +98,8 @@ def trust_command(
     configurations = [name for name in trusted_folders.MCP_CONFIGURATIONS if (folder / name).is_file()]
     content: bytes = b""
     values: dict[str, Any] = {}
-    if (folder / FILE_NAME).exists() or not configurations:
-        content, values = read_settings_file(folder / FILE_NAME)
+    if (folder / SETTINGS_FILE_NAME).exists() or not configurations:
+        content, values = read_settings_file(folder / SETTINGS_FILE_NAME)
     trusted_folders.remember_folder(place, folder, content, now())
     allowed = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
     if as_json:
@@ -109,7 +109,7 @@ def trust_command(
     for name in configurations:
         click.echo(f"  --discover may start the servers of {name}")
     if allowed:
-        click.echo(f"  {FILE_NAME} may set:")
+        click.echo(f"  {SETTINGS_FILE_NAME} may set:")
     for name, value in allowed.items():
         click.echo(f"    {spelled_out(name)} = {value}")
 
@@ -134,7 +134,7 @@ def _show_trusted(home: Path, as_json: bool) -> None:
 def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder) -> bool:
     content = b""
     if entry.digest != trusted_folders.digest_settings(content):
-        content = (folder / FILE_NAME).read_bytes()
+        content = (folder / SETTINGS_FILE_NAME).read_bytes()
     return trusted_folders.is_trusted(home, folder, content) and all(
         trusted_folders.is_configuration_trusted(home, folder, name) for name in entry.files
     )

@@ -15,7 +15,7 @@ import click
 
 import toolscout
 from toolscout.catalogue.screening import spelled_out
-from toolscout.catalogue.vector_cache import FILE_NAME as VECTORS_FILE
+from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import findings as suspicious
 from toolscout.cli.output import echo, escape_line, json_option, print_json

@@ -320,7 +320,7 @@ class Upstreams:
 
         def put() -> tuple[Changes, int]:
             before = self.scout.store.generation()
-            changes = self.scout.put(origin, reading)
+            changes = self.scout.put_reading(origin, reading)
             after = self.scout.store.generation()
             return changes, after if after - before <= 1 else before  # others may have written in between
 

@@ -1,8 +1,7 @@
-"""What was searched, shown, called, and with what outcome: an SQLite file beside the catalogue, which only grows.
+"""The journal records searches, the tools shown, the calls made and their outcome, in an SQLite file of its own.
 
-It is a file of its own so that appending an event never waits for a change of the catalogue. An event counts as written
-when the call returns: it then survives a crash of the process. Events go by `prune` and the setting
-`journal_keep_days` alone.
+Because the file is separate, an event never waits for a change of the catalogue. An event is written when the call
+returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from toolscout.errors import SourceError, StoreError
 from toolscout.privacy.redaction import redact
 from toolscout.types import clean, digest
 
-__all__ = ["EVENTS", "MOST_EVENTS", "SCHEMA", "Imported", "Journal", "Pruned", "Trail", "new_id", "redact"]
+__all__ = ["EVENTS", "MAX_SEARCH_EVENTS", "SCHEMA", "Imported", "Journal", "Pruned", "Trail", "new_id", "redact"]
 
 SCHEMA: Final = 1
 EVENTS: Final[dict[str, dict[str, type]]] = {
@@ -34,18 +33,18 @@ EVENTS: Final[dict[str, dict[str, type]]] = {
     "call": {"tool": str, "ok": bool},
     "feedback": {"search_id": str},
 }
-MOST_EVENTS: Final = 200  # of one search, that callers may bring
-NAMED: Final = 100  # bad lines of an import, the first
-AT_ONCE: Final = 500  # lines of an import that are held in memory
-IDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
-MIGRATIONS: Final = (
+MAX_SEARCH_EVENTS: Final = 200  # of one search, that callers may bring
+MAX_NAMED_LINES: Final = 100  # bad lines of an import that are named
+EVENTS_PER_READ: Final = 500  # lines of an import that are held in memory
+ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
+JOURNAL_MIGRATIONS: Final = (
     """
     CREATE TABLE events (
         id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL, caller TEXT NOT NULL,
         search_id TEXT, body TEXT NOT NULL);
     CREATE INDEX events_by_search ON events (search_id);
     """,
-    # Row ids are never given twice, although events go: models remember up to which row they have learned.
+    # Row ids are never reused after events are removed: models remember up to which row they have learned.
     """
     CREATE TABLE numbered (
         id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL,
@@ -58,19 +57,19 @@ MIGRATIONS: Final = (
     """,
 )
 _INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body)"
-VACUUM_WAIT_S: Final = 5.0  # for others to stop reading, before a prune leaves the space to the next one
+VACUUM_WAIT_S: Final = 5.0  # a prune waits so long for readers; otherwise the next prune compacts the file
 _log: Final = logging.getLogger("toolscout.journal.journal")
 
 
 class Trail(NamedTuple):
-    """A search and what followed it: the row id of the search, and all events of that search id, in order."""
+    """A search and its outcome: the row id of the search, and all events of that search id, in order."""
 
     row: int
     events: list[dict[str, Any]]
 
 
 class Imported(NamedTuple):
-    """What an import found: how many events were new, (line, message) of the first bad lines, how many are bad."""
+    """The result of an import: number of new events, (line, message) of the first bad lines, number of bad lines."""
 
     new: int
     problems: list[tuple[str, str]]
@@ -78,12 +77,12 @@ class Imported(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What a prune did.
+    """The result of a prune.
 
     Attributes:
-        removed: how many events went.
-        undated: how many stay because their time cannot be read; imports bring such.
-        compacted: whether the file was written anew; False: others were using it, the next prune does it.
+        removed: number of removed events.
+        undated: number of events that stay because their time cannot be read; they come from imports.
+        compacted: whether the file was rewritten; False: others were using it, and the next prune will do it.
     """
 
     removed: int
@@ -92,7 +91,7 @@ class Pruned(NamedTuple):
 
 
 def new_id() -> str:
-    """A fresh identifier for a search."""
+    """Return a new identifier for a search."""
     return uuid.uuid4().hex
 
 
@@ -100,28 +99,28 @@ class Journal(Database):
     """The journal file."""
 
     def __init__(self, home: Path, *, queries: str = "full", personal: bool = False, keep_days: float = 0.0) -> None:
-        """Open or create it; what is older than `keep_days` goes.
+        """Open or create the file, and remove events older than `keep_days`.
 
         Args:
             home: the folder that holds `journal.db`.
             queries: how the text of a query is written: `full` (credentials redacted), `hash` or `none`.
             personal: whether e-mail addresses and telephone numbers are redacted too.
-            keep_days: how long events are kept; 0: for ever.
+            keep_days: how long events stay, in days; 0: for ever.
         """
-        super().__init__(home / "journal.db", MIGRATIONS)
+        super().__init__(home / "journal.db", JOURNAL_MIGRATIONS)
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
                 self._delete_older(_instant(keep_days))
             except StoreError as error:
-                _log.warning("events older than %g days are not removed: %s", keep_days, error)
+                _log.warning("Events older than %g days were not removed: %s", keep_days, error)
 
     def pragmas(self) -> tuple[str, ...]:
-        """Pruned queries are overwritten with zeros, so that nothing of them is left in free pages."""
+        """Return a setting that overwrites removed queries with zeros, so that free pages keep nothing of them."""
         return ("secure_delete = ON",)
 
     def prune(self, days: float) -> Pruned:
-        """Remove the events that are older than so many days, and every trace of them in the file.
+        """Remove the events older than `days`, and every trace of them in the file.
 
         Raises:
             StoreError: if the file cannot be written.
@@ -132,7 +131,7 @@ class Journal(Database):
         return Pruned(removed, int(undated), self._compact())
 
     def _delete_older(self, instant: str) -> int:
-        """Remove events before an instant. The index narrows by text; times with an offset differ by a day at most."""
+        """Remove events before an instant. The text index preselects; UTC offsets shift times by a day at most."""
         next_day = (datetime.fromisoformat(instant) + timedelta(days=1)).isoformat()
         where = "at < ? AND julianday(at) < julianday(?)"
         with self.reading() as connection:
@@ -147,7 +146,7 @@ class Journal(Database):
         return removed
 
     def _compact(self) -> bool:
-        """Write the file anew without free pages. Returns False if others were using it all the time."""
+        """Rewrite the file without free pages. Returns False if others were using it all the time."""
         connection = self.connection
         connection.execute(f"PRAGMA busy_timeout = {int(VACUUM_WAIT_S * 1000)}")
         try:
@@ -160,13 +159,13 @@ class Journal(Database):
             connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
     def _empty_log(self) -> bool:
-        """Bring the write-ahead log into the file and empty it: it holds former pages. False: others are reading it."""
+        """Empty the write-ahead log, which has former pages, into the file. Returns False if others are reading it."""
         with self.errors():
             (busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
     def append(self, event: str, *, caller: str = "local", at: str | None = None, **fields: Any) -> None:
-        """Write one event; `fields` as docs/formats.md names them. Unknown fields are kept."""
+        """Write one event; docs/formats.md names the `fields`. Unknown fields are written too."""
         self.append_all([(event, caller, fields)], at=at)
 
     def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:
@@ -180,18 +179,20 @@ class Journal(Database):
             connection.executemany(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        kept = dict(fields)
-        if event == "search" and isinstance(kept.get("query"), str):
+        protected = dict(fields)
+        if event == "search" and isinstance(protected.get("query"), str):
             if self.queries == "none":
-                kept["query"] = ""
+                protected["query"] = ""
             elif self.queries == "hash":
-                kept["query"] = "blake2b:" + hashlib.blake2b(kept["query"].encode(), digest_size=16).hexdigest()
+                protected["query"] = (
+                    "blake2b:" + hashlib.blake2b(protected["query"].encode(), digest_size=16).hexdigest()
+                )
             else:
-                kept["query"] = redact(kept["query"], personal=self.personal)
-        return kept
+                protected["query"] = redact(protected["query"], personal=self.personal)
+        return protected
 
     def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Events in the order they were written, as the lines of an export; at most `limit`, with row id > `after`."""
+        """Yield events in the order of writing, as export lines; at most `limit`, with a row id above `after`."""
         query = (
             "SELECT id, uid, at, event, caller, body FROM events WHERE id > ? AND (? IS NULL OR event = ?) "
             "ORDER BY id LIMIT ?"
@@ -209,7 +210,7 @@ class Journal(Database):
             left = None if left is None else left - size
 
     def search(self, search_id: str) -> dict[str, Any] | None:
-        """The search of that id, without what followed it; None: there is none."""
+        """Return the search of that id, without its calls and feedback; None: there is none."""
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? AND event = 'search' "
@@ -219,13 +220,15 @@ class Journal(Database):
         return None if row is None else _line(*row)
 
     def is_full(self, search_id: str) -> bool:
-        """Whether a search has as many events as callers may bring; what imports bring counts, but is not refused."""
+        """Return whether a search has as many events as callers may add. Imported events count but are not refused."""
         with self.reading() as connection:
-            found = connection.execute("SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MOST_EVENTS))
-            return len(found.fetchall()) >= MOST_EVENTS
+            events = connection.execute(
+                "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
+            )
+            return len(events.fetchall()) >= MAX_SEARCH_EVENTS
 
     def find(self, search_id: str) -> list[dict[str, Any]]:
-        """All events of one search."""
+        """Return all events of one search."""
         with self.reading() as connection:
             rows = connection.execute(
                 "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? ORDER BY id",
@@ -246,35 +249,35 @@ class Journal(Database):
         before: int | None = None,
         limit: int = 50,
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Events that pass all filters, newest first.
+        """Return events that pass all filters, newest first.
 
         Args:
-            event: its kind.
-            caller: whose.
-            search_id: of which search.
-            text: what the query of a search contains, or the id of a called tool; case of ASCII letters is ignored.
-            tools: whether `text` looks at the ids of called tools too.
+            event: kind of event.
+            caller: name of the caller.
+            search_id: id of the search.
+            text: part of a query or of the id of a called tool; the case of ASCII letters is ignored.
+            tools: whether `text` is also looked for in the ids of called tools.
             since: instant, included.
             until: instant, excluded.
-            before: what the page before returned.
-            limit: how many.
+            before: the second value that the previous page returned.
+            limit: the most events to return.
 
         Returns:
-            The events, and what to give as `before` for the next page; None: there are no more.
+            The events, and the value of `before` for the next page; None: there are no more.
         """
         like = None if text is None else "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
-        given = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
-        given |= {"at >= ?": since, "at < ?": until}
+        filters = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
+        filters |= {"at >= ?": since, "at < ?": until}
         looked_at = "json_extract(body, '$.query')"
         if tools:
             looked_at = f"coalesce({looked_at}, json_extract(body, '$.tool'))"
-        given[f"{looked_at} LIKE ? ESCAPE '\\'"] = like
-        asked = {condition: value for condition, value in given.items() if value is not None}
-        where = " AND ".join(asked) or "TRUE"
+        filters[f"{looked_at} LIKE ? ESCAPE '\\'"] = like
+        active = {condition: value for condition, value in filters.items() if value is not None}
+        where = " AND ".join(active) or "TRUE"
         with self.reading() as connection:
             rows = connection.execute(
                 f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
-                (*asked.values(), limit + 1),
+                (*active.values(), limit + 1),
             ).fetchall()
         return [_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
 
@@ -285,11 +288,11 @@ class Journal(Database):
             return int(row[0]) if row else 0
 
     def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
-        """Searches that a call or feedback followed, the newest first, each with what followed it.
+        """Yield searches with a later call or feedback, the newest first, each with all its events.
 
         Args:
             after: searches with a row id above this.
-            until: events with a row id up to this; None: all that there are at the start.
+            until: events with a row id up to this; None: all events that exist at the start.
         """
         until = self.last() if until is None else until
         before = until + 1
@@ -302,8 +305,8 @@ class Journal(Database):
                     "ORDER BY id DESC LIMIT 500",
                     (after, before, until),
                 ).fetchall()
-                found = self._trails(connection, rows, until)
-            yield from found
+                trails = self._trails(connection, rows, until)
+            yield from trails
             if len(rows) < 500:
                 return
             before = rows[-1][0]
@@ -323,13 +326,15 @@ class Journal(Database):
             return self._trails(connection, rows[::-1], until)
 
     def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
-        """The searches of these row ids, each with what followed it up to `until`."""
+        """Yield the searches of these row ids, each with its events up to `until`."""
         for start in range(0, len(rows), 500):
             piece = rows[start : start + 500]
             with self.reading() as connection:
                 marks = ",".join("?" * len(piece))
-                found = connection.execute(f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece)
-                trails = self._trails(connection, found.fetchall(), until)
+                matches = connection.execute(
+                    f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece
+                )
+                trails = self._trails(connection, matches.fetchall(), until)
             yield from trails
 
     def _trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
@@ -339,13 +344,13 @@ class Journal(Database):
             "ORDER BY id",
             (*(search_id for _, search_id in rows), until),
         )
-        found: dict[str, list[dict[str, Any]]] = {}
+        events_of: dict[str, list[dict[str, Any]]] = {}
         for search_id, *fields in events:
-            found.setdefault(search_id, []).append(_line(*fields))
-        return [Trail(row, found[search_id]) for row, search_id in rows]
+            events_of.setdefault(search_id, []).append(_line(*fields))
+        return [Trail(row, events_of[search_id]) for row, search_id in rows]
 
     def stats(self) -> dict[str, Any]:
-        """Counts by event, first and last instant, callers, and the searches that a successful call followed."""
+        """Return counts by event, first and last instant, callers, and searches with a later successful call."""
         with self.reading() as connection:
             counts = dict(connection.execute("SELECT event, count(*) FROM events GROUP BY event"))
             first, last, callers = connection.execute(
@@ -364,15 +369,15 @@ class Journal(Database):
         }
 
     def export(self) -> Iterator[bytes]:
-        """The lines of an export."""
+        """Yield the lines of an export."""
         for line in self.read():
             yield msgspec.json.encode(line) + b"\n"
 
     def import_lines(self, lines: Iterable[bytes]) -> Imported:
-        """Read lines of an export; texts are kept as given, lines already there are not written twice.
+        """Import the lines of an export. Texts stay as they are; known events are not written twice.
 
-        All events come in together, or none if the lines break off. Till then they wait in a temporary file, so that
-        memory stays small and others write meanwhile.
+        All events are written together, or none if reading fails. Until then they are in a temporary table, so that
+        memory use stays small and others can write.
         """
         problems: list[tuple[str, str]] = []
         bad = 0
@@ -385,14 +390,14 @@ class Journal(Database):
 
             numbered = enumerate(lines, 1)
             with self.reading():  # of the temporary tables alone
-                while piece := list(itertools.islice(numbered, AT_ONCE)):
+                while piece := list(itertools.islice(numbered, EVENTS_PER_READ)):
                     rows = []
                     for number, line in piece:
                         try:
                             rows += [_event(line, copy)] if line.strip() else []
                         except SourceError as error:
                             bad += 1
-                            problems += [(f"line {number}", str(error))] if bad <= NAMED else []
+                            problems += [(f"line {number}", str(error))] if bad <= MAX_NAMED_LINES else []
                     connection.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?)", rows)
             with self.writing():
                 new = connection.execute(f"{_INSERT} SELECT * FROM waiting ORDER BY rowid").rowcount
@@ -400,7 +405,7 @@ class Journal(Database):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[sqlite3.Connection]:
-        """Temporary tables for the rows of an import, and for how often each line came."""
+        """Open temporary tables for the rows of an import, and for the count of each line."""
         connection = self.connection
         with self.errors():
             connection.execute("CREATE TEMP TABLE waiting (uid, at, event, caller, search_id, body)")
@@ -414,7 +419,7 @@ class Journal(Database):
 
 
 def _instant(days: float) -> str:
-    """The instant so many days ago, UTC; the first that there is for more days than that."""
+    """Return the instant `days` ago, UTC; or nearly the first one that Python knows, if that is earlier."""
     try:
         moment = datetime.now(timezone.utc) - timedelta(days=days)
     except OverflowError:
@@ -441,8 +446,25 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
+def _check_fields(event: str, value: Mapping[str, Any]) -> None:
+    """Refuse an event without its required fields, or with fields of the wrong type.
+
+    Raises:
+        SourceError: saying what was expected and found.
+    """
+    for key, kind in EVENTS[event].items():
+        if not isinstance(value.get(key), kind):
+            raise SourceError(f'expected "{key}" ({kind.__name__}) in a {event} event, found {value.get(key)!r:.40}')
+    for key in ID_FIELDS.get(event, ()):
+        if value.get(key) is not None and not _is_texts(value[key]):
+            raise SourceError(f'expected "{key}" to be a list of texts, found {value[key]!r:.40}')
+    search_id = value.get("search_id")
+    if search_id is not None and not isinstance(search_id, str):
+        raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')
+
+
 def _event(line: bytes, copy: Callable[[bytes], int]) -> tuple[Any, ...]:
-    """One row from one line; `copy` says the how manieth of equal lines in its file it is.
+    """Read one row from one line. `copy` returns the number of equal lines so far, this one included.
 
     Raises:
         SourceError: saying what was expected and found.
@@ -461,15 +483,8 @@ def _event(line: bytes, copy: Callable[[bytes], int]) -> tuple[Any, ...]:
     at, caller, uid = value.pop("at", None), value.pop("caller", None), value.pop("uid", None)
     if not isinstance(at, str) or not at:
         raise SourceError(f'expected "at", an ISO 8601 instant, found {at!r:.40}')
-    for key, kind in EVENTS[event].items():
-        if not isinstance(value.get(key), kind):
-            raise SourceError(f'expected "{key}" ({kind.__name__}) in a {event} event, found {value.get(key)!r:.40}')
-    for key in IDS.get(event, ()):
-        if value.get(key) is not None and not _is_texts(value[key]):
-            raise SourceError(f'expected "{key}" to be a list of texts, found {value[key]!r:.40}')
+    _check_fields(event, value)
     search_id = value.get("search_id")
-    if search_id is not None and not isinstance(search_id, str):
-        raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')
     if not isinstance(uid, str) or not uid:
         uid = digest("event/1", [at, event, caller, copy(line), clean(value)])
     return uid, at, event, caller if isinstance(caller, str) else "unknown", search_id, _encode(value)

@@ -42,18 +42,18 @@ class Cover:
         return bool(self._forms)
 
     def finds(self, text: str) -> bool:
-        """Whether the text holds a credential."""
+        """Return whether the text holds a credential."""
         return any(form in text for form in self._forms)
 
     def text(self, text: str) -> str:
-        """The text with a placeholder for every credential."""
+        """Return the text with a placeholder for every credential."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, PLACEHOLDER)
         return text
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """A JSON value with a placeholder for every credential in its texts and keys."""
+        """Return a JSON value with a placeholder for every credential in its texts and keys."""
         if isinstance(value, str):
             return self.text(value)
         if depth > MAX_DEPTH:
@@ -66,7 +66,7 @@ class Cover:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether the value of a variable or header is to be covered: by its name, or because it reads like no setting."""
+    """Return whether the value of a variable or header looks secret, by its name or by its form."""
     if len(value) < MIN_CREDENTIAL_CHARS:
         return False
     if _SECRET_NAME.search(name):
@@ -79,13 +79,13 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def find_environment_credentials(environ: Mapping[str, str] | None = None) -> set[str]:
-    """The credentials that toolscout itself reads from the environment."""
+    """Return the credentials that toolscout itself reads from the environment."""
     environ = os.environ if environ is None else environ
     return {value for name, value in environ.items() if name.startswith(ENVIRONMENT) and value}
 
 
 def _encode_forms(value: str) -> Iterator[str]:
-    """A credential as it is, and as programs print it."""
+    """Yield a credential as it is, and as programs print it."""
     if len(value) < MIN_CREDENTIAL_CHARS:
         return
     yield value
@@ -98,7 +98,7 @@ def _encode_forms(value: str) -> Iterator[str]:
     encoded = [data.hex(), data.hex().upper()]
     for shift in range(3):  # where in a longer text it begins decides on the letters of its base64
         for letters in (base64.b64encode, base64.urlsafe_b64encode):
-            whole = letters(b"\0" * shift + data).decode().rstrip("=")
+            encoded_text = letters(b"\0" * shift + data).decode().rstrip("=")
             spare = -(shift + len(data)) % 3
-            encoded.append(whole[(0, 2, 3)[shift] : len(whole) - (1 if spare else 0)])
+            encoded.append(encoded_text[(0, 2, 3)[shift] : len(encoded_text) - (1 if spare else 0)])
     yield from (form for form in encoded if len(form) >= MIN_ENCODED_CHARS)

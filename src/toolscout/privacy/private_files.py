@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read, and files that are replaced in one durable step."""
+"""Makes files and folders that only their owner may read, and replaces files in one durable step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def protect_tree(folder: Path) -> None:
 
 
 def list_exposed(home: Path) -> list[Path]:
-    """The home itself and what it holds of ours, as far as group or others may reach it.
+    """Return the home itself and what it holds of ours, as far as group or others may reach it.
 
     Folders inside are named once, without their content.
     """

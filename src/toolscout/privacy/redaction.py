@@ -30,8 +30,8 @@ _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|
 _SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=])\s{0,3}"
 _PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # after a colon, words of a sentence are no key
 _BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
-_QUOTED: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
-_NAMED: Final = re.compile(
+_QUOTED_VALUE: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
+_NAMED_VALUE: Final = re.compile(
     rf"""
     (?P<key>
         (?i:{_PASSWORDS}{_ENDING}{_SIGN})
@@ -42,7 +42,7 @@ _NAMED: Final = re.compile(
         | (?i:(?:password|passphrase|passcode|pin|secret|token|api[ ]key)\s(?:is|was|to)\s
             (?=[^\s\d]*\d)(?=\d*[^\s\d.,]))
     )
-    (?P<value>{_QUOTED}|{_BARE})
+    (?P<value>{_QUOTED_VALUE}|{_BARE})
     """,
     re.X,
 )
@@ -99,7 +99,7 @@ _TOKENS: Final = {
     "age": r"AGE-SECRET-KEY-1[A-Z0-9]{58}",
     "JWT": r"eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]*|\.[\w.-]{20,})",
 }  # fmt: skip
-_TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS.values())})(?![A-Za-z0-9])")
+_KNOWN_TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS.values())})(?![A-Za-z0-9])")
 _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----.*?"
     r"(?:-----END (?:[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----|\Z)",
@@ -151,7 +151,7 @@ def redact(text: str, *, personal: bool = False) -> str:
         text = _HOOKS.sub(_cover_value, _USER_INFO.sub(_cover_value, text))
     if _MAY_NAME.search(text):
         if _SECRET_STEM.search(text):
-            text = _NAMED.sub(_cover_named, _COOKIES.sub(_cover_value, text))
+            text = _NAMED_VALUE.sub(_cover_named, _COOKIES.sub(_cover_value, text))
         text = _USER_OPTION.sub(_cover_value, _SCHEMES.sub(_cover_value, text))
     text = _MAY_BE_TOKEN.sub(_cover_tokens, text)
     if _MAY_NUMBER.search(text):
@@ -160,7 +160,7 @@ def redact(text: str, *, personal: bool = False) -> str:
 
 
 def is_card(number: str) -> bool:
-    """Whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
+    """Return whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
@@ -169,7 +169,7 @@ def is_card(number: str) -> bool:
 
 
 def is_iban(text: str) -> bool:
-    """Whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
+    """Return whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
     packed = text.replace(" ", "")
     number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
     return len(packed) in IBAN_CHARS and number % 97 == 1
@@ -180,7 +180,7 @@ def _cover_value(match: re.Match[str]) -> str:
 
 
 def _cover_tokens(match: re.Match[str]) -> str:
-    return _TOKEN.sub(COVER, match[0])
+    return _KNOWN_TOKEN.sub(COVER, match[0])
 
 
 def _cover_named(match: re.Match[str]) -> str:

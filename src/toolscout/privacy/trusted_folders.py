@@ -32,8 +32,8 @@ __all__ = [
     "remember_folder",
 ]
 
-FILE_NAME: Final = "trusted-folders.json"
-FORMAT: Final = "toolscout-trusted-folders/1"
+TRUSTED_FILE_NAME: Final = "trusted-folders.json"
+TRUSTED_FORMAT: Final = "toolscout-trusted-folders/1"
 MCP_CONFIGURATIONS: Final = (
     ".mcp.json",
     ".cursor/mcp.json",
@@ -60,7 +60,7 @@ class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folders: dict[str, TrustedFolder]
-    format: str = FORMAT
+    format: str = TRUSTED_FORMAT
 
 
 def digest_settings(content: bytes) -> str:
@@ -74,22 +74,24 @@ def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
     Raises:
         ConfigError: if the file is damaged.
     """
-    file = home / FILE_NAME
+    file = home / TRUSTED_FILE_NAME
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_File)
+        content = msgspec.json.decode(file.read_bytes(), type=_File)
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{file} cannot be read: {error}. Remove it, and trust your folders again with  toolscout trust DIR"
         ) from None
-    if found.format != FORMAT:
-        raise ConfigError(f"{file} has the format {found.format!r:.40}, which this version does not know. Upgrade it.")
-    return found.folders
+    if content.format != TRUSTED_FORMAT:
+        raise ConfigError(
+            f"{file} has the format {content.format!r:.40}, which this version does not know. Upgrade it."
+        )
+    return content.folders
 
 
 def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
-    """Whether the user trusted that folder with a settings file of exactly this content.
+    """Return whether the user trusted that folder with a settings file of exactly this content.
 
     A damaged list trusts nothing.
     """
@@ -101,7 +103,7 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
 
 
 def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
-    """Whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
+    """Return whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
 
     A damaged list trusts nothing.
     """
@@ -141,6 +143,10 @@ def forget_folder(home: Path, folder: Path) -> bool:
 def _write(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
     try:
         make_private_folder(home)
-        replace_file(home / FILE_NAME, msgspec.json.format(msgspec.json.encode(_File(dict(folders))), indent=1) + b"\n")
+        replace_file(
+            home / TRUSTED_FILE_NAME, msgspec.json.format(msgspec.json.encode(_File(dict(folders))), indent=1) + b"\n"
+        )
     except OSError as error:
-        raise ConfigError(f"{home / FILE_NAME} cannot be written: {error.strerror}. Check its permissions.") from None
+        raise ConfigError(
+            f"{home / TRUSTED_FILE_NAME} cannot be written: {error.strerror}. Check its permissions."
+        ) from None

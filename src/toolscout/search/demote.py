@@ -1,10 +1,11 @@
-"""Moves hostile tools behind the others. `toolscout.recipes.guard` puts this stage behind every recipe.
+"""Demotion: moves suspicious tools behind the others. `toolscout.recipes.guard` adds this stage to every recipe.
 
-Tools that give orders to the model or are stuffed, and copies of older tools, stand behind all others. Tools of a
-younger source yield to older ones that fit nearly as well if the source is scattered, if they are nearly the same as
-another hit of it, or if it has its share of the answer already (`toolscout.catalogue.similar`). A tool whose id is in
-the query, or that is asked for with `select:`, stands where it was asked for; a suspicious one that the query names
-otherwise is returned, last.
+Tools that give orders to the model, stuffed tools, and copies of older tools come after all others. Tools of a younger
+source yield to older tools that fit nearly as well in three cases: the source is scattered, they are nearly the same as
+another hit of it, or the source already has its share of the answer (`toolscout.catalogue.similar`).
+
+A tool keeps its place if the query contains its id or selects it with `select:`. A suspicious tool that the query names
+in another way is returned last.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ import msgspec
 from toolscout.catalogue.similar import Rivals
 from toolscout.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
-from toolscout.search.exact_names import EXACT, selected
+from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
 
 __all__ = ["Demote"]
 
-SCATTERED_WORTH: Final = 0.35  # what the score of a tool of a scattered source is worth, beside older ones
-GROUP_WORTH: Final = 0.5  # of the second and later of nearly identical tools
-MAX_SHARE: Final = 0.6  # of the answer, for a younger source,
-NEARLY: Final = 0.85  # where older tools have this share of the score
+SCATTERED_WEIGHT: Final = 0.35  # factor on the score of a tool of a scattered source
+GROUP_WEIGHT: Final = 0.5  # factor on the score of the second and later of nearly identical tools
+MAX_ANSWER_SHARE: Final = 0.6  # share of the answer that one younger source may have
+MIN_OLDER_SCORE: Final = 0.85  # an older tool takes the place if it has this part of the score
 
 
 class Demote(Stage):
-    """hits → the same hits, suspicious ones and copies behind the others, and younger sources within bounds."""
+    """hits → the same hits, with suspicious tools and copies last, and younger sources within bounds."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -42,12 +43,12 @@ class Demote(Stage):
     def __init__(
         self, suspicious: AbstractSet[str], rivals: Rivals | None = None, catalogue: Catalogue | None = None
     ) -> None:
-        """Take what was found in a snapshot.
+        """Take the findings about a snapshot.
 
         Args:
-            suspicious: ids of the tools whose texts give orders or are stuffed.
-            rivals: of the snapshot; None: all its tools came at the same time.
-            catalogue: the snapshot, for what a caller may see; needed with rivals.
+            suspicious: ids of the tools that give orders to the model or are stuffed.
+            rivals: near-duplicates of the snapshot; None: all its tools came at the same time.
+            catalogue: the snapshot, which says what a caller may see; needed with rivals.
         """
         self.suspicious, self.rivals, self.catalogue = suspicious, rivals, catalogue
         oldest = rivals.oldest if rivals else ""
@@ -55,33 +56,33 @@ class Demote(Stage):
         self.behind = suspicious | set(rivals.copies if rivals else ())
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        """The searches with their hits in the new order."""
+        """Return the searches with their hits in the new order."""
         if not self.behind and not self.younger:
             return list(searches)
         return [self._reorder(search) for search in searches]
 
     def _reorder(self, search: Search) -> Search:
         hits = search.hits
-        if not self._concerns(hits) or selected(search.query) is not None:
+        if not self._concerns(hits) or parse_selection(search.query) is not None:
             return search
         sources = self._named_sources(search)
-        kept: list[Hit] = []
+        front: list[Hit] = []
         last: list[Hit] = []
         named_last: list[Hit] = []
         for hit in hits:
             exact = hit.why == EXACT
             if exact and hit.id.casefold() in search.query.casefold():
-                kept.append(hit)
+                front.append(hit)
             elif self._stands_behind(search, hit.id, sources) or (exact and self._is_scattered(hit.id, sources)):
                 (named_last if exact else last).append(hit)
             else:
-                kept.append(hit)
-        if not kept:
+                front.append(hit)
+        if not front:
             return search
         if self.younger:
-            kept = self._limit_younger(kept, search.k, sources)
+            front = self._limit_younger(front, search.k, sources)
         place = max(0, search.k - len(named_last))
-        return msgspec.structs.replace(search, hits=_lower((*kept[:place], *named_last, *kept[place:], *last)))
+        return msgspec.structs.replace(search, hits=_lower((*front[:place], *named_last, *front[place:], *last)))
 
     def _concerns(self, hits: Sequence[Hit]) -> bool:
         if not self.behind.isdisjoint(hit.id for hit in hits):
@@ -89,10 +90,10 @@ class Demote(Stage):
         return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
     def _named_sources(self, search: Search) -> frozenset[str]:
-        """The younger sources that the query names: whoever asks for a source gets it."""
-        held = {_source(hit.id) for hit in search.hits} & self.younger
-        words = set(tokenize(search.query)) if held else set()
-        return frozenset(source for source in held if (name := set(tokenize(source))) and name <= words)
+        """Return the younger sources that the query names; they are not limited."""
+        candidates = {_source(hit.id) for hit in search.hits} & self.younger
+        words = set(tokenize(search.query)) if candidates else set()
+        return frozenset(source for source in candidates if (name := set(tokenize(source))) and name <= words)
 
     def _stands_behind(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
         if tool_id in self.suspicious:
@@ -112,7 +113,7 @@ class Demote(Stage):
         return place < len(mask) and self.catalogue.ids[place] == tool_id and bool(mask[place])
 
     def _limit_younger(self, hits: list[Hit], k: int, sources: AbstractSet[str]) -> list[Hit]:
-        """The hits in the order that leaves younger sources no more than is theirs."""
+        """Return the hits in an order that keeps younger sources within their bounds."""
         assert self.rivals is not None
         exact = [hit for hit in hits if hit.why == EXACT]
         ranked = [hit for hit in hits if hit.why != EXACT]
@@ -130,23 +131,23 @@ class Demote(Stage):
         return ordered
 
     def _weigh(self, hits: list[Hit], sources: AbstractSet[str]) -> list[Hit]:
-        """The hits by what their scores are worth, above the lowest."""
+        """Return the hits ordered by their weighted scores above the lowest score."""
         assert self.rivals is not None
         floor = hits[-1].score
         seen: set[str] = set()
         weighed = []
         for hit in hits:
-            worth = SCATTERED_WORTH if self._is_scattered(hit.id, sources) else 1.0
+            worth = SCATTERED_WEIGHT if self._is_scattered(hit.id, sources) else 1.0
             group = self.rivals.groups.get(hit.id)
             if group is not None:
-                worth *= GROUP_WORTH if group in seen and _source(hit.id) not in sources else 1.0
+                worth *= GROUP_WEIGHT if group in seen and _source(hit.id) not in sources else 1.0
                 seen.add(group)
             weighed.append(hit if worth == 1.0 else Hit(hit.id, floor + worth * (hit.score - floor), hit.why))
         return sorted(weighed, key=lambda hit: -hit.score)
 
     def _share_out(self, hits: list[Hit], places: int, k: int, sources: AbstractSet[str]) -> list[Hit]:
-        """The hits, the first places shared so that older tools that fit nearly as well are among them."""
-        most = math.ceil(MAX_SHARE * k)
+        """Return the hits with older tools that fit nearly as well among the first places."""
+        max_hits_per_source = math.ceil(MAX_ANSWER_SHARE * k)
         floor = hits[-1].score
         counts: Counter[str] = Counter()
         first: list[Hit] = []
@@ -154,8 +155,8 @@ class Demote(Stage):
         while left and len(first) < places:
             chosen = 0
             source = _source(left[0].id)
-            if source in self.younger and source not in sources and counts[source] >= most:
-                least = floor + NEARLY * (left[0].score - floor)
+            if source in self.younger and source not in sources and counts[source] >= max_hits_per_source:
+                least = floor + MIN_OLDER_SCORE * (left[0].score - floor)
                 older = (n for n, hit in enumerate(left) if hit.score >= least and _source(hit.id) not in self.younger)
                 chosen = next(older, 0)
             hit = left.pop(chosen)
@@ -164,7 +165,7 @@ class Demote(Stage):
         return [*first, *left]
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """That the tool stands behind, and why; None if it does not."""
+        """Return why the tool is demoted, or None if it is not."""
         if tool_id in self.suspicious:
             note = f"its text gives orders or was written for the search: see  toolscout show {tool_id}"
         elif self.rivals is not None and tool_id in self.rivals.copies:
@@ -174,7 +175,7 @@ class Demote(Stage):
         return Explanation(self.name, None, None, note)
 
     def note(self, search: Search) -> str:
-        """How many stand behind."""
+        """Return how many hits are demoted."""
         count = sum(hit.id in self.behind for hit in search.hits)
         return f"{count} suspicious or copied, behind the others" if count else ""
 
@@ -184,7 +185,7 @@ def _source(tool_id: str) -> str:
 
 
 def _lower(hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    """The hits in this order, with scores that fall."""
+    """Return the hits in this order, with scores that never rise."""
     lowered: list[Hit] = []
     highest = math.inf
     for hit in hits:

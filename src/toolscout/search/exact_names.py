@@ -1,13 +1,14 @@
-"""Exact names win: a tool that the query names is returned, whatever else the query says.
+"""Exact names win: a search always returns a tool that the query names.
 
-A query names a tool if it *is* the tool's name or id, if it holds the id, the name in quotes or backticks, or a name
-that is an identifier; or with `select:name,name`, which asks for those tools and nothing else. Case does not matter.
+A query names a tool in five ways: the whole query is its name or id; it contains the id; it contains the name in quotes
+or backticks; it contains a name that is an identifier; or it has the form `select:name,name`, which returns these tools
+and nothing else. Case does not matter.
 
-An identifier is what people write only when they mean a piece of software: words joined by underscores or dots
+People write an identifier only when they mean a piece of software: words joined by underscores or dots
 (`get_forecast`, `files.copy`) or by inner capitals (`getForecast`, `GetAirQuality`), or a word with a number of three
-digits (`sha256`). What also stands in ordinary sentences (`YouTube`, `user_id`, `example.com`, `mp3`, `v2`) is a name
-only where the query says that it is one: `run v2`, `the tool user_id`, `v2(…)`. A dictionary word inside a longer query
-is no name, whatever its case, and whatever marks or underscores stand around it (`today.`, `_today`).
+digits (`sha256`). Words that also occur in ordinary sentences (`YouTube`, `user_id`, `example.com`, `mp3`, `v2`) count
+only if the query says that they are names: `run v2`, `the tool user_id`, `v2(…)`. A dictionary word inside a longer
+query is never a name, whatever its case and the punctuation around it (`today.`, `_today`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -24,10 +25,12 @@ from toolscout.catalogue.store import Catalogue, allows
 from toolscout.search.pipeline import Stage
 from toolscout.types import Hit, Search, Tool
 
-__all__ = ["EXACT", "Names", "named", "named_disabled", "named_waiting", "selected"]
+__all__ = ["EXACT", "Names", "find_named_tools", "named_disabled", "named_waiting", "parse_selection"]
 
 EXACT: Final = "exact name"
-_QUOTED: Final = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)")
+_QUOTED_NAME: Final = re.compile(
+    r"`([^`\n]{1,200})`|\"([^\"\n]{1,200})\"|“([^”\n]{1,200})”|(?<!\w)'([^'\n]{1,200})'(?!\w)"
+)
 _MARKED: Final = re.compile(r"[_.\d/]|(?<=.)[A-Z].*[a-z]|[a-z].*[A-Z]")
 _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     r"[A-Za-z][A-Za-z0-9]+(?:_[A-Za-z0-9]+)*_[A-Za-z0-9]{2,}"
@@ -47,11 +50,11 @@ _NOUNS: Final = frozenset(("tool", "function", "method", "command", "endpoint", 
 _LINKS: Final = frozenset(
     ("and", "or", "then", "also", "please", "the", "a", "an", "tool", "function", "both", "first")
 )
-_ADDRESS: Final = re.compile(r"@|://")
+_ADDRESS_MARK: Final = re.compile(r"@|://")
 _IDENTIFIER: Final = re.compile(r"\w(?:[\w./-]*\w)?", re.ASCII)
 _EDGES: Final = ".,;:!?()[]{}<>\"'`“”‘’*，。？！、：；（）「」『』"
-MAX_WORDS: Final = 8
-MAX_QUERY: Final = 4_000
+MAX_NAME_WORDS: Final = 8
+MAX_NAME_QUERY_CHARS: Final = 4_000  # names after that are not looked for
 
 
 class _Lookup:
@@ -60,8 +63,8 @@ class _Lookup:
     def __init__(self, catalogue: Catalogue) -> None:
         self.ids: dict[str, list[int]] = {}
         self.names: dict[str, list[int]] = {}
-        for position, each in enumerate(catalogue.ids):
-            self.ids.setdefault(each.casefold(), []).append(position)
+        for position, tool_id in enumerate(catalogue.ids):
+            self.ids.setdefault(tool_id.casefold(), []).append(position)
         for position, name in enumerate(catalogue.names):
             self.names.setdefault(name.casefold(), []).append(position)
         self.spaced = any(" " in each for each in self.ids)
@@ -85,59 +88,63 @@ class Names(Stage):
         return [self._prepend(search) for search in searches]
 
     def _prepend(self, search: Search) -> Search:
-        asked = selected(search.query)
+        selection = parse_selection(search.query)
         reason = named_waiting(self.catalogue, search) or named_disabled(self.catalogue, search)
         if reason:
             search = msgspec.structs.replace(search, reason=reason)
-        positions = named(self.lookup, search.query) if asked is None else _select(self.lookup, asked)
-        mask = self.catalogue.mask(search.visible)
-        found = [position for position in positions if mask is None or mask[position]]
-        if asked is None and not found:
-            return search
+        if selection is not None:
+            return self._select(search, selection)
         scores = {hit.id: hit.score for hit in search.hits}
-        ids = [self.catalogue.ids[position] for position in found]
-        if asked is None:  # several tools of one name: the better match first
-            ids.sort(key=lambda each: (-scores.get(each, -math.inf), each))
-        top = max([1.0, *scores.values()])
-        exact = tuple(Hit(each, top, EXACT) for each in ids)
-        rest = () if asked is not None else tuple(hit for hit in search.hits if hit.id not in set(ids))
-        missing = [] if asked is None else [name for name in asked if not _visible(self.lookup.find(name), mask)]
+        ids = self._visible_ids(search, find_named_tools(self.lookup, search.query))
+        if not ids:
+            return search
+        ids.sort(key=lambda tool_id: (-scores.get(tool_id, -math.inf), tool_id))  # tools of one name: best match first
+        rest = tuple(hit for hit in search.hits if hit.id not in set(ids))
+        return msgspec.structs.replace(search, hits=_as_hits(ids, search) + rest, reason=search.reason or None)
+
+    def _select(self, search: Search, names: Sequence[str]) -> Search:
+        """Return the search with the selected tools as its only hits, in the order of `names`."""
+        positions = dict.fromkeys(position for name in names for position in self.lookup.find(name))
+        missing = [name for name in names if not self._visible_ids(search, self.lookup.find(name))]
         reason = search.reason or (f"no visible tool is called {', '.join(map(repr, missing))}" if missing else None)
-        return msgspec.structs.replace(search, hits=exact + rest, reason=reason)
+        hits = _as_hits(self._visible_ids(search, positions), search)
+        return msgspec.structs.replace(search, hits=hits, reason=reason)
+
+    def _visible_ids(self, search: Search, positions: Iterable[int]) -> list[str]:
+        mask = self.catalogue.mask(search.visible)
+        return [self.catalogue.ids[position] for position in positions if mask is None or mask[position]]
 
     def note(self, search: Search) -> str:
         count = sum(1 for _ in itertools.takewhile(lambda hit: hit.why == EXACT, search.hits))
         return f"{count} named exactly" if count else ""
 
 
-def selected(query: str) -> list[str] | None:
-    """The names after `select:`, or None if the query is not of that form."""
+def parse_selection(query: str) -> list[str] | None:
+    """Return the names after `select:`, or None if the query does not have that form."""
     head, colon, tail = query.strip().partition(":")
     if not colon or head.strip().lower() != "select":
         return None
     return [name for part in tail.split(",") if (name := part.strip().strip("`\"'"))]
 
 
-def _select(lookup: _Lookup, names: Sequence[str]) -> list[int]:
-    return list(dict.fromkeys(position for name in names for position in lookup.find(name)))
+def _as_hits(ids: Iterable[str], search: Search) -> tuple[Hit, ...]:
+    """Return hits of exact names, with a score that no other hit of the search exceeds."""
+    top = max([1.0, *(hit.score for hit in search.hits)])
+    return tuple(Hit(tool_id, top, EXACT) for tool_id in ids)
 
 
-def _visible(positions: Sequence[int], mask: Any) -> bool:
-    return any(mask is None or mask[position] for position in positions)
-
-
-def named(lookup: _Lookup, query: str) -> list[int]:
-    """Positions of the tools that the query names, in the order of their first mention."""
-    found: dict[int, None] = {}
-    words = query[:MAX_QUERY].split()
-    for text, place in _mentions(query[:MAX_QUERY], words, lookup.spaced):
+def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
+    """Return the positions of the tools that the query names, in the order of their first mention."""
+    positions: dict[int, None] = {}
+    words = query[:MAX_NAME_QUERY_CHARS].split()
+    for text, place in _mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.spaced):
         for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
-            found.setdefault(position)
-    return list(found)
+            positions.setdefault(position)
+    return list(positions)
 
 
 def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> list[int]:
-    """Positions for a word inside a query: an id, or a name that is an identifier there."""
+    """Return the positions for a word inside a query: an id, or a name that is an identifier there."""
     key = text.casefold()
     if key in lookup.ids or (key in lookup.names and _is_identifier(text, _is_called(words, place))):
         return lookup.find(text)
@@ -145,11 +152,11 @@ def _find_word(lookup: _Lookup, text: str, words: Sequence[str], place: int) -> 
 
 
 def _is_identifier(text: str, called: bool) -> bool:
-    """Whether a word of a query is a name.
+    """Return whether a word of a query is a name.
 
     Args:
         text: the word, as the query or as a tool spells it.
-        called: whether the query says that it means a tool by it.
+        called: whether the query says that the word is a tool.
     """
     core = text.strip("_.-/")
     if not core[:1].isalpha() or not _MARKED.search(core):
@@ -159,10 +166,14 @@ def _is_identifier(text: str, called: bool) -> bool:
 
 
 def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
-    """(text, which word of the query it begins with; None: it stands for itself) that may name a tool."""
+    """Yield (text, place) that may name a tool.
+
+    `place` is the number of the word at which the text begins, or None for the whole query and for quoted text, which
+    need no further sign that they are names.
+    """
     yield query.strip(), None
     yield query.strip().strip(_EDGES), None
-    for match in _QUOTED.finditer(query):
+    for match in _QUOTED_NAME.finditer(query):
         text = next(group for group in match.groups() if group).strip()
         if match[1] or not _is_value(text):
             yield text, None
@@ -170,27 +181,32 @@ def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[
         yield word, place
         if not word.isalnum():
             yield word.strip(_EDGES), place
-        if not word.isalnum() or not word.isascii():
-            for part in _IDENTIFIER.findall(word) if not _ADDRESS.search(word) else ():
-                yield part, place
-        for stop in range(place + 2, min(len(words), place + MAX_WORDS) + 1) if spaced else ():
-            phrase = " ".join(words[place:stop])
-            if "/" in phrase or "_" in phrase:
-                yield phrase.strip(_EDGES), place
+        if (not word.isalnum() or not word.isascii()) and not _ADDRESS_MARK.search(word):
+            yield from ((part, place) for part in _IDENTIFIER.findall(word))
+        if spaced:
+            yield from _read_phrases(words, place)
+
+
+def _read_phrases(words: Sequence[str], place: int) -> Iterator[tuple[str, int]]:
+    """Yield the phrases that begin at a word and may be ids with spaces in them."""
+    for stop in range(place + 2, min(len(words), place + MAX_NAME_WORDS) + 1):
+        phrase = " ".join(words[place:stop])
+        if "/" in phrase or "_" in phrase:
+            yield phrase.strip(_EDGES), place
 
 
 def _is_value(text: str) -> bool:
-    """Whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
-    return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS.search(text))
+    """Return whether a text in quotation marks is a number, an address or a file, which is no tool's name."""
+    return not any(letter.isalpha() for letter in text) or bool(_VALUE.fullmatch(text) or _ADDRESS_MARK.search(text))
 
 
 def _is_called(words: Sequence[str], place: int) -> bool:
-    """Whether the words around one say that it is a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
+    """Return whether the words around one say that it is a tool: `run v2`, `run v1 and v2`, `v2(…)`, `the v2 tool`."""
     if not _MARKED.search(words[place]):
         return False
     if re.match(r"[\w.]+\(", words[place]) or (place + 1 < len(words) and _plain(words[place + 1]) in _NOUNS):
         return True
-    for before in range(place - 1, max(-1, place - MAX_WORDS), -1):
+    for before in range(place - 1, max(-1, place - MAX_NAME_WORDS), -1):
         word = _plain(words[before])
         if word in _CALLS or word in _NOUNS:
             return True
@@ -204,7 +220,7 @@ def _plain(word: str) -> str:
 
 
 def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
-    """One sentence if the query names a tool, visible to the caller, whose source is disabled."""
+    """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
     keys = list(_keys(search.query)) if catalogue.disabled else []
     for source, (message, names) in catalogue.disabled.items():
         why = message if search.visible is None else "disabled"  # a message may name files of whoever runs the service
@@ -215,24 +231,28 @@ def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
 
 
 def named_waiting(catalogue: Catalogue, search: Search) -> str | None:
-    """One sentence if the query names a tool, visible to the caller, that waits for approval."""
+    """Return one sentence if the query names a tool that waits for approval, visible to the caller; or None."""
     for key in _keys(search.query) if catalogue.waiting else ():
-        for each in catalogue.waiting.get(key, ()):
-            if _sees(search, each.tool):
-                return f"{each.id} waits for approval: {each.why}"
+        for definition in catalogue.waiting.get(key, ()):
+            if _sees(search, definition.tool):
+                return f"{definition.id} waits for approval: {definition.why}"
     return None
 
 
 def _sees(search: Search, tool: Tool) -> bool:
-    """Whether the search's caller may see the tool; a predicate that raises hides it."""
+    """Return whether the search's caller may see the tool; a predicate that raises hides it."""
     return search.visible is None or allows(search.visible, tool)
 
 
 def _keys(query: str) -> Iterator[str]:
-    """Casefolded names and ids that a query may hold."""
-    asked = selected(query)
-    words = query[:MAX_QUERY].split()
-    mentions = _mentions(query[:MAX_QUERY], words, False) if asked is None else ((name, None) for name in asked)
+    """Yield casefolded names and ids that a query may contain."""
+    selection = parse_selection(query)
+    words = query[:MAX_NAME_QUERY_CHARS].split()
+    mentions = (
+        _mentions(query[:MAX_NAME_QUERY_CHARS], words, False)
+        if selection is None
+        else ((name, None) for name in selection)
+    )
     for text, place in mentions:
         if place is None or "/" in text or _is_identifier(text, _is_called(words, place)):
             yield text.casefold()

@@ -1,4 +1,4 @@
-"""Words and meaning in one ranking."""
+"""Fusion of a BM25 ranking and an encoder's ranking into one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ WEIGHT: Final = 5.0
 
 
 def words_and_meaning(rankings: Sequence[Ranking], search: Search, *, weight: float = WEIGHT) -> dict[str, float]:
-    """BM25 score + `weight` · (cosine - lowest) / (highest - lowest), over the tools of either ranking.
+    """Score each tool by BM25 + `weight` · (cosine - lowest) / (highest - lowest), over the tools of either ranking.
 
-    The weight between the two follows the query by itself. A BM25 score is a sum of evidence: rare words that match
-    bring many points, and then they decide; a query in other words than the tool's brings few, and then the encoder,
-    whose say never exceeds `weight` points, decides. Only the order and the spacing of the cosines count, so encoders
-    with narrow and with wide ranges are treated alike. A tool that a ranking lacks gets nothing from it.
+    The balance between the two follows the query. A BM25 score is a sum of evidence: matching rare words bring many
+    points and decide. A query in other words than the tool's brings few points, and the encoder decides, which adds at
+    most `weight` points. Only the order and the spacing of the cosines count, so encoders with narrow and with wide
+    ranges are treated alike. A tool that a ranking lacks gets no points from it.
 
-    The default was chosen on validation queries of eight datasets; between 4 and 6 little changes.
+    The default was chosen on validation queries of eight datasets; values between 4 and 6 change little.
 
     Args:
         rankings: the BM25 ranking and the encoder's, best first, each cut at `DEPTH`.
         search: not used.
-        weight: points that the nearest tool gets; an encoder that was tuned on such queries may have more.
+        weight: points that the nearest tool gets; an encoder fitted on such queries may deserve more.
     """
     words, meaning = rankings
     scores = dict(words)

@@ -1,12 +1,11 @@
-"""One shape for every step of a search, `>>` to compose them, and the seven verbs.
+"""Stages of a search, `>>` to compose them into pipelines, and the seven stages that all recipes are built from.
 
 A stage takes a batch of `Search` and returns one changed `Search` for each, in the same order::
 
     pipeline = Fuse(Retrieve(bm25), Retrieve(vectors, encode=encode)) >> Cut() >> Decide()
     [answer] = pipeline([Search(query="will it rain in Oslo?")])
 
-Stages are pure once fitted: the same input gives the same output, ties are broken by tool id. A stage that fails
-raises.
+A fitted stage is pure: the same input gives the same output, and ties are broken by tool id. A stage that fails raises.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ GIVEN: Final = frozenset({"query", "k", "visible"})
 
 
 class Stage:
-    """One step. Subclasses say what they read and write and implement `run`; callers call the stage.
+    """One step of a search. Subclasses declare what they read and write, and implement `run`; callers call the stage.
 
-    `reads` and `writes` name fields of `Search`; `query`, `k` and `visible` are always there. `asks` says whether a
-    language model is asked: answers then cost money and come from a cache, and a search may have to do without.
+    `reads` and `writes` name fields of `Search`; `query`, `k` and `visible` are always available. `asks` says whether
+    the stage asks a language model: its answers cost money, come from a cache, and may be missing.
     """
 
     reads: frozenset[str] = frozenset({"query"})
@@ -58,15 +57,15 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """How the stage is called in traces and messages."""
+        """The stage's name in traces and messages."""
         return type(self).__name__.lower()
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        """The work, without timing or checks."""
+        """Do the work of the stage, without timing or checks."""
         raise NotImplementedError
 
     def note(self, search: Search) -> str:
-        """One remark on what the stage did to this search, for its trace."""
+        """Return a remark on what the stage did to this search, for its trace."""
         return ""
 
     def __call__(self, searches: Sequence[Search]) -> list[Search]:
@@ -84,10 +83,10 @@ class Stage:
         ]
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Where `tool_id` stands in this stage, exact beyond k; None if the stage does not rank, or not this tool.
+        """Return the exact rank of `tool_id` in this stage, also beyond k; None if the stage does not rank it.
 
         Args:
-            search: as the stage before leaves it.
+            search: the search as the previous stage left it.
             tool_id: the tool.
         """
         return None
@@ -97,12 +96,12 @@ class Stage:
 
 
 def _inner(before: Search, after: Search) -> float:
-    """Seconds that inner stages have already put into the trace."""
+    """Return the seconds that inner stages have already added to the trace."""
     return sum(step.seconds for step in after.trace[len(before.trace) :])
 
 
 class Pipeline(Stage):
-    """Stages one after the other. Refused at construction if a stage reads what none before it writes."""
+    """Runs stages one after the other. Construction fails if a stage reads a field that no earlier stage writes."""
 
     stages: tuple[Stage, ...]
 
@@ -112,18 +111,18 @@ class Pipeline(Stage):
             flat.extend(stage.stages if isinstance(stage, Pipeline) else (stage,))
         if not flat:
             raise PipelineError("expected at least one stage, found none")
-        known = set(GIVEN)
+        available = set(GIVEN)
         for stage in flat:
-            missing = sorted(stage.reads - known)
+            missing = sorted(stage.reads - available)
             if missing:
                 raise PipelineError(
                     f"{stage.name} reads {', '.join(missing)}, which no stage before it writes "
                     f"(there: {' >> '.join(each.name for each in flat)})"
                 )
-            known |= stage.writes
+            available |= stage.writes
         self.stages = tuple(flat)
         self.reads = frozenset({"query"})
-        self.writes = frozenset(known - GIVEN)
+        self.writes = frozenset(available - GIVEN)
         self.asks = any(stage.asks for stage in flat)
 
     @property
@@ -137,7 +136,7 @@ class Pipeline(Stage):
         return results
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Each stage's view in `parts`; rank and score are those of the last stage that ranks."""
+        """Return each stage's explanation in `parts`; rank and score are those of the last stage that ranks."""
         parts: list[Explanation] = []
         for number, stage in enumerate(self.stages, 1):
             if (part := stage.explain(search, tool_id)) is not None:
@@ -151,20 +150,20 @@ class Pipeline(Stage):
 
 
 def order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Best first, ties by tool id."""
+    """Return the hits with the best first; ties are broken by tool id."""
     return tuple(sorted(hits, key=lambda hit: (-hit.score, hit.id)))
 
 
-# --- the verbs --------------------------------------------------------------------------------------------------------
+# --- the seven stages -------------------------------------------------------------------------------------------------
 
 
 class Floors(msgspec.Struct, frozen=True):
-    """Probabilities below which a request is turned away.
+    """Thresholds of abstention, for several false-abstention budgets.
 
     Attributes:
-        budgets: shares of the requests that need a tool, and have one, that may be turned away; ascending from 0.
-        need: for each budget, the floor of the need.
-        fit: for each budget, the floor of the probability that a tool fits; empty: nobody judged that.
+        budgets: shares of the answerable requests that may be turned away; ascending from 0.
+        need: for each budget, the threshold of the probability that a tool is needed.
+        fit: for each budget, the threshold of the probability that a tool fits; empty: fit is not judged.
     """
 
     budgets: tuple[float, ...]
@@ -172,11 +171,11 @@ class Floors(msgspec.Struct, frozen=True):
     fit: tuple[float, ...] = ()
 
     def need_at(self, budget: float) -> float:
-        """The floor of the need for a budget, between those of its neighbours."""
+        """Return the threshold of the need for a budget, by linear interpolation."""
         return float(np.interp(budget, self.budgets, self.need))
 
     def fit_at(self, budget: float) -> float:
-        """The floor of the fit for a budget."""
+        """Return the threshold of the fit for a budget, by linear interpolation."""
         return float(np.interp(budget, self.budgets, self.fit)) if self.fit else 0.0
 
 
@@ -186,7 +185,7 @@ class Detect(Stage):
     writes = frozenset({"need"})
 
     def __init__(self, judge: Callable[[list[str]], Sequence[float]], floors: Floors | None = None) -> None:
-        """Take `judge`: a batch of queries → one probability each; and when that is too low, if it is known."""
+        """Take `judge`: a batch of queries → one probability each; `floors`: the thresholds, if they are known."""
         self.judge, self.floors = judge, floors
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -195,12 +194,12 @@ class Detect(Stage):
 
 
 class Rewrite(Stage):
-    """query (and hits, if there are any) → one more wording of the query; the original stays in `query`."""
+    """query and any hits → one more wording of the query; the original stays in `query`."""
 
     writes = frozenset({"rewrites"})
 
     def __init__(self, rewriter: Callable[[Sequence[Search]], Sequence[str | None]]) -> None:
-        """Take `rewriter`: a batch → one new wording each, or None to leave the query alone."""
+        """Take `rewriter`: a batch → one new wording each, or None to leave the query as it is."""
         self.rewriter = rewriter
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -212,7 +211,7 @@ class Rewrite(Stage):
 
 
 class Index(Protocol):
-    """What Retrieve asks of an index; see `toolscout.indexes` for the whole contract."""
+    """The methods of an index that Retrieve uses; see `toolscout.indexes` for the full contract."""
 
     @property
     def ids(self) -> Sequence[str]:
@@ -222,16 +221,16 @@ class Index(Protocol):
     def search(
         self, queries: Any, k: int, visible: Sequence[Mask | None] | None = None
     ) -> tuple[list[list[str]], list[np.ndarray[Any, Any]]]:
-        """Ids and scores, best first, at most `k` each, only among what the masks allow."""
+        """Return ids and scores, best first, at most `k` for each query, only of tools that the masks allow."""
         ...
 
     def explain(self, query: Any, tool_id: str, visible: Mask | None = None) -> Explanation:
-        """Where one tool stands, exact beyond any k."""
+        """Return the exact rank and score of one tool, beyond any k."""
         ...
 
 
 def newest(search: Search) -> str:
-    """The newest wording of the query."""
+    """Return the newest wording of the query."""
     return search.rewrites[-1] if search.rewrites else search.query
 
 
@@ -250,15 +249,15 @@ class Retrieve(Stage):
         depth: int = 50,
         wording: Callable[[Search], str] = newest,
     ) -> None:
-        """Take the index and what turns queries and policies into what it understands.
+        """Take the index, and the functions that turn queries and visibility into its inputs.
 
         Args:
             index: a sparse index (takes texts) or a vector index (takes rows).
             label: name in traces and in each hit's `why`.
             encode: queries → rows, shape (n, d); None: the index takes the texts.
             mask: `Search.visible` → boolean mask over `index.ids`, or None for everything.
-            depth: how many candidates at least, whatever k is.
-            wording: what of a search is searched for.
+            depth: the least number of candidates, for any k.
+            wording: search → the text to search for.
         """
         self.index, self.label, self.encode, self.mask, self.depth = index, label, encode, mask, depth
         self.wording = wording
@@ -273,12 +272,12 @@ class Retrieve(Stage):
         texts = [self.wording(search) for search in searches]
         masks = [self._mask(search) for search in searches]
         k = max(self.depth, *(search.k for search in searches))
-        found = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
+        results = self.index.search(self.encode(texts) if self.encode else texts, k, masks)
         return [
             msgspec.structs.replace(
                 search, hits=tuple([Hit(id, score, self.label) for id, score in zip(ids, scores.tolist(), strict=True)])
             )
-            for search, ids, scores in zip(searches, *found, strict=True)
+            for search, ids, scores in zip(searches, *results, strict=True)
         ]
 
     def _mask(self, search: Search) -> Mask | None:
@@ -296,15 +295,15 @@ class Retrieve(Stage):
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         text = self.wording(search)
         query = self.encode([text])[0] if self.encode else text
-        found = self.index.explain(query, tool_id, self._mask(search))
-        return msgspec.structs.replace(found, stage=self.name)
+        explanation = self.index.explain(query, tool_id, self._mask(search))
+        return msgspec.structs.replace(explanation, stage=self.name)
 
 
 Fusion = Callable[[Sequence[Ranking], Search], Mapping[str, float]]
 
 
 def reciprocal_rank(rankings: Sequence[Ranking], search: Search, constant: float = 60.0) -> dict[str, float]:
-    """The sum of 1 / (60 + rank) over the rankings that hold the tool (Cormack et al., 2009)."""
+    """Return the sum of 1 / (60 + rank) over the rankings that contain the tool (Cormack et al., 2009)."""
     scores: dict[str, float] = {}
     for ranking in rankings:
         for rank, (tool_id, _) in enumerate(ranking, 1):
@@ -313,12 +312,12 @@ def reciprocal_rank(rankings: Sequence[Ranking], search: Search, constant: float
 
 
 class Fuse(Stage):
-    """several rankings → one. The only branch: each branch sees the same searches."""
+    """several rankings → one. The only stage with branches; each branch gets the same searches."""
 
     writes = frozenset({"hits"})
 
     def __init__(self, *branches: Stage, by: Fusion = reciprocal_rank) -> None:
-        """Take two or more branches that write hits, and the formula that joins their rankings."""
+        """Take two or more branches that write hits, and the formula that combines their rankings."""
         if len(branches) < 2:
             raise PipelineError(f"fuse: expected two branches or more, found {len(branches)}")
         for branch in branches:
@@ -363,7 +362,7 @@ class Fuse(Stage):
 
 
 class Rerank(Stage):
-    """query + hits → the first `depth` hits in a new order, the rest after them in the old one."""
+    """query + hits → the first `depth` hits in a new order, then the rest in the old order."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -375,9 +374,9 @@ class Rerank(Stage):
         label: str = "rerank",
         depth: int = 50,
     ) -> None:
-        """Take `scorer`: a batch whose hits are already cut to `depth` → a score for each hit of a search.
+        """Take `scorer`: a batch with hits already cut to `depth` → a score for each hit of each search.
 
-        Where a search has a deadline, they may be fewer: of its first hits only.
+        For a search with a deadline it may return fewer scores, for the first hits only.
         """
         self.scorer, self.label, self.depth = scorer, label, depth
 
@@ -394,22 +393,22 @@ class Rerank(Stage):
         ]
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Rank and score among the hits; None for a tool that is none of them."""
+        """Return rank and score among the hits; None for a tool that is not among them."""
         if tool_id not in search.ids:
             return None
-        [found] = self.run([search])
-        rank = found.ids.index(tool_id)
+        [result] = self.run([search])
+        rank = result.ids.index(tool_id)
         note = f"{search.ids.index(tool_id) + 1} before" if rank < self.depth else f"beyond the first {self.depth}"
-        return Explanation(self.name, rank + 1, found.hits[rank].score, note)
+        return Explanation(self.name, rank + 1, result.hits[rank].score, note)
 
     def note(self, search: Search) -> str:
         if search.deadline is None:
             return ""
-        judged, wanted = self.read(search), min(self.depth, len(search.hits))
-        return f"the deadline left {wanted - judged} of {wanted} candidates as they were" if judged < wanted else ""
+        judged, total = self.read(search), min(self.depth, len(search.hits))
+        return f"the deadline left {total - judged} of {total} candidates as they were" if judged < total else ""
 
     def read(self, search: Search) -> int:
-        """How many hits of a search that went through, the first ones, were scored before its deadline."""
+        """Return how many of the first hits of a finished search were scored before its deadline."""
         return sum(self.label in hit.why.split(", ") for hit in search.hits)
 
     def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
@@ -426,7 +425,7 @@ class Rerank(Stage):
 
 
 class Cut(Stage):
-    """hits → fewer hits: at most k, and none below the floor."""
+    """hits → fewer hits: at most k, and none with a score below the floor."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -444,12 +443,12 @@ class Cut(Stage):
 
 
 class Verdict(NamedTuple):
-    """What was judged of one search.
+    """The decision on one search.
 
     Attributes:
         need: probability that any tool is needed.
-        fit: probability that one of the visible tools fits, where one is needed.
-        answer: `no_tool_needed` or `no_tool_fits` if it is to be turned away.
+        fit: probability that one of the visible tools fits, if one is needed.
+        answer: `no_tool_needed` or `no_tool_fits` if the search must abstain.
         reason: one sentence that says why.
     """
 
@@ -460,9 +459,9 @@ class Verdict(NamedTuple):
 
 
 class Decide(Stage):
-    """need + hits → answer and, when it is empty, the reason.
+    """need + hits → the answer, and a reason when it is empty.
 
-    A search that is turned away loses its hits; its answer says whether none is needed or none fits.
+    A search that abstains loses its hits; its answer says whether no tool is needed or no tool fits.
     """
 
     reads = frozenset({"query", "hits"})
@@ -473,11 +472,11 @@ class Decide(Stage):
         why_empty: Callable[[Search], str] | None = None,
         judge: Callable[[Sequence[Search]], Sequence[Verdict | None]] | None = None,
     ) -> None:
-        """Take what knows more.
+        """Take the functions that give reasons and decide.
 
         Args:
             why_empty: a search without hits → one sentence that says why.
-            judge: a batch → a verdict each, or None where nothing can be said; see `toolscout.abstain.decision`.
+            judge: a batch → a verdict each, or None if it cannot judge a search; see `toolscout.abstain.decision`.
         """
         self.why_empty, self.judge = why_empty, judge
 

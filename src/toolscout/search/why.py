@@ -1,7 +1,7 @@
-"""Why a tool is not in an answer: where it stood, which words matched, who stood before it, and what would lift it.
+"""Explains why a tool is missing from an answer: its rank, the words that matched, the tools ahead of it, and remedies.
 
-Every cause is one that can be checked: a rank, a word that is there or not, a rival's text, a filter. What would lift
-the tool is tried out: the tool is given the words, everything is indexed again, and the query is asked again.
+Every cause can be checked: a rank, a word in or not in the text, another tool's text, a filter. A remedy that changes
+words is tested: the words are added to the tool, the catalogue is indexed again, and the search is repeated.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from toolscout.types import Explanation, Search, Tool, render
 
 __all__ = ["Why", "explain", "find"]
 
-TWIN = 0.8  # share of words in common from which two tools are called twins
-WORDS = 3  # so many missing words are tried at most
-ASKING = frozenset(  # words of asking: put into a description, they would lift it for no good reason
+MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
+MAX_LIFTING_WORDS = 3  # missing words that are tried together
+REQUEST_WORDS = frozenset(  # words of any request; they would lift a description for no good reason
     ("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could", "would")
 )
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `why`.
+    """The explanation for one tool and one query.
 
     Attributes:
         tool: id of the tool in question.
         shown: whether the search returns it.
-        rank: where it stands before anything is cut, from 1; None: no stage reaches it.
+        rank: its rank before the hits are cut, from 1; None: no stage ranks it.
         k: how many tools the search returns.
-        stages: what each ranking stage says of it.
-        matched: word of the query → its part of the BM25 score.
+        stages: the explanation of each ranking stage.
+        matched: word of the query → its contribution to the BM25 score.
         missing: words of the query that the tool lacks.
         ahead: (id, score) of the tools that are returned instead.
-        causes: sentences, the weightiest first.
-        fixes: sentences; those about words were tried out.
+        causes: sentences, the most important first.
+        fixes: sentences; those about words were tested.
     """
 
     query: str
@@ -57,23 +57,24 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(catalogue: Catalogue, name: str) -> str:
-    """The id of the tool that `name` means: an id, or a name that only one tool has.
+    """Return the id of the tool called `name`, which may be an id, or a name that only one tool has.
 
     Raises:
-        NotFound: if there is none, if its source is not searched, or if several have the name.
+        NotFound: if there is no such tool, if its source is not searched, or if several tools have the name.
     """
     if name in catalogue.ids:
         return name
+    folded = name.casefold()
     same = [
-        each for each, held in zip(catalogue.ids, catalogue.names, strict=True) if held.casefold() == name.casefold()
+        tool_id for tool_id, title in zip(catalogue.ids, catalogue.names, strict=True) if title.casefold() == folded
     ]
     if len(same) == 1:
         return same[0]
     if same:
         raise NotFound(f"expected the id of one tool, found {len(same)} called {name!r}: {', '.join(same[:5])}")
     for source, (why, names) in catalogue.disabled.items():
-        if name.casefold() in names:
-            raise NotFound(f"{names[name.casefold()]} is not searched: source {source!r} is {why}")
+        if folded in names:
+            raise NotFound(f"{names[folded]} is not searched: source {source!r} is {why}")
     raise NotFound(
         f"expected the id or the name of a tool in the catalogue, found {name!r}: see  toolscout list --tools"
     )
@@ -87,23 +88,20 @@ def explain(
     tool_id: str,
     answer: Search,
 ) -> Why:
-    """Why `tool_id` is (not) in `answer`.
+    """Explain why `tool_id` is, or is not, in `answer`.
 
     Args:
         catalogue: the snapshot that was searched.
-        pipeline: what was run on it.
-        rebuild: the same recipe over another snapshot, to try out a change; None: nothing is tried out.
-        search: the question.
+        pipeline: the pipeline that searched it.
+        rebuild: returns the same recipe over another snapshot, to test a change; None: nothing is tested.
+        search: the query.
         tool_id: an id of the catalogue.
-        answer: what the pipeline made of `search`, hits filled in.
+        answer: the result of the pipeline for `search`, with filled hits.
     """
     [tool] = catalogue.tools([tool_id])
-    told = pipeline.explain(search, tool_id)
-    stages = _leaves(told) if told else ()
-    words = _words(search.query)
-    sparse = next((stage for stage in stages if stage.terms or stage.missing), None)
-    matched = {words.get(term, term): part for term, part in (sparse.terms if sparse else {}).items()}
-    missing = tuple(dict.fromkeys(words.get(term, term) for term in (sparse.missing if sparse else ())))
+    explanation = pipeline.explain(search, tool_id)
+    stages = _leaves(explanation) if explanation else ()
+    matched, missing = _match_words(search.query, stages)
     shown = tool_id in answer.ids
     hidden = search.visible is not None and not search.visible(tool)
     causes, fixes = [], []
@@ -111,12 +109,12 @@ def explain(
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
     elif not shown:
-        causes, fixes = _causes(catalogue, rebuild, search, tool, answer, told, matched, missing)
+        causes, fixes = _causes(catalogue, rebuild, search, tool, answer, explanation, matched, missing)
     return Why(
         query=search.query,
         tool=tool_id,
         shown=shown,
-        rank=None if told is None or hidden else told.rank,
+        rank=None if explanation is None or hidden else explanation.rank,
         k=search.k,
         stages=stages,
         matched=matched,
@@ -127,18 +125,29 @@ def explain(
     )
 
 
-def _leaves(told: Explanation) -> tuple[Explanation, ...]:
-    """The views of the stages that have no inner ones, in order."""
-    return (told,) if not told.parts else tuple(leaf for part in told.parts for leaf in _leaves(part))
+def _leaves(explanation: Explanation) -> tuple[Explanation, ...]:
+    """Return the explanations of stages without inner stages, in order."""
+    parts = explanation.parts
+    return tuple(leaf for part in parts for leaf in _leaves(part)) if parts else (explanation,)
 
 
-def _words(query: str) -> dict[str, str]:
-    """Index term → the word of the query that it comes from."""
-    found: dict[str, str] = {}
+def _match_words(query: str, stages: Sequence[Explanation]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return (word of the query → its BM25 contribution, words that the tool lacks)."""
+    sparse = next((stage for stage in stages if stage.terms or stage.missing), None)
+    if sparse is None:
+        return {}, ()
+    words = _map_terms(query)
+    matched = {words.get(term, term): part for term, part in sparse.terms.items()}
+    return matched, tuple(dict.fromkeys(words.get(term, term) for term in sparse.missing))
+
+
+def _map_terms(query: str) -> dict[str, str]:
+    """Return index term → the word of the query that it comes from."""
+    words_by_term: dict[str, str] = {}
     for word in re.findall(r"\w+", query):
         for term in tokenize(word):
-            found.setdefault(term, word)
-    return found
+            words_by_term.setdefault(term, word)
+    return words_by_term
 
 
 def _causes(
@@ -147,28 +156,17 @@ def _causes(
     search: Search,
     tool: Tool,
     answer: Search,
-    told: Explanation | None,
+    explanation: Explanation | None,
     matched: Mapping[str, float],
     missing: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    causes, fixes = [], []
-    rank = told.rank if told else None
-    behind = [part.note for part in (_leaves(told) if told else ()) if part.stage == "demote"]
-    causes += [f"all other tools stand before it: {note}" for note in behind]
-    others = [hit.tool for hit in answer.hits if hit.tool]
-    twins = [other.id for other in others if _alike(tool, other) >= TWIN]
-    if not tool.description:
-        causes.append("it has no description, so only its name, path and parameters can be found")
-    if missing:
-        ahead = [word for word in missing if any(_has(other, word) for other in others)]
-        causes.append(
-            f"{_list(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
-            + (f"; tools that are returned instead have {_list(ahead)}" if ahead else "")
-        )
-    if matched:
-        causes.append(f"it matches only on {_list(list(matched))}") if missing else None
-    elif not _words(search.query):
-        causes.append("no word of the query can be searched for")
+    fixes = []
+    rank = explanation.rank if explanation else None
+    behind = [part.note for part in (_leaves(explanation) if explanation else ()) if part.stage == "demote"]
+    returned_tools = [hit.tool for hit in answer.hits if hit.tool]
+    causes = [f"all other tools stand before it: {note}" for note in behind]
+    causes += _find_text_causes(search, tool, returned_tools, matched, missing)
+    twins = _find_twins(tool, returned_tools)
     if twins:
         causes.append(f"{_list(twins)} says almost the same and stands before it")
         fixes.append(f"say in its description what it does that {twins[0]} does not")
@@ -180,14 +178,38 @@ def _causes(
         fixes.append(f"ask for {rank}: -k {rank}")
     elif rank is None and not behind:
         causes.append("no stage ranks it among its candidates")
-    lift = _lift(catalogue, rebuild, search, tool, missing) if rebuild else None
-    if lift:
+    if rebuild and (lift := _lift(catalogue, rebuild, search, tool, missing)):
         fixes.insert(0, lift)
     return causes, fixes
 
 
-def _alike(one: Tool, other: Tool) -> float:
-    """Share of words in common of the descriptions, 0 to 1; of the names where there are none."""
+def _find_text_causes(
+    search: Search, tool: Tool, returned_tools: Sequence[Tool], matched: Mapping[str, float], missing: Sequence[str]
+) -> list[str]:
+    """Return the causes that lie in the tool's own text: no description, missing words, no word in common."""
+    causes = []
+    if not tool.description:
+        causes.append("it has no description, so only its name, path and parameters can be found")
+    if missing:
+        ahead = [word for word in missing if any(_has(other, word) for other in returned_tools)]
+        causes.append(
+            f"{_list(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
+            + (f"; tools that are returned instead have {_list(ahead)}" if ahead else "")
+        )
+    if matched and missing:
+        causes.append(f"it matches only on {_list(list(matched))}")
+    elif not matched and not _map_terms(search.query):
+        causes.append("no word of the query can be searched for")
+    return causes
+
+
+def _find_twins(tool: Tool, returned_tools: Sequence[Tool]) -> list[str]:
+    """Return the ids of returned tools that say almost the same."""
+    return [other.id for other in returned_tools if _overlap(tool, other) >= MIN_TWIN_OVERLAP]
+
+
+def _overlap(one: Tool, other: Tool) -> float:
+    """Return the overlap of words of two descriptions, 0 to 1; names stand in for missing descriptions."""
     a, b = (set(tokenize(tool.description or tool.name)) for tool in (one, other))
     return len(a & b) / len(a | b) if a | b else 0.0
 
@@ -199,37 +221,39 @@ def _has(tool: Tool, word: str) -> bool:
 def _lift(
     catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool: Tool, missing: Sequence[str]
 ) -> str | None:
-    """The fewest missing words that, put into the description, bring the tool into the answer; tried out."""
+    """Return the fewest missing words that, added to the description, bring the tool into the answer; tested."""
     if not missing:
         return None
-    others = catalogue.tools()
-    tried = _telling(missing, others)
-    for count in range(1, min(WORDS, len(tried)) + 1):
+    all_tools = catalogue.tools()
+    tried = _telling(missing, all_tools)
+    for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
         added = " ".join(tried[:count])
-        changed = _described(tool, f"{tool.description} {added}".strip())
-        trial = Catalogue.of(changed if each.id == tool.id else each for each in others)
-        told = rebuild(trial).explain(search, tool.id)
-        if told and told.rank is not None and told.rank <= search.k:
-            return f"with {_list(tried[:count])} in its description it would stand at rank {told.rank} (tried out)"
+        changed = _replace_description(tool, f"{tool.description} {added}".strip())
+        trial = Catalogue.of(changed if each.id == tool.id else each for each in all_tools)
+        explanation = rebuild(trial).explain(search, tool.id)
+        if explanation and explanation.rank is not None and explanation.rank <= search.k:
+            return (
+                f"with {_list(tried[:count])} in its description it would stand at rank {explanation.rank} (tried out)"
+            )
     return None
 
 
 def _telling(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
-    """Words that say what is wanted, those first that fewest tools have; words of asking are left out."""
-    terms = {word: set(tokenize(word)) for word in words if word.casefold() not in ASKING}
-    found = Counter[str]()
+    """Return the words that carry meaning, the rarest in the catalogue first."""
+    terms = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
+    frequency = Counter[str]()
     for tool in tools:
-        held = set(tokenize(f"{tool.name} {tool.description}"))
-        found.update(word for word, parts in terms.items() if parts & held)
-    return sorted(terms, key=lambda word: (found[word] == 0, found[word]))
+        tool_terms = set(tokenize(f"{tool.name} {tool.description}"))
+        frequency.update(word for word, parts in terms.items() if parts & tool_terms)
+    return sorted(terms, key=lambda word: (frequency[word] == 0, frequency[word]))
 
 
-def _described(tool: Tool, description: str) -> Tool:
+def _replace_description(tool: Tool, description: str) -> Tool:
     meta = {**tool.meta, "text": f"{tool.meta['text']} {description}"} if "text" in tool.meta else tool.meta
     return msgspec.structs.replace(tool, description=description, meta=meta)
 
 
 def _list(words: Sequence[str]) -> str:
     quoted = [f"“{word}”" for word in words[:6]]
-    more = f" and {len(words) - 6} more" if len(words) > 6 else ""
-    return ", ".join(quoted) + more
+    remainder = f" and {len(words) - 6} more" if len(words) > 6 else ""
+    return ", ".join(quoted) + remainder

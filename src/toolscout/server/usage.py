@@ -11,7 +11,7 @@ import msgspec
 
 from toolscout.access.policy import Caller
 from toolscout.errors import NotFound
-from toolscout.journal.journal import MOST_EVENTS, Imported
+from toolscout.journal.journal import MAX_SEARCH_EVENTS, Imported
 from toolscout.server.catalogue import present
 from toolscout.server.service import Ask, Refused, Service
 from toolscout.server.shapes import (
@@ -45,7 +45,7 @@ def _own(service: Service, caller: Caller, search_id: str) -> None:
     if search is None or search["caller"] != caller.name:
         raise NotFound(f"expected the id of a search of yours in the journal, found {search_id!r:.80}")
     if service.scout.journal.is_full(search_id):
-        raise Refused(422, f"expected at most {MOST_EVENTS} events of one search, found as many: search again")
+        raise Refused(422, f"expected at most {MAX_SEARCH_EVENTS} events of one search, found as many: search again")
 
 
 async def called(ask: Ask[CallRequest]) -> Done:

@@ -1,11 +1,11 @@
-"""Tools in. One reader a kind of source; this file holds what they share and decides which reader a locator needs.
+"""Sources: reads tools, with one reader for each kind of source. This file detects which reader a locator needs.
 
 A reader is a module of this folder with one function::
 
     def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
-It returns one `Reading` for every source behind the locator (an `mcpServers` file has many). It raises `SourceError`
-only when nothing at all can be read; a bad entry becomes a `Problem` that names the entry, and the others go on.
+It returns one `Reading` for each source behind the locator (an `mcpServers` file has many). It raises `SourceError`
+only if nothing at all can be read. A bad entry becomes a `Problem` that names it; the other entries are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from toolscout.sources.parsing import load_document, parse_document
 from toolscout.types import Hints, Tool, clean
 
 __all__ = [
-    "KINDS",
+    "SOURCE_KINDS",
     "Problem",
     "Reading",
     "build_tool",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 State = Literal["ok", "error", "disabled"]
-KINDS: Final = {
+SOURCE_KINDS: Final = {
     "mcp": "an mcpServers JSON file, or the URL or the command of an MCP server",
     "openapi": "an OpenAPI 3.x or Swagger 2.0 document, JSON or YAML, file or URL",
     "schemas": "function schemas (OpenAI, Anthropic, Gemini, MCP tools/list) in a .json or .jsonl file",
@@ -48,19 +48,19 @@ KINDS: Final = {
     "folder": "a dataset folder with corpus.jsonl",
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
-MAX_DESCRIPTION: Final = 1_000_000
+MAX_DESCRIPTION_CHARS: Final = 1_000_000
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One entry that could not be read: its name within the source, and what was expected and found."""
+    """A problem is one entry that could not be read: its name within the source, and what was expected and found."""
 
     entry: str
     message: str
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source held when it was read. State `error`: not readable now; the catalogue keeps its former tools."""
+    """The result of reading one source. State `error`: it cannot be read now, and the catalogue keeps its tools."""
 
     source: str
     kind: str
@@ -71,15 +71,15 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_name(text: str) -> str:
-    """`text` made fit to stand before the slash of a tool id: no slash, no white space, no control characters."""
+    """Turn a text into a source name, which has no slash, white space or control characters."""
     return re.sub(r"[\s/\\\x00-\x1f\x7f]+", "-", text.strip()).strip("-") or "source"
 
 
 def detect(locator: str) -> str:
-    """Which reader a locator needs; one of `KINDS`.
+    """Return which reader a locator needs, one of `SOURCE_KINDS`.
 
     Raises:
-        SourceError: when it is none of them, with the list of what is understood.
+        SourceError: if no reader understands it; the message lists what is understood.
     """
     if locator.startswith("py:"):
         return "python"
@@ -97,8 +97,8 @@ def detect(locator: str) -> str:
     if words and shutil.which(words[0]):
         return "mcp"
     looks_like_path = len(words) == 1 and (os.sep in locator or path.suffix)
-    found = "no such file" if looks_like_path else "nothing of that name: no file, no folder, no command on PATH"
-    raise SourceError(f"{locator}: expected {'; '.join(KINDS.values())}; found {found}")
+    problem = "no such file" if looks_like_path else "nothing of that name: no file, no folder, no command on PATH"
+    raise SourceError(f"{locator}: expected {'; '.join(SOURCE_KINDS.values())}; found {problem}")
 
 
 def _words(locator: str) -> list[str]:
@@ -135,10 +135,10 @@ def build_tool(
     callable: bool = False,
     meta: Mapping[str, Any] | None = None,
 ) -> Tool:
-    """A checked Tool from untrusted values.
+    """Build a checked Tool from untrusted values.
 
-    `source` is a name as `source_name` gives it; `raw_id` identifies the tool within it, and is its name unless `name`
-    is given; `check_schema` says which `parameters` are refused. The rest is as in `Tool`.
+    `source` is a name that `source_name` returned. `raw_id` identifies the tool within the source, and is its name
+    unless `name` is given. `check_schema` says which `parameters` are refused. The rest is as in `Tool`.
 
     Raises:
         BadEntry: saying what was expected and found. The caller adds the entry's name.
@@ -152,7 +152,7 @@ def build_tool(
     return Tool(
         id=f"{source}/{identity}",
         name=title,
-        description=_text("description", "" if description is None else description)[:MAX_DESCRIPTION].strip(),
+        description=_text("description", "" if description is None else description)[:MAX_DESCRIPTION_CHARS].strip(),
         parameters=clean(parameters),
         path=tuple(_text("path", part) for part in path),
         parent=None if parent is None else tuple(_text("parent", part) for part in parent),
@@ -176,10 +176,10 @@ def _kind(value: object) -> str:
 
 
 def check_schema(schema: object) -> None:
-    """Refuse what no reader of JSON Schema could use as the arguments of a tool.
+    """Refuse a schema that cannot describe the arguments of a tool.
 
-    Lenient on purpose where published tools are sloppy and search does not suffer: unknown type names inside
-    properties, `"properties": []`, `"required": null` or a boolean.
+    Errors of published tools that do not harm the search are accepted: unknown type names inside properties,
+    `"properties": []`, `"required": null` or a boolean.
 
     Raises:
         BadEntry: not an object, of another type, properties or required of a wrong shape, too large or too deep.
@@ -191,12 +191,7 @@ def check_schema(schema: object) -> None:
         outer = "object" if "object" in outer else str(list(outer))
     if outer is not None and not (isinstance(outer, str) and outer.lower() in ("object", "dict")):
         raise BadEntry(f'expected parameters of type "object", found type {str(outer)[:60]!r}')
-    properties = schema.get("properties")
-    if properties not in (None, []) and not isinstance(properties, Mapping):
-        raise BadEntry(f"expected an object as properties, found {_kind(properties)}")
-    for key, inner in properties.items() if isinstance(properties, Mapping) else ():
-        if not isinstance(inner, (Mapping, bool)) and inner is not None:
-            raise BadEntry(f"expected a schema as property {str(key)[:60]!r}, found {_kind(inner)}")
+    _check_properties(schema.get("properties"))
     required = schema.get("required")
     if not (required is None or isinstance(required, bool)) and not (
         isinstance(required, (list, tuple)) and all(isinstance(item, str) for item in required)
@@ -206,23 +201,33 @@ def check_schema(schema: object) -> None:
         raise BadEntry(f"expected parameters of at most {MAX_SCHEMA_BYTES:,} bytes, found more")
 
 
+def _check_properties(properties: object) -> None:
+    if properties not in (None, []) and not isinstance(properties, Mapping):
+        raise BadEntry(f"expected an object as properties, found {_kind(properties)}")
+    for key, inner in properties.items() if isinstance(properties, Mapping) else ():
+        if not isinstance(inner, (Mapping, bool)) and inner is not None:
+            raise BadEntry(f"expected a schema as property {str(key)[:60]!r}, found {_kind(inner)}")
+
+
 def collect(
     source: str, kind: str, entries: Iterable[tuple[str, Callable[[], Tool]]], *, problems: Iterable[Problem] = ()
 ) -> Reading:
-    """A Reading from (name of the entry, function that builds its tool): bad and repeated entries become problems."""
+    """Build a Reading from (entry name, function that builds its tool). Bad and repeated entries become problems."""
     tools: dict[str, Tool] = {}
-    found = list(problems)
+    all_problems = list(problems)
     for entry, build in entries:
         try:
             tool = build()
         except BadEntry as error:
-            found.append(Problem(entry, str(error)))
+            all_problems.append(Problem(entry, str(error)))
             continue
         if tool.id in tools:
-            found.append(Problem(entry, f"expected one entry called {tool.id!r}, found another: the first is kept"))
+            all_problems.append(
+                Problem(entry, f"expected one entry called {tool.id!r}, found another: the first is kept")
+            )
         else:
             tools[tool.id] = tool
-    return Reading(source=source, kind=kind, tools=list(tools.values()), problems=found)
+    return Reading(source=source, kind=kind, tools=list(tools.values()), problems=all_problems)
 
 
 def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:
@@ -238,8 +243,8 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
         SourceError: when nothing can be read.
     """
     kind = kind or detect(locator)
-    if kind not in KINDS:
-        raise SourceError(f"expected a kind of source of {', '.join(KINDS)}, found {kind!r}")
+    if kind not in SOURCE_KINDS:
+        raise SourceError(f"expected a kind of source of {', '.join(SOURCE_KINDS)}, found {kind!r}")
     module = importlib.import_module(f"toolscout.sources.{kind}")
     readings: list[Reading] = module.read(locator, name=name and source_name(name), settings=settings)
     return readings

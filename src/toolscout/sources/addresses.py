@@ -1,8 +1,8 @@
-"""Where requests that a stranger's document asks for may go: to public addresses, and to what the user named.
+"""Checks addresses: requests that an untrusted document causes may go to public addresses and to what the user named.
 
-A name is resolved once, the addresses are checked, and the connection goes to an address that was checked: no second
-look-up can give another (DNS rebinding). Spellings such as `0x7f.1` or `2130706433` and IPv4 inside IPv6 do not matter,
-for what is checked is the address and not its text.
+A name is resolved once, its addresses are checked, and the connection goes to a checked address. A second look-up that
+returns another address (DNS rebinding) is not possible. The check is of the address and not of its text, so spellings
+such as `0x7f.1` or `2130706433` and IPv4 inside IPv6 make no difference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IPV4_COMPATIBLE: Final = ipaddress.ip_network("::/96")
 
 
 class PrivateAddress(UserError):
-    """A document of somebody else leads to an address of this machine or its network."""
+    """An untrusted document leads to an address of this machine or its network."""
 
 
 def split_origin(url: str) -> tuple[str, str, int]:
@@ -66,7 +66,7 @@ def split_origin(url: str) -> tuple[str, str, int]:
 
 
 def is_public_address(address: str) -> bool:
-    """Whether an IP address belongs to the public internet; an IPv4 address inside IPv6 counts as itself."""
+    """Return whether an IP address belongs to the public internet; an IPv4 address inside IPv6 counts as itself."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour
@@ -80,9 +80,9 @@ def is_public_address(address: str) -> bool:
 
 
 def _is_local_host(host: str) -> bool:
-    """Whether a host cannot be a stranger's: a private address, one word, or a name that the public DNS does not hold.
+    """Return whether a host is local: a private address, a single word, or a name outside the public DNS.
 
-    A public name does not count although it may resolve to a private address now: whoever owns it decides that.
+    A public name that resolves to a private address is not local, because its owner decides where it leads.
     """
     try:
         return not is_public_address(host)
@@ -92,32 +92,32 @@ def _is_local_host(host: str) -> bool:
 
 
 class Reach(NamedTuple):
-    """What requests for a remote document may connect to beside the public internet.
+    """The private addresses that requests for a remote document may connect to.
 
     Attributes:
-        own: host and port that the user typed to read the document, if they are local; else None.
+        local_origin: host and port that the user typed to read the document, if they are local; else None.
         private_hosts: the setting: hosts, `host:port`, and networks such as `10.0.0.0/8`.
     """
 
-    own: tuple[str, int] | None = None
+    local_origin: tuple[str, int] | None = None
     private_hosts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, locator: str, private_hosts: Iterable[str]) -> Reach:
-        """The reach of the document at the address `locator`."""
-        own = None
+        """Return the reach of the document at the address `locator`."""
+        local_origin = None
         try:
             parsed = httpx.URL(locator)
             host, port = parsed.raw_host.decode("ascii").lower(), parsed.port or DEFAULT_PORTS.get(parsed.scheme)
         except (httpx.InvalidURL, ValueError):
             host, port = "", None
         if host and port and _is_local_host(host):
-            own = host, port
-        return cls(own, tuple(private_hosts))
+            local_origin = host, port
+        return cls(local_origin, tuple(private_hosts))
 
     def allows(self, host: str, port: int, address: str) -> bool:
-        """Whether a connection for `host` and `port` may go to the IP address."""
-        if is_public_address(address) or (host.lower(), port) == self.own:
+        """Return whether a connection for `host` and `port` may go to the IP address."""
+        if is_public_address(address) or (host.lower(), port) == self.local_origin:
             return True
         ip = ipaddress.ip_address(address.partition("%")[0])
         for entry in self.private_hosts:
@@ -131,7 +131,7 @@ class Reach(NamedTuple):
         return False
 
     def choose(self, host: str, port: int, found: Iterable[Any]) -> list[str]:
-        """The addresses of `found` (as getaddrinfo gives it), each allowed.
+        """Return the addresses of `found` (as getaddrinfo gives it), each allowed.
 
         Raises:
             PrivateAddress: if one of them is not.
@@ -150,13 +150,13 @@ class Reach(NamedTuple):
 
 
 class _Deadline:
-    """An instant by which everything must have happened; without seconds there is none."""
+    """The instant at which all work must be done; without seconds there is none."""
 
     def __init__(self, seconds: float | None) -> None:
         self._at = None if seconds is None else time.monotonic() + seconds
 
     def limit(self, timeout: float | None, error: type[Exception]) -> float | None:
-        """What remains of `timeout`; `error` once nothing does."""
+        """Return what remains of `timeout`; `error` once nothing does."""
         if self._at is None:
             return timeout
         left = self._at - time.monotonic()
@@ -166,7 +166,7 @@ class _Deadline:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A stream whose reads and writes end with the deadline, however slowly the other side drips."""
+    """A stream with reads and writes that end at the deadline, however slowly the other side sends."""
 
     def __init__(self, inner: httpcore.NetworkStream, deadline: _Deadline) -> None:
         self._inner, self._deadline = inner, deadline
@@ -205,11 +205,11 @@ class _CheckedBackend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
         failure: Exception = httpcore.ConnectError("no address")
-        for address in self._reach.choose(host, port, found):
+        for address in self._reach.choose(host, port, addresses):
             limit = self._deadline.limit(timeout, httpcore.ConnectTimeout)
             try:
                 stream = self._inner.connect_tcp(address, port, limit, local_address, socket_options)
@@ -235,11 +235,11 @@ class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         try:
-            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(str(error)) from error
         failure: Exception = httpcore.ConnectError("no address")
-        for address in self._reach.choose(host, port, found):
+        for address in self._reach.choose(host, port, addresses):
             try:
                 return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
@@ -248,7 +248,7 @@ class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
 
 
 def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
-    """The proxy that the environment names for an address. Names that resolve here are checked here as well.
+    """Return the proxy that the environment names for an address. Names that resolve here are checked here as well.
 
     Raises:
         PrivateAddress: for a host that a stranger's document may not name; a proxy may stand in the private network.
@@ -259,10 +259,10 @@ def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
         return None
     port = url.port or DEFAULT_PORTS[url.scheme]
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return proxy  # only the proxy knows the name
-    reach.choose(host, port, found)
+    reach.choose(host, port, addresses)
     return proxy
 
 
@@ -291,7 +291,7 @@ class _Transport(httpx.HTTPTransport):
 
 
 class _AsyncTransport(httpx.AsyncHTTPTransport):
-    """The same for calls."""
+    """Like `_Transport`, for asynchronous calls."""
 
     def __init__(self, reach: Reach) -> None:
         self._context = httpx.create_ssl_context()
@@ -320,7 +320,7 @@ def _common(timeout: float) -> Mapping[str, Any]:
 
 
 def open_client(reach: Reach, *, timeout: float, total: float) -> httpx.Client:
-    """A client that reads documents: follows redirects, each checked, and ends with `total` seconds from now."""
+    """Return a client that reads documents: follows redirects, each checked, and ends with `total` seconds from now."""
     return httpx.Client(transport=_Transport(reach, _Deadline(total)), follow_redirects=True, **_common(timeout))
 
 

@@ -1,7 +1,7 @@
-"""A Python callable as a Tool: its signature becomes JSON Schema, its docstring the descriptions.
+"""Turns a Python callable into a Tool: its signature becomes JSON Schema, its docstring the descriptions.
 
-Shared by the readers `python` and `schemas`. Equal code gives equal tools: neither memory addresses nor the order of
-sets nor the folders of this machine reach a schema or a description.
+The readers `python` and `schemas` share this module. Equal code gives equal tools: schemas and descriptions do not
+depend on memory addresses, the order of sets, or the folders of this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolscout.sources import build_tool
 from toolscout.sources.docstrings import docstring, read_docstring, signature_lines, without_addresses
 from toolscout.types import Tool
 
-__all__ = ["from_callable", "guarded", "type_schema"]
+__all__ = ["convert_errors", "from_callable", "type_schema"]
 
 MAX_DEFAULT: Final = 200
 MAX_NESTING: Final = 4
@@ -74,7 +74,7 @@ def from_callable(
     qualname: str | None = None,
     receiver: bool = False,
 ) -> Tool:
-    """The tool of a function, a method or a class (its constructor). Nothing is called.
+    """Return the tool of a function, a method or a class (its constructor). Nothing is called.
 
     Args:
         source: name of the source.
@@ -88,15 +88,15 @@ def from_callable(
     Raises:
         BadEntry: for something that has no name, or that fails when it is looked at.
     """
-    with guarded("a function that can be described"):
-        own = getattr(function, "__name__", None)
-        identity = identity or own
+    with convert_errors("a function that can be described"):
+        own_name = getattr(function, "__name__", None)
+        identity = identity or own_name
         if not isinstance(identity, str) or identity == "<lambda>":
             raise BadEntry("expected a function with a name, found one without: define it with def")
         short = identity.rpartition(".")[2]
         text = docstring(function)
         signature = _signature(function, receiver) or _written_signature(text, short)
-        doc = read_docstring(text, {short, own if isinstance(own, str) else short})
+        doc = read_docstring(text, {short, own_name if isinstance(own_name, str) else short})
         if inspect.isclass(function) and not doc.parameters:
             doc = doc._replace(parameters=read_docstring(docstring(function.__init__), set()).parameters)
         scope = _scope(function)
@@ -110,14 +110,14 @@ def from_callable(
             meta={
                 "module": module or str(getattr(function, "__module__", None) or ""),
                 "qualname": qualname or str(getattr(function, "__qualname__", identity)),
-                "signature": "" if signature is None else short + _printed(signature),
+                "signature": "" if signature is None else short + _format_signature(signature),
             },
         )
 
 
 @contextlib.contextmanager
-def guarded(expected: str) -> Iterator[None]:
-    """Whatever an object in memory raises when it is looked at becomes a `BadEntry` that names what was expected."""
+def convert_errors(expected: str) -> Iterator[None]:
+    """Turn any error of an object under inspection into a `BadEntry` that names what was expected."""
     try:
         yield
     except BadEntry:
@@ -145,9 +145,9 @@ def _signature(function: Callable[..., Any], receiver: bool) -> inspect.Signatur
 
 
 def _written_signature(text: str, name: str) -> inspect.Signature | None:
-    """The signature that a C function states where its docstring begins, as in `name(a[, b=0]) -> result`.
+    """Read the signature at the beginning of a C function's docstring, as in `name(a[, b=0]) -> result`.
 
-    Of several the longest counts. None if there is none, or if it is no list of names.
+    The longest one counts if there are several. None: there is none, or it is not a list of names.
     """
     lines = signature_lines(text, {name})
     parameters: list[inspect.Parameter] = []
@@ -177,8 +177,8 @@ def _written_signature(text: str, name: str) -> inspect.Signature | None:
         return None
 
 
-def _printed(signature: inspect.Signature) -> str:
-    """The signature as text, without what differs between two runs."""
+def _format_signature(signature: inspect.Signature) -> str:
+    """Return the signature as text, without what differs between two runs."""
     parameters = [
         parameter.replace(
             annotation=_ABSENT if parameter.annotation is _ABSENT else _Verbatim(_type_text(parameter.annotation)),
@@ -199,7 +199,7 @@ def _default_text(value: object) -> str:
 
 
 def _is_json(value: object, depth: int = 0) -> bool:
-    """Whether a default can stand in a schema: small, JSON, and the same on every machine (no absolute path)."""
+    """Return whether a default can stand in a schema: small, JSON, and the same on every machine (no absolute path)."""
     if value is None or type(value) in (bool, int):
         return True
     if isinstance(value, float):
@@ -238,7 +238,7 @@ def _parameters(
 
 
 def _entry(annotation: Any, kind: str, description: str, scope: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """The schema of one parameter; a type that JSON Schema cannot say stands in the description."""
+    """Return the schema of one parameter; a type that JSON Schema cannot say stands in the description."""
     if annotation is _ABSENT:
         plain = WRITTEN.get(re.sub(r",? *(optional|default.*)$", "", kind).strip())
         entry, text = ({"type": plain}, "") if plain else ({}, kind)
@@ -272,22 +272,28 @@ def type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, depth: 
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        annotation = _resolved(annotation, scope)
+        annotation = _resolve_annotation(annotation, scope)
     if depth > MAX_NESTING:
         return {}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    inner = [item for item in arguments if item is not ...]
     if annotation is None or (isinstance(annotation, type) and annotation in PLAIN and not arguments):
         return {"type": PLAIN[annotation]}
     if origin in WRAPPERS:
-        return _described(type_schema(arguments[0], scope, depth), arguments[1:])
+        return _add_description(type_schema(arguments[0], scope, depth), arguments[1:])
     if origin is typing.Literal:
         return {"enum": list(arguments)} if all(_is_json(item) for item in arguments) else {}
     if origin in (typing.Union, types.UnionType):
         return _union([type_schema(item, scope, depth + 1) for item in arguments])
-    kind = origin or annotation
+    return _generic_schema(origin or annotation, origin, arguments, scope, depth)
+
+
+def _generic_schema(
+    kind: Any, origin: Any, arguments: Sequence[Any], scope: Mapping[str, Any], depth: int
+) -> dict[str, Any]:
+    """Return the schema of a mapping, a collection or another class, with the types of its items."""
     if not isinstance(kind, type):
         return {}
+    inner = [item for item in arguments if item is not ...]
     if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
         values = type_schema(inner[1], scope, depth + 1) if len(inner) == 2 else {}
         return {"type": "object"} | ({"additionalProperties": values} if values else {})
@@ -311,7 +317,7 @@ def _is_sequence(kind: type) -> bool:
     )
 
 
-def _described(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
+def _add_description(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
     for note in notes:
         text = note if isinstance(note, str) else getattr(note, "description", None)
         if isinstance(text, str):
@@ -329,7 +335,7 @@ def _union(branches: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _class_schema(kind: type, depth: int) -> dict[str, Any]:
-    """The schema of a class whose values are records or a choice; `{}` for any other."""
+    """Return the schema of a class whose values are records or a choice; `{}` for any other."""
     scope = vars(sys.modules.get(kind.__module__, typing))
     if issubclass(kind, enum.Enum):
         values = [member.value for member in kind]
@@ -361,8 +367,8 @@ def _scope(function: Any) -> Mapping[str, Any]:
     return scope if isinstance(scope, dict) else {}
 
 
-def _resolved(text: str, scope: Mapping[str, Any]) -> Any:
-    """What the text of an annotation means in its module, whose code has run already; the text itself if nothing."""
+def _resolve_annotation(text: str, scope: Mapping[str, Any]) -> Any:
+    """Return the meaning of an annotation's text in its module, which is imported already; or else the text."""
     holder = types.SimpleNamespace(__annotations__={"it": text})
     try:
         return typing.get_type_hints(holder, {**vars(typing), **scope}, {}, include_extras=True)["it"]

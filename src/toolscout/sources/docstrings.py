@@ -1,4 +1,4 @@
-"""What a docstring says, in Google, NumPy, Sphinx or epydoc style, or in none."""
+"""Parses docstrings in Google, NumPy, Sphinx or epydoc style, or in none."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from docstring_parser import DocstringStyle
 
 __all__ = ["Doc", "docstring", "read_docstring", "signature_lines", "without_addresses"]
 
-MAX_DESCRIPTION: Final = 1_000
+MAX_DOCSTRING_CHARS: Final = 1_000
 SECTIONS: Final = (
     (re.compile(r"^ *(Parameters|Returns|Yields|See Also|Examples?) *\n *-{3,}", re.M), DocstringStyle.NUMPYDOC),
     (re.compile(r"^ *:(param|type|returns?|rtype|raises?)\b", re.M), DocstringStyle.REST),
     (re.compile(r"^ *(Args|Arguments|Parameters|Params|Returns|Yields|Raises):", re.M), DocstringStyle.GOOGLE),
     (re.compile(r"^ *@(param|type|returns?|rtype|raise)\b", re.M), DocstringStyle.EPYDOC),
 )
-_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
-_VERSION: Final = re.compile(r"\.\. version(?:added|changed):: \S+ ?")
+_MEMORY_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_VERSION_NOTE: Final = re.compile(r"\.\. version(?:added|changed):: \S+ ?")
 _ROLE: Final = re.compile(r":[a-z]+(?::[a-z]+)?:`~?\.?([^`<]+?)(?: *<[^`]*>)?`")
 
 
@@ -32,7 +32,7 @@ class Doc(NamedTuple):
 
 
 def docstring(function: object) -> str:
-    """The docstring of a function or class, inherited if need be, without its indentation; empty if there is none."""
+    """Return the docstring of a function or class, inherited if necessary, without indentation; may be empty."""
     try:
         text = inspect.getdoc(function)
     except Exception:
@@ -41,63 +41,63 @@ def docstring(function: object) -> str:
 
 
 def read_docstring(text: str, names: set[str]) -> Doc:
-    """What a docstring says; `names` are those under which its first lines may state signatures."""
+    """Return what a docstring says; `names` are those under which its first lines may state signatures."""
     text = _without_signatures(text, names)
     style = next((style for pattern, style in SECTIONS if pattern.search(text)), None)
     if style is None:
-        return Doc(_shortened(text), {}, "")
+        return Doc(_shorten(text), {}, "")
     try:
-        found = docstring_parser.parse(text, style=style)
+        parsed = docstring_parser.parse(text, style=style)
     except (docstring_parser.ParseError, ValueError, IndexError, AttributeError, TypeError):
-        return Doc(_shortened(text), {}, "")
+        return Doc(_shorten(text), {}, "")
     parameters = {
         name.strip().lstrip("*"): (item.type_name or "", _plain(item.description or ""))
-        for item in found.params
+        for item in parsed.params
         for name in item.arg_name.split(",")
     }
-    returns = found.returns
+    returns = parsed.returns
     words = (returns.type_name, returns.description) if returns else ()
     return Doc(
-        _shortened("\n\n".join(part for part in (found.short_description, found.long_description) if part)),
+        _shorten("\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)),
         parameters,
         _plain(": ".join(word for word in words if word)),
     )
 
 
 def _without_signatures(text: str, names: set[str]) -> str:
-    """The docstring without the signature lines it begins with, unless they run on into a sentence."""
+    """Return the docstring without the signature lines it begins with, unless they run on into a sentence."""
     lines = signature_lines(text, names) if names else []
     rest = text[lines[-1].end() :] if lines else text
     return text if rest[:1] in ("", " ", "(") else rest.lstrip()
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Whole paragraphs up to a thousand characters, at least the first; no doctests, no directives."""
-    kept: list[str] = []
+    paragraphs: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         plain = _plain(paragraph)
         if not plain or plain.startswith((">>>", ".. ")):
             continue
-        if kept and sum(map(len, kept)) + len(plain) > MAX_DESCRIPTION:
+        if paragraphs and sum(map(len, paragraphs)) + len(plain) > MAX_DOCSTRING_CHARS:
             break
-        kept.append(plain)
-    return "\n".join(kept)
+        paragraphs.append(plain)
+    return "\n".join(paragraphs)
 
 
 def _plain(text: str) -> str:
-    return without_addresses(_ROLE.sub(r"\1", _VERSION.sub("", " ".join(text.split()))).strip())
+    return without_addresses(_ROLE.sub(r"\1", _VERSION_NOTE.sub("", " ".join(text.split()))).strip())
 
 
 def without_addresses(text: str) -> str:
-    """The text without memory addresses, which differ between two runs."""
-    return _ADDRESS.sub("", text)
+    """Return the text without memory addresses, which differ between two runs."""
+    return _MEMORY_ADDRESS.sub("", text)
 
 
 def signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
-    """The lines `name(arguments)` that a docstring begins with; the group `arguments` holds what stands inside."""
+    """Return the lines `name(arguments)` at the beginning of a docstring, as matches with a group `arguments`."""
     words = "|".join(re.escape(name) for name in sorted(names))
     line = re.compile(rf"[\w.]*\b(?:{words})\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
-    found: list[re.Match[str]] = []
-    while match := line.match(text, found[-1].end() if found else 0):
-        found.append(match)
-    return found
+    matches: list[re.Match[str]] = []
+    while match := line.match(text, matches[-1].end() if matches else 0):
+        matches.append(match)
+    return matches

@@ -20,7 +20,7 @@ from toolscout.types import clean
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["MAX_CHAIN", "Library", "found", "is_remote", "shown"]
+__all__ = ["MAX_CHAIN", "Library", "describe_value", "hide_credentials", "is_remote"]
 
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # a document and all to which it refers
@@ -54,7 +54,7 @@ class Library:
             self._client.close()
 
     def open_root(self) -> Any:
-        """The value of the root document; wherever its redirects lead, later documents stay on that origin.
+        """Return the value of the root document; wherever its redirects lead, later documents stay on that origin.
 
         Raises:
             SourceError: it cannot be fetched or parsed.
@@ -103,7 +103,7 @@ class Library:
         from toolscout.sources.addresses import PrivateAddress
         from toolscout.sources.wire_limits import LimitedBody
 
-        where = shown(url)
+        where = hide_credentials(url)
         try:
             with client.stream("GET", url) as response:
                 if response.status_code != 200:
@@ -134,14 +134,16 @@ class Library:
             raise SourceError(f"{where}: expected a readable document, found: {reason[:200]}") from None
 
     def follow(self, node: Any, base: str, hops: int = MAX_CHAIN) -> tuple[Any, str]:
-        """What `node`, found in the document `base`, stands for, and the document that holds it.
+        """Return what `node`, found in the document `base`, stands for, and the document that holds it.
 
         Raises:
             BadEntry: for a reference that leads nowhere, in a circle, or where it may not.
         """
         while isinstance(node, Mapping) and isinstance(node.get("$ref"), str):
             if hops <= 0:
-                raise BadEntry(f"expected $ref {found(node['$ref'])} to end within {MAX_CHAIN} steps, found a circle")
+                raise BadEntry(
+                    f"expected $ref {describe_value(node['$ref'])} to end within {MAX_CHAIN} steps, found a circle"
+                )
             hops -= 1
             node, base = self._target(node["$ref"], base, hops)
         return node, base
@@ -151,27 +153,25 @@ class Library:
         pointer = unquote(fragment)
         self._steps_left -= 1 + pointer.count("/") + len(ref) // 100
         if self._steps_left < 0:  # references inside pointers can double at each step
-            raise SourceError(f"{shown(self.root)}: following its references takes too long: write them out")
+            raise SourceError(f"{hide_credentials(self.root)}: following its references takes too long: write them out")
         try:
             location = self._beside(base, target) if target else base
             node = self._open(location)
         except SourceError as error:
-            raise BadEntry(f"$ref {found(ref)}: {error}") from None
+            raise BadEntry(f"$ref {describe_value(ref)}: {error}") from None
         except ValueError as error:
-            raise BadEntry(f"expected the name of a document in $ref {found(ref)}, found: {error}") from None
+            raise BadEntry(f"expected the name of a document in $ref {describe_value(ref)}, found: {error}") from None
         if pointer and not pointer.startswith("/"):
-            raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {found(ref)}")
+            raise BadEntry(f"expected a $ref with a JSON pointer (#/…), found {describe_value(ref)}")
         for raw in pointer.split("/")[1:]:
             token = raw.replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and token not in node:
                 node, location = self.follow(node, location, hops - 1)
-            number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
-            if isinstance(node, Mapping) and (token in node or number in node):
-                node = node[token] if token in node else node[number]
-            elif isinstance(node, list) and number is not None and number < len(node):
-                node = node[number]
-            else:
-                raise BadEntry(f"expected something at $ref {found(ref)}, found nothing: add it or correct the $ref")
+            node = _step_into(node, token)
+            if node is _ABSENT:
+                raise BadEntry(
+                    f"expected something at $ref {describe_value(ref)}, found nothing: add it or correct the $ref"
+                )
         return node, location
 
     def _beside(self, base: str, target: str) -> str:
@@ -187,12 +187,28 @@ class Library:
 
     def _same_origin(self, url: str) -> str:
         if _origin(url) != _origin(self.root):
-            raise SourceError(f"expected a document of the same origin as {shown(self.root)}, found {shown(url)}")
+            raise SourceError(
+                f"expected a document of the same origin as {hide_credentials(self.root)}, "
+                f"found {hide_credentials(url)}"
+            )
         return url
 
 
+_ABSENT: Final = object()
+
+
+def _step_into(node: Any, token: str) -> Any:
+    """Return the part of an object or a list that a token of a JSON pointer names, or `_ABSENT`."""
+    number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
+    if isinstance(node, Mapping) and (token in node or number in node):
+        return node[token] if token in node else node[number]
+    if isinstance(node, list) and number is not None and number < len(node):
+        return node[number]
+    return _ABSENT
+
+
 def is_remote(locator: str) -> bool:
-    """Whether a locator names a document that somebody else may change."""
+    """Return whether a locator names a document that somebody else may change."""
     return locator.lower().startswith(("http://", "https://"))
 
 
@@ -201,15 +217,15 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def shown(locator: str) -> str:
-    """`locator` for messages: a URL without credentials and query."""
+def hide_credentials(locator: str) -> str:
+    """Return a locator for messages: a URL loses its credentials and query."""
     if not is_remote(locator):
         return locator
     return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", locator, flags=re.DOTALL)
 
 
-def found(value: object) -> str:
-    """`value` for messages, short and without its parts, which may be many."""
+def describe_value(value: object) -> str:
+    """Describe a value for messages, in short and without its parts."""
     if isinstance(value, (str, int, float)):
         return repr(clean(str(value)[:60]))
     names = {dict: "an object", list: "a list", type(None): "nothing"}

@@ -1,4 +1,4 @@
-"""Schemas written out: references resolved, size bounded, OpenAPI's dialects turned into JSON Schema 2020-12."""
+"""Expands schemas: resolves references, bounds the size, and turns OpenAPI's dialects into JSON Schema 2020-12."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources.documents import MAX_CHAIN, Library, found, shown
+from toolscout.sources.documents import MAX_CHAIN, Library, describe_value, hide_credentials
 from toolscout.types import clean
 
 __all__ = ["Detail", "Schemas", "TooLarge", "brief"]
 
-SHORT: Final = 200
+MAX_REF_NAME_CHARS: Final = 200
 MAX_ENUM: Final = 200
 MAX_EXPANSION_CHARS: Final = 100_000_000  # about a minute; of all attempts at all schemas of a document together
-_TEXTS: Final = frozenset(["title", "description", "format", "pattern", "contentEncoding", "contentMediaType"])
+_TEXT_KEYWORDS: Final = frozenset(["title", "description", "format", "pattern", "contentEncoding", "contentMediaType"])
 _VALUES: Final = frozenset(
     {"default", "enum", "const", "nullable", "readOnly", "writeOnly", "deprecated", "multipleOf", "uniqueItems"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"}
@@ -23,7 +23,7 @@ _VALUES: Final = frozenset(
 )
 _SCHEMA: Final = frozenset(["items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"])
 _SCHEMAS: Final = frozenset(["anyOf", "oneOf", "prefixItems"])
-_NAMED: Final = frozenset(["properties", "patternProperties", "dependentSchemas"])
+_PROPERTY_KEYWORDS: Final = frozenset(["properties", "patternProperties", "dependentSchemas"])
 
 
 class Detail(NamedTuple):
@@ -80,21 +80,21 @@ class Schemas:
                 self._memo[key] = node, self._expand(node, base, detail.depth, frozenset())
             except TooLarge:
                 self._memo[key] = node, TooLarge
-        found = self._memo[key][1]
-        if found is TooLarge:
+        expanded = self._memo[key][1]
+        if expanded is TooLarge:
             raise TooLarge
-        return found
+        return expanded
 
     def _expand(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
         if isinstance(node, bool):
             return node
-        return self._finish(self._merged(node, base, depth, outer))
+        return self._finish(self._expand_branches(node, base, depth, outer))
 
-    def _merged(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> dict[str, Any]:
+    def _expand_branches(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> dict[str, Any]:
         if isinstance(node, bool):
             return {}
         if not isinstance(node, Mapping):
-            raise BadEntry(f"expected a schema, found {found(node)}")
+            raise BadEntry(f"expected a schema, found {describe_value(node)}")
         if len(outer) > MAX_CHAIN:
             raise BadEntry(f"expected at most {MAX_CHAIN} levels of references, found more")
         self._spend(10)
@@ -110,19 +110,20 @@ class Schemas:
             {
                 key: self._keyword(key, node[key], base, depth - 1, outer)
                 for key in node
-                if _kept(key, node[key], depth) and not (self._brief and key == "enum" and len(node[key]) > MAX_ENUM)
+                if _is_written_out(key, node[key], depth)
+                and not (self._brief and key == "enum" and len(node[key]) > MAX_ENUM)
             }
         ]
         if isinstance(ref, str):
             target, where = self._library.follow(node, base)
             if id(target) in outer:
-                name = str(clean(unquote(ref).rpartition("/")[2][:SHORT]))
+                name = str(clean(unquote(ref).rpartition("/")[2][:MAX_REF_NAME_CHARS]))
                 parts.append({"type": "object", "description": f"Recursive: {name} again."})
             else:
-                parts.append(self._merged(target, where, depth, outer))
+                parts.append(self._expand_branches(target, where, depth, outer))
         branches = node.get("allOf")
         for branch in branches if isinstance(branches, list) else ():
-            parts.append(self._merged(branch, base, depth, outer))
+            parts.append(self._expand_branches(branch, base, depth, outer))
         return _merge(parts)
 
     def _keyword(self, key: str, value: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
@@ -131,9 +132,9 @@ class Schemas:
             return self._expand(value, base, depth, outer)
         if key in _SCHEMAS:
             return [self._expand(inner, base, depth, outer) for inner in value]
-        if key in _NAMED:
+        if key in _PROPERTY_KEYWORDS:
             if not isinstance(value, Mapping):
-                raise BadEntry(f"expected an object as {key}, found {found(value)}")
+                raise BadEntry(f"expected an object as {key}, found {describe_value(value)}")
             self._spend(sum(len(str(name)) + 4 for name in value))
             return {str(clean(str(name))): self._expand(inner, base, depth, outer) for name, inner in value.items()}
         if key == "description" and self._brief:
@@ -159,12 +160,7 @@ class Schemas:
         elif kind == "array":
             schema.setdefault("items", {})
         if schema.pop("nullable", None) is True:
-            if isinstance(schema.get("type"), str):
-                schema["type"] = [schema["type"], "null"]
-            for key in schema.keys() & {"anyOf", "oneOf"}:
-                schema[key] = [*schema[key], {"type": "null"}]
-            if None not in schema.get("enum", [None]):
-                schema["enum"] = [*schema["enum"], None]
+            _allow_null(schema)
         for bound in ("minimum", "maximum"):
             exclusive = f"exclusive{bound.capitalize()}"
             if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
@@ -190,20 +186,30 @@ class Schemas:
         self._total_left -= size
         if self._total_left < 0:
             raise SourceError(
-                f"{shown(self._library.root)}: its schemas are too large once their references are written out: "
-                "split the document"
+                f"{hide_credentials(self._library.root)}: its schemas are too large once their references are "
+                "written out: split the document"
             )
 
 
-def _kept(key: Any, value: Any, depth: int) -> bool:
-    """Whether a keyword is written out at this depth; one of an unknown shape is left out."""
-    if key in _NAMED:
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Say `nullable: true` in the words of JSON Schema."""
+    if isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    for key in schema.keys() & {"anyOf", "oneOf"}:
+        schema[key] = [*schema[key], {"type": "null"}]
+    if None not in schema.get("enum", [None]):
+        schema["enum"] = [*schema["enum"], None]
+
+
+def _is_written_out(key: Any, value: Any, depth: int) -> bool:
+    """Return whether a keyword is written out at this depth; one of an unknown shape is left out."""
+    if key in _PROPERTY_KEYWORDS:
         return depth > 0 and value not in (None, [])
     if key == "required":
         return depth > 0 and isinstance(value, list) and all(isinstance(name, str) for name in value)
     if key == "type":
         return isinstance(value, str) or (isinstance(value, list) and all(isinstance(kind, str) for kind in value))
-    if key in _TEXTS:
+    if key in _TEXT_KEYWORDS:
         return isinstance(value, str)
     if key in _SCHEMAS:
         return depth > 0 and isinstance(value, list)
@@ -213,9 +219,9 @@ def _kept(key: Any, value: Any, depth: int) -> bool:
 
 
 def brief(text: str) -> str:
-    """The beginning of a long text, at most 200 characters, whole words."""
-    beginning = text[: SHORT - 2]
-    return text if len(text) <= SHORT else f"{beginning.rpartition(' ')[0] or beginning} …"
+    """Return the beginning of a long text, at most 200 characters, whole words."""
+    beginning = text[: MAX_REF_NAME_CHARS - 2]
+    return text if len(text) <= MAX_REF_NAME_CHARS else f"{beginning.rpartition(' ')[0] or beginning} …"
 
 
 def _is_bare_ref(node: Any) -> bool:
@@ -229,10 +235,10 @@ def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
             if key == "required":
                 merged[key] = list(dict.fromkeys([*merged.get(key, []), *value]))
             elif key == "properties":
-                known = merged.setdefault(key, {})
+                properties = merged.setdefault(key, {})
                 for name, inner in value.items():
-                    both = isinstance(known.get(name), dict) and isinstance(inner, dict)
-                    known[name] = _merge([known[name], inner]) if both else known.get(name, inner)
+                    mergeable = isinstance(properties.get(name), dict) and isinstance(inner, dict)
+                    properties[name] = _merge([properties[name], inner]) if mergeable else properties.get(name, inner)
             else:
                 merged.setdefault(key, value)
     return merged

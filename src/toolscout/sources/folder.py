@@ -1,4 +1,4 @@
-"""Dataset folders: every line of `corpus.jsonl` is a tool.
+"""Reads dataset folders: every line of `corpus.jsonl` is a tool.
 
 The raw title and text stay in `meta`, where `render(tool, "raw")` finds them. ToolLens keeps everything in its text
 (`category_name:…, tool_name:…, api_name:…`); path, name, description and parameters are recovered from it.
@@ -25,7 +25,7 @@ DECODER: Final = json.JSONDecoder()
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The tools of a dataset folder.
+    """Return the tools of a dataset folder.
 
     Args:
         locator: the folder.
@@ -40,7 +40,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
 
 def read_tools(folder: Path, source: str) -> Reading:
-    """The tools of `folder/corpus.jsonl`, in its order; ids are `<source>/<_id>`.
+    """Return the tools of `folder/corpus.jsonl`, in its order; ids are `<source>/<_id>`.
 
     Raises:
         SourceError: when there is no such file, or nothing in it is a tool.
@@ -54,7 +54,12 @@ def read_tools(folder: Path, source: str) -> Reading:
     return reading
 
 
-def _tool(source: str, entry: Any) -> Tool:
+def _read_fields(entry: Any) -> tuple[str, str, Mapping[str, Any]]:
+    """Return title, text and metadata of an entry.
+
+    Raises:
+        BadEntry: if one of them has the wrong type, or the entry has no id.
+    """
     if isinstance(entry, BadEntry):
         raise entry
     if not isinstance(entry, Mapping) or "_id" not in entry:
@@ -63,6 +68,11 @@ def _tool(source: str, entry: Any) -> Tool:
     title, text, metadata = title or "", text or "", metadata or {}
     if not isinstance(title, str) or not isinstance(text, str) or not isinstance(metadata, Mapping):
         raise BadEntry("expected text as title and text and an object as metadata, found something else")
+    return title, text, metadata
+
+
+def _tool(source: str, entry: Any) -> Tool:
+    title, text, metadata = _read_fields(entry)
     path = metadata.get("path") or []
     if not isinstance(path, list):
         raise BadEntry("expected a list as metadata.path, found something else")
@@ -88,7 +98,7 @@ def _tool(source: str, entry: Any) -> Tool:
 
 
 def _toollens(text: str) -> dict[str, Any] | None:
-    """The fields of a ToolLens text, or None if it is none. Commas and colons may stand in every field."""
+    """Return the fields of a ToolLens text, or None if it is none. Commas and colons may stand in every field."""
     for mark in re.finditer(r", required_params: (?=\[)", text):
         try:
             required, end = DECODER.raw_decode(text, mark.end())
@@ -106,7 +116,7 @@ def _toollens(text: str) -> dict[str, Any] | None:
             "description": description,
             "parameters": _parameters(required, optional),
             "path": (category.removeprefix("category_name:").strip(), tool.strip()),
-            "returns": _decoded(returns) or None,
+            "returns": _decode(returns) or None,
         }
     return None
 
@@ -117,7 +127,7 @@ def _after(text: str, start: int, mark: str) -> int:
     return start + len(mark)
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -130,8 +140,8 @@ def _parameters(required: object, optional: object) -> dict[str, Any]:
         if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
             raise BadEntry("expected parameters with a name, found something else")
         kind = str(parameter.get("type", "")).lower()
-        known = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
+        schema = {"type": kind} if kind in JSON_TYPES else {"type": "string", "format": kind} if kind else {}
         rest = {key: value for key, value in parameter.items() if key not in ("name", "type") and value != ""}
-        properties[parameter["name"]] = known | rest
+        properties[parameter["name"]] = schema | rest
     names = [parameter["name"] for parameter in required] if isinstance(required, list) else []
     return {"type": "object", "properties": properties, "required": names}

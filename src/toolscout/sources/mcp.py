@@ -1,4 +1,4 @@
-"""Tools from MCP servers: any number at once, each on its own; a broken one is named and harms no other."""
+"""Reads tools from MCP servers, several at once. A broken server is named and does not affect the others."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
     "server_from_locator",
 ]
 
-AT_ONCE: Final = 16
+MAX_SERVERS_AT_ONCE: Final = 16
 Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of the server
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The tools of every server behind a configuration file, a URL or a command line; one Reading a server.
+    """Return the tools of every server behind a configuration file, a URL or a command line; one Reading a server.
 
     Servers are read side by side, at most 16 at once, each within its own timeout, in a thread with its own
     event loop.
@@ -62,7 +62,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
             outcomes.setdefault(source, error)  # tools that have arrived outlive a bad farewell
 
     async def read_all() -> None:
-        turns = anyio.CapacityLimiter(AT_ONCE)
+        turns = anyio.CapacityLimiter(MAX_SERVERS_AT_ONCE)
         async with anyio.create_task_group() as group:
             for source, server in plans.items():
                 if isinstance(server, Server):
@@ -88,13 +88,15 @@ def plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
     plans: dict[str, Server | Reading] = {}
     owners: dict[str, str] = {}
     for title, entry in entries.items():
-        wanted = source_name(title)
+        preferred = source_name(title)
         if name is not None:
-            wanted = name if len(entries) == 1 else f"{name}-{wanted}"
-        source = next(free for free in _numbered(wanted) if free not in plans)
-        if source != wanted:
-            other = owners[wanted]
-            message = f"{title}: expected a name of its own, found that {other!r} is called {wanted!r} too: rename one"
+            preferred = name if len(entries) == 1 else f"{name}-{preferred}"
+        source = next(free for free in _number_names(preferred) if free not in plans)
+        if source != preferred:
+            owner = owners[preferred]
+            message = (
+                f"{title}: expected a name of its own, found that {owner!r} is called {preferred!r} too: rename one"
+            )
             plans[source] = Reading(source=source, kind="mcp", state="error", message=message)
             continue
         owners[source] = title
@@ -110,7 +112,7 @@ def plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
     return plans
 
 
-def _numbered(name: str) -> Iterator[str]:
+def _number_names(name: str) -> Iterator[str]:
     yield name
     for number in itertools.count(2):
         yield f"{name}-{number}"
@@ -128,9 +130,9 @@ def reading_of(source: str, server: Server, outcome: Outcome | SourceError) -> R
         return Reading(source=source, kind="mcp", state="error", message=str(outcome))
     raw, about = outcome
     build = partial(_tool, source, server)
-    found = collect(source, "mcp", ((_entry_name(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
+    reading = collect(source, "mcp", ((_entry_name(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
     who = " ".join(str(about[key]) for key in ("name", "version") if about.get(key))  # no part of a tool's identity
-    return msgspec.structs.replace(found, message=who[:200])
+    return msgspec.structs.replace(reading, message=who[:200])
 
 
 def _entry_name(tool: object, number: int) -> str:

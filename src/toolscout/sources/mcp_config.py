@@ -1,4 +1,4 @@
-"""How people write down MCP servers (configuration files, URLs, command lines), and what of it is never shown."""
+"""Reads how people name MCP servers (configuration files, URLs, command lines), and keeps their secrets hidden."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Server:
 
 
 def load_entries(path: Path) -> dict[str, Any]:
-    """The servers of a configuration file, name to entry, unchecked, in the order of the file.
+    """Return the servers of a configuration file, name to entry, unchecked, in the order of the file.
 
     Raises:
         SourceError: if it cannot be read, or has no place where servers stand.
@@ -92,14 +92,12 @@ def _entries(document: object) -> dict[str, Any] | None:
     return None
 
 
-def parse_server(name: str, entry: object, path: Path) -> Server:
-    """One entry of a configuration file.
+def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
+    """Return transport, command and URL of an entry.
 
     Raises:
-        SourceError: saying what was expected and found; the caller adds the name.
+        SourceError: if it has neither command nor URL, or not the one that its type needs.
     """
-    if not isinstance(entry, Mapping):
-        raise SourceError('expected an object with a "command" or a "url", found something else')
     url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
     command = entry.get("command") or ""
     if not (isinstance(url, str) and isinstance(command, str) and (url or command)):
@@ -107,8 +105,20 @@ def parse_server(name: str, entry: object, path: Path) -> Server:
     kind = entry.get("type") or ("stdio" if command else "http")
     transport = _TRANSPORTS.get(re.sub("[-_]", "", str(kind)).lower())
     if transport is None or (not command if transport == "stdio" else not url):
-        found = str(kind)[:40]
-        raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {found!r}')
+        spelled = str(kind)[:40]
+        raise SourceError(f'expected "type" stdio and a command, or http or sse and a url, found {spelled!r}')
+    return transport, command, url
+
+
+def parse_server(name: str, entry: object, path: Path) -> Server:
+    """Return one entry of a configuration file.
+
+    Raises:
+        SourceError: saying what was expected and found; the caller adds the name.
+    """
+    if not isinstance(entry, Mapping):
+        raise SourceError('expected an object with a "command" or a "url", found something else')
+    transport, command, url = _read_transport(entry)
     cwd = entry.get("cwd") or ""
     if not isinstance(cwd, str):
         raise SourceError('expected a folder as "cwd", found something else')
@@ -168,18 +178,18 @@ def discover(
         trusted: (folder, name of a file below it) → whether the user trusts that file; None: all.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
-    found: list[Path] = []
+    places: list[Path] = []
     for application in (home / "Library/Application Support", home / ".config"):
         user = application / "Code/User"
-        found += [
+        places += [
             application / "Claude/claude_desktop_config.json",
             user / "mcp.json",
             user / "settings.json",
             user / "globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ]
-    found += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
-    found += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
-    usable = [path for path in dict.fromkeys(found) if path.is_file() and _names_servers(path)]
+    places += [home / ".claude.json", home / ".codeium/windsurf/mcp_config.json"]
+    places += [home / ".cursor/mcp.json", home / ".gemini/settings.json"]
+    usable = [path for path in dict.fromkeys(places) if path.is_file() and _names_servers(path)]
     for name in MCP_CONFIGURATIONS:
         path = cwd / name
         if path in usable or not path.is_file() or not _names_servers(path):
@@ -206,7 +216,7 @@ def _names_servers(path: Path) -> bool:
 
 
 def server_from_locator(locator: str) -> Server:
-    """The server behind a URL or a command line.
+    """Return the server behind a URL or a command line.
 
     Raises:
         SourceError: if it is neither.
@@ -306,15 +316,15 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
                 f"write ${{env:NAME}} instead and set NAME in the environment"
             )
         variable = reference.removeprefix("env:")
-        found = environ.get(variable)
-        if not found and has_default:
-            found = default
-        if found is None:
+        content = environ.get(variable)
+        if not content and has_default:
+            content = default
+        if content is None:
             raise SourceError(f"expected the environment variable {variable}, found it unset: set it")
-        secrets.add(found)
-        if looks_secret(variable, found):
-            credentials.add(found)
-        return found
+        secrets.add(content)
+        if looks_secret(variable, content):
+            credentials.add(content)
+        return content
 
     def fill(text: str) -> str:
         return re.sub(r"\$\{([^{}]+)\}", value, text)

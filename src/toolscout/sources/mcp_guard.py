@@ -1,4 +1,4 @@
-"""What an MCP server over HTTP may make this program do: whom it is asked to call, how much it is sent.
+"""Guards the client of an MCP server over HTTP: bounds where its requests may go and how much it receives.
 
 The checks hang on the client as event hooks, which httpx2 calls for every request and response, those of an OAuth flow
 among them; proxies and everything else of the client stay as they are.
@@ -112,17 +112,17 @@ def origin_of(url: str) -> str:
 
 
 def upgrade_origin(origin: str) -> str:
-    """The https form of an http origin on the default port, which a server may redirect to; else the origin itself."""
+    """Return the https form of an http origin on the default port, where a server may redirect; else the origin."""
     head, _, port = origin.rpartition(":")
     return f"https{head.removeprefix('http')}:443" if origin.startswith("http://") and port == "80" else origin
 
 
 def is_private(origin: str) -> bool:
-    """Whether an origin is on this machine or in its networks: loopback, private, link-local, or no name at all."""
+    """Return whether an origin is on this machine or in its networks: loopback, private, link-local, or nameless."""
     parts = urlsplit(origin)
     try:
-        found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False  # nobody can be reached there
-    addresses = {str(entry[4][0]).partition("%")[0] for entry in found}
+    addresses = {str(entry[4][0]).partition("%")[0] for entry in entries}
     return any(not ipaddress.ip_address(address).is_global for address in addresses)

@@ -48,7 +48,7 @@ class LineSplitter:
         self._head = self._tail = b""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
-        """Every line that ends in `chunk`, without its end."""
+        """Yield every line that ends in `chunk`, without its end."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
             self._add(chunk[start:end])
@@ -81,13 +81,13 @@ _NUMBER_AT_TAIL: Final = re.compile(rb'"id"\s*:\s*(\d{1,18})[^{}\[\]]{0,200}\}\s
 
 
 def find_request_id(line: LongLine) -> int | None:
-    """The id of the request that a line answers, read off its two ends; None if neither end says it."""
+    """Return the id of the request that a line answers, read off its two ends; None if neither end says it."""
     match = _NUMBER_AT_HEAD.search(line.head) or _NUMBER_AT_TAIL.search(line.tail)
     return int(match[1]) if match else None
 
 
 def find_refusal(message: str) -> str | None:
-    """The sentence of this module that an error message holds or stands for, if any."""
+    """Return the sentence of this module that an error message holds or stands for, if any."""
     if _LONG_EVENT in message:
         return TOO_LARGE
     return next((sentence for sentence in (TOO_LARGE, ENCODED) if sentence in message), None)

@@ -1,4 +1,4 @@
-"""Signing in to MCP servers that want it: the tokens on disk, the browser, the answer on a loopback port."""
+"""Signs in to MCP servers with OAuth: the tokens on disk, the browser, the answer on a loopback port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenFile", "approve_origin", "interactive", "open_browser", "sign_in_hint", "signing_in"]
 
-PATIENCE: Final = 300.0
+SIGN_IN_TIMEOUT_S: Final = 300.0
 _PAGE: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n"
     b"<p>toolscout has what it needs: you can close this window."
@@ -36,7 +36,7 @@ _PAGE: Final = (
 
 
 def interactive() -> bool:
-    """Whether somebody sits at a terminal who could sign in."""
+    """Return whether somebody sits at a terminal who could sign in."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -46,7 +46,7 @@ def open_browser(url: str) -> None:
 
 
 def sign_in_hint(server: Server) -> str:
-    """What to do about a server that wants a person to sign in."""
+    """Return what to do about a server that wants a person to sign in."""
     return f"run  toolscout add {server.origin}  on a terminal"
 
 
@@ -60,13 +60,13 @@ class TokenFile:
         self.path = home / "oauth" / f"{hashlib.blake2b(url.encode(), digest_size=16).hexdigest()}.json"
         self.provider: OAuthClientProvider | None = None
         try:
-            found = json.loads(self.path.read_bytes())
+            saved = json.loads(self.path.read_bytes())
         except (OSError, ValueError):
-            found = {}
-        self.values: dict[str, Any] = found if isinstance(found, dict) else {}
+            saved = {}
+        self.values: dict[str, Any] = saved if isinstance(saved, dict) else {}
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The stored tokens, or None."""
+        """Return the stored tokens, or None."""
         from mcp.shared.auth import OAuthToken
 
         tokens: OAuthToken | None = self._parse(OAuthToken, "tokens")
@@ -82,7 +82,7 @@ class TokenFile:
         )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """How the authorization server knows us, or None."""
+        """Return how the authorization server knows us, or None."""
         from mcp.shared.auth import OAuthClientInformationFull
 
         client: OAuthClientInformationFull | None = self._parse(OAuthClientInformationFull, "client")
@@ -102,25 +102,25 @@ class TokenFile:
         provider.context.oauth_metadata = self._parse(OAuthMetadata, "metadata")
 
     def secrets(self) -> frozenset[str]:
-        """The tokens and the client's secret: what nobody else may read."""
-        found = [self.values.get("tokens"), self.values.get("client")]
+        """Return the tokens and the client's secret: what nobody else may read."""
+        parts = [self.values.get("tokens"), self.values.get("client")]
         keys = ("access_token", "refresh_token", "client_secret", "registration_access_token")
-        values = [part.get(key) for part in found if isinstance(part, dict) for key in keys]
+        values = [part.get(key) for part in parts if isinstance(part, dict) for key in keys]
         return frozenset(value for value in values if isinstance(value, str))
 
     def origins(self) -> set[str]:
-        """Where requests may go apart from the server: what a person has approved, and where they have signed in."""
-        kept, metadata = self.values.get("origins"), self.values.get("metadata")
-        found = {each for each in kept if isinstance(each, str)} if isinstance(kept, list) else set()
+        """Return the origins that requests may go to beside the server: those approved, and where tokens come from."""
+        approved, metadata = self.values.get("origins"), self.values.get("metadata")
+        allowed = {each for each in approved if isinstance(each, str)} if isinstance(approved, list) else set()
         endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
-        return found | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
+        return allowed | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
 
     def add_origin(self, origin: str) -> None:
         """Remember that requests may go to `origin`."""
         self._save(origins=sorted(self.origins() | {origin}))
 
     def port(self) -> int:
-        """The loopback port that the authorization server knows us by; 0 if none."""
+        """Return the loopback port that the authorization server knows us by; 0 if none."""
         try:
             return urlsplit(self.values["client"]["redirect_uris"][0]).port or 0
         except (KeyError, IndexError, TypeError, ValueError):
@@ -160,7 +160,7 @@ async def approve_origin(
     unhurried: Callable[[], AbstractContextManager[None]],
     origin: str,
 ) -> bool:
-    """Whether a request on behalf of `server` may go to another origin than the server's.
+    """Return whether a request on behalf of `server` may go to another origin than the server's.
 
     A server names the place where one signs in, so it could name any: it is asked only if a person has approved it. A
     server out in the world may not name a place on this machine or in its networks at all.
@@ -216,9 +216,9 @@ async def signing_in(
 
     async def callback() -> AuthorizationCodeResult:
         assert listener is not None
-        with unhurried(), anyio.move_on_after(PATIENCE):
+        with unhurried(), anyio.move_on_after(SIGN_IN_TIMEOUT_S):
             return await _answer(listener, state[-1:])
-        raise SourceError(f"expected you to sign in within {PATIENCE:g} s, found no answer: try again")
+        raise SourceError(f"expected you to sign in within {SIGN_IN_TIMEOUT_S:g} s, found no answer: try again")
 
     provider = OAuthClientProvider(
         server.url,
@@ -236,7 +236,7 @@ async def signing_in(
 
 
 async def _listen(storage: TokenFile) -> Listener[SocketStream]:
-    """A loopback port for the browser's answer: the one that the authorization server knows, or any."""
+    """Return a loopback port for the browser's answer: the one that the authorization server knows, or any."""
     import anyio
 
     try:
@@ -248,11 +248,11 @@ async def _listen(storage: TokenFile) -> Listener[SocketStream]:
 
 
 async def _answer(listener: Listener[SocketStream], state: list[str]) -> AuthorizationCodeResult:
-    """The first request to the loopback port that carries our `state`; others are ignored."""
+    """Return the first request to the loopback port that carries our `state`; others are ignored."""
     import anyio
     from mcp.shared.auth import AuthorizationCodeResult
 
-    found: dict[str, str] = {}
+    reply: dict[str, str] = {}
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
@@ -261,12 +261,12 @@ async def _answer(listener: Listener[SocketStream], state: list[str]) -> Authori
                 query = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
                 await stream.send(_PAGE)
                 if query.get("state") == state and ("code" in query or "error" in query):
-                    found.update({key: values[0] for key, values in query.items()})
+                    reply.update({key: values[0] for key, values in query.items()})
                     scope.cancel()
 
     with anyio.CancelScope() as scope:
         await listener.serve(serve)
-    if "code" not in found:
-        reason = found.get("error_description") or found["error"]
+    if "code" not in reply:
+        reason = reply.get("error_description") or reply["error"]
         raise SourceError(f"expected you to be signed in, found that the server refused: {reason[:200]}")
-    return AuthorizationCodeResult(code=found["code"], state=found["state"], iss=found.get("iss"))
+    return AuthorizationCodeResult(code=reply["code"], state=reply["state"], iss=reply.get("iss"))

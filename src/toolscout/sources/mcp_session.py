@@ -1,4 +1,4 @@
-"""One session with one MCP server: how it is opened, what it may cost, what is said when it fails."""
+"""Sessions with MCP servers: opens them, bounds their cost, and explains their failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin, sign_in_hint, signing_in
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
-from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tapped
+from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tap_transport
 
 if TYPE_CHECKING:
     import anyio
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "connect"]
 
-MAX_PAGES: Final = 1000
+MAX_LIST_PAGES: Final = 1000
 STDERR_END_S: Final = 0.5
 INHERITED: Final = (
     "LANG", "LC_ALL", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
@@ -58,7 +58,7 @@ class Connection:
         self.about: dict[str, str] = self.cover.value(about)
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
-        """Every tool of the server as it was sent, unchecked; `build_tool` is what checks.
+        """Return every tool of the server as it was sent, unchecked; `build_tool` is what checks.
 
         It may take what opening has left of the server's timeout; later listings may take all of it; one that is not
         `timed` may take as long as whoever asks waits.
@@ -76,25 +76,25 @@ class Connection:
         cursor: str | None = None
         size = 0
         with self._watch.running("its list of tools") if timed else nullcontext():
-            for _ in range(MAX_PAGES):
+            for _ in range(MAX_LIST_PAGES):
                 try:
                     page = await self.client.list_tools(cursor=cursor)
                 except MCPError as error:
                     if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
                         return []
                     raise
-                found, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
-                if not isinstance(found, list):
+                listed, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
+                if not isinstance(listed, list):
                     raise SourceError("expected a list of tools, found something else")
-                encoded = _encode_page(found)
+                encoded = _encode_page(listed)
                 size += len(encoded)
                 if size > MAX_LIST_BYTES:
                     raise SourceError(
                         f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
                     )
                 if self.cover.finds(encoded):
-                    found = self.cover.value(found)
-                tools += found
+                    listed = self.cover.value(listed)
+                tools += listed
                 if len(tools) > limit:
                     raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
                 if not cursor:
@@ -102,7 +102,7 @@ class Connection:
                 if not isinstance(cursor, str) or cursor in cursors:
                     raise SourceError("expected a new nextCursor on each page, found an old one or no text")
                 cursors.add(cursor)
-        raise SourceError(f"expected a list of tools that ends, found more than {MAX_PAGES:,} pages")
+        raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
 
 
 def _encode_page(tools: list[Any]) -> str:
@@ -143,13 +143,13 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
             with watch.running("an answer to its start"):
                 transport = _transport(ready, watch, settings, person)
                 client = Client(
-                    tapped(transport, watch.wire),
+                    tap_transport(transport, watch.wire),
                     cache=None,
                     client_info=Implementation(name="toolscout", version=version("toolscout")),
                 )
                 async with client:
                     watch.wire.version = client.protocol_version
-                    with watch.stopped():
+                    with watch.stop_clock():
                         yield Connection(client, watch)
         except Exception as error:
             raise watch.explain(error) from None
@@ -198,7 +198,7 @@ class _Watch:
             self.scope.deadline, self.left = math.inf, self.seconds
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stop_clock(self) -> Iterator[None]:
         """The clock stands still."""
         import anyio
 
@@ -210,14 +210,14 @@ class _Watch:
             self.scope.deadline = anyio.current_time() + self.left
 
     def late(self) -> SourceError:
-        """The server has not answered in time."""
+        """Return the server has not answered in time."""
         return self._sentence(
             f"expected {self.awaited} within {self.seconds:g} s, found none",
             'if it needs longer, set "timeout" (seconds) in its entry, or mcp_timeout',
         )
 
     def explain(self, error: BaseException) -> SourceError:
-        """One sentence for whatever the SDK, the transport or the operating system raised."""
+        """Return one sentence for whatever the SDK, the transport or the operating system raised."""
         from httpx2 import HTTPStatusError, RequestError
         from mcp.client.auth import OAuthFlowError
         from mcp.shared.exceptions import MCPError
@@ -239,15 +239,10 @@ class _Watch:
         if isinstance(error, HTTPStatusError):
             self.status = error.response.status_code
         if server.transport != "stdio" and self.status >= 400:
-            return self._sentence(*self._refused(words if isinstance(error, MCPError) else ""))
+            return self._sentence(*self._explain_status(words if isinstance(error, MCPError) else ""))
         if isinstance(error, MCPError):
-            if self.wire.questions > MAX_OPEN_QUESTIONS:
-                return self._sentence(f"expected {self.awaited}, found questions without end instead")
-            if self.wire.gave_up:
-                return self._sentence(f"expected {self.awaited}, found something else on its standard output")
-            if error.code == CONNECTION_CLOSED and words == "Connection closed":
-                return self._sentence(f"expected {self.awaited}, found that it ended")
-            return self._sentence(f"expected {self.awaited}, found the error {words!r}")
+            closed = error.code == CONNECTION_CLOSED and words == "Connection closed"
+            return self._sentence(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
         if isinstance(error, ValidationError):
             return self._sentence(f"expected {self.awaited}, found one that MCP does not know")
         if isinstance(error, OAuthFlowError):
@@ -259,12 +254,19 @@ class _Watch:
             return self._sentence(f"expected a command that starts, found {server.command!r}: {words}")
         return self._sentence(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
-    def _refused(self, words: str) -> tuple[str, str]:
+    def _explain_mcp_error(self, closed: bool, words: str) -> str:
+        if self.wire.questions > MAX_OPEN_QUESTIONS:
+            return "questions without end instead"
+        if self.wire.gave_up:
+            return "something else on its standard output"
+        return "that it ended" if closed else f"the error {words!r}"
+
+    def _explain_status(self, words: str) -> tuple[str, str]:
         where = show_url(self.server.url)
         if self.status != 401:
-            found = f"HTTP status {self.status}{' and ' if words else ''}{words}"
-            return f"expected an MCP server at {where}, found {found}", "check the address"
-        if _signed(self.server):
+            answer = f"HTTP status {self.status}{' and ' if words else ''}{words}"
+            return f"expected an MCP server at {where}, found {answer}", "check the address"
+        if _sends_credentials(self.server):
             return f"expected access to {where}, found that it refuses these credentials", "check its headers"
         return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
 
@@ -315,9 +317,9 @@ async def _transport(server: Server, watch: _Watch, settings: Settings, person: 
 
     tokens = TokenFile(settings.home, server.url)
     watch.tokens = tokens
-    signing = signing_in(server, tokens, person=person, unhurried=watch.stopped)
-    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.stopped), note)
-    async with nullcontext() if _signed(server) else signing as auth:
+    signing = signing_in(server, tokens, person=person, unhurried=watch.stop_clock)
+    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.stop_clock), note)
+    async with nullcontext() if _sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
         )
@@ -332,7 +334,7 @@ async def _transport(server: Server, watch: _Watch, settings: Settings, person: 
                 yield streams
 
 
-def _signed(server: Server) -> bool:
+def _sends_credentials(server: Server) -> bool:
     return any(header.lower() == "authorization" for header in server.headers)
 
 

@@ -120,7 +120,7 @@ async def open_stdio(
 
 
 def _parse(line: bytes | LongLine) -> Any:
-    """A message for the session, or the exception that says why a line is none."""
+    """Return a message for the session, or the exception that says why a line is none."""
     from mcp.shared.message import SessionMessage
     from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 

@@ -59,7 +59,7 @@ def release_group(group: int) -> None:
 
 
 def is_guarded(group: int) -> bool:
-    """Whether `group` is one that must still be ended."""
+    """Return whether `group` is one that must still be ended."""
     return group in _groups
 
 

@@ -17,14 +17,14 @@ from typing import Any, Final
 from toolscout.errors import BadEntry
 from toolscout.types import clean
 
-__all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Wire", "tapped"]
+__all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Wire", "tap_transport"]
 
 MAX_JUNK: Final = 1000
 MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; the server waits, it loses none
 MAX_UNASKED_AT_ONCE: Final = 1000.0
 MAX_OPEN_QUESTIONS: Final = 64  # of the server, whose answers it has not read
 MAX_LISTS: Final = 32  # requests for a list of tools that are remembered
-MAX_PAGES: Final = 8
+MAX_PENDING_PAGES: Final = 8
 PAGE: Final = "toolscout/page"
 
 
@@ -52,17 +52,17 @@ class Wire:
         """Keep a page, and forget old ones that nobody fetched: the SDK lists tools on its own account too."""
         number = next(self._numbers)
         self.pages[number] = tools, cursor
-        self.pages.pop(number - MAX_PAGES, None)
+        self.pages.pop(number - MAX_PENDING_PAGES, None)
         return number
 
     def expect_list(self, number: object) -> None:
-        """A list of tools has been asked for under this id."""
+        """Return a list of tools has been asked for under this id."""
         self._lists[str(number)] = None
         while len(self._lists) > MAX_LISTS:
             del self._lists[next(iter(self._lists))]
 
     def take_list(self, number: object) -> bool:
-        """Whether the answer of this id is a list that was asked for and has not come yet."""
+        """Return whether the answer of this id is a list that was asked for and has not come yet."""
         return self._lists.pop(str(number), self) is None
 
     def delay_unasked(self) -> float:
@@ -79,7 +79,7 @@ class Wire:
 
 
 @asynccontextmanager
-async def tapped(transport: AbstractAsyncContextManager[Any], wire: Wire) -> AsyncIterator[Any]:
+async def tap_transport(transport: AbstractAsyncContextManager[Any], wire: Wire) -> AsyncIterator[Any]:
     """The streams of `transport`, with `wire` between them and whoever reads them."""
     async with transport as (reading, writing):
         yield _Listener(reading, wire), _Writer(writing, wire)
@@ -139,7 +139,7 @@ class _Listener:
             raise StopAsyncIteration from None
 
     async def receive(self) -> Any:
-        """The next message."""
+        """Return the next message."""
         item = await self._stream.receive()
         if isinstance(item, Exception):
             return self._unreadable(item)
@@ -147,7 +147,7 @@ class _Listener:
         if hasattr(message, "method"):
             await self._slow_down(asks=hasattr(message, "id"))
         elif hasattr(message, "result") and self._wire.take_list(message.id):
-            message.result = self._seen(message.result)
+            message.result = self._show_result(message.result)
         return item
 
     async def _slow_down(self, *, asks: bool) -> None:
@@ -161,8 +161,8 @@ class _Listener:
         if seconds := self._wire.delay_unasked():
             await anyio.sleep(seconds)
 
-    def _seen(self, result: Any) -> Any:
-        """What the SDK sees in place of `result`."""
+    def _show_result(self, result: Any) -> Any:
+        """Return what the SDK sees in place of `result`."""
         if not (self._wire.version and isinstance(result, dict) and "tools" in result and "content" not in result):
             return result
         tools = result["tools"]
@@ -193,29 +193,29 @@ class _Listener:
             return error
         number, result = meant
         with suppress(ValueError, RecursionError, BadEntry):
-            result = self._seen(result) if self._wire.take_list(number) else clean(result)
+            result = self._show_result(result) if self._wire.take_list(number) else clean(result)
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
 
 
 def _meant(error: Exception) -> tuple[int | str, Any] | None:
-    """Id and result of the reply that an unreadable message was meant to be; None if it was none.
+    """Return Id and result of the reply that an unreadable message was meant to be; None if it was none.
 
     The SDK's parser is strict: it refuses lone surrogates, which servers do send, and deep nesting.
     """
     from pydantic import ValidationError
 
     for detail in error.errors(include_url=False) if isinstance(error, ValidationError) else ():
-        found = detail["input"]
-        if isinstance(found, str):
+        message = detail["input"]
+        if isinstance(message, str):
             try:
-                found = json.loads(found)
+                message = json.loads(message)
             except (ValueError, RecursionError):
-                number = re.search(r'"jsonrpc".{0,40}?"id"\s*:\s*(\d+)', found[:1000])
-                found = {"id": int(number[1]), "error": None} if number else None
-        if isinstance(found, dict) and ("result" in found or "error" in found):
-            identity = found.get("id")
+                number = re.search(r'"jsonrpc".{0,40}?"id"\s*:\s*(\d+)', message[:1000])
+                message = {"id": int(number[1]), "error": None} if number else None
+        if isinstance(message, dict) and ("result" in message or "error" in message):
+            identity = message.get("id")
             if isinstance(identity, (int, str)) and not isinstance(identity, bool):
-                return identity, found.get("result")
+                return identity, message.get("result")
     return None

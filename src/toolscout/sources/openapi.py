@@ -16,7 +16,7 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Problem, Reading, build_tool, collect, source_name
-from toolscout.sources.documents import Library, found, shown
+from toolscout.sources.documents import Library, describe_value, hide_credentials
 from toolscout.sources.expansion import Detail, Schemas, TooLarge, brief
 from toolscout.sources.wire_limits import is_reserved_header
 from toolscout.types import Hints, Tool, clean
@@ -69,12 +69,12 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         SourceError: the document cannot be fetched or parsed, is no OpenAPI, or holds no usable operation.
     """
     with Library(locator, settings.http_timeout, settings.private_hosts) as library:
-        document, where = library.open_root(), shown(locator)
+        document, where = library.open_root(), hide_credentials(locator)
         if not isinstance(document, Mapping) or not ("openapi" in document or "swagger" in document):
             raise SourceError(f"{where}: expected an OpenAPI document ('openapi' or 'swagger' at the top), found none")
         version = document.get("openapi", document.get("swagger"))
         if not isinstance(version, (str, int, float)) or not re.match(r"3(\.|$)|2(\.0)?$", str(version)):
-            raise SourceError(f"{where}: expected OpenAPI 3.x or Swagger 2.0, found version {found(version)}")
+            raise SourceError(f"{where}: expected OpenAPI 3.x or Swagger 2.0, found version {describe_value(version)}")
         info = document.get("info")
         title = (_text(info.get("title")) if isinstance(info, Mapping) else "") or Path(where).stem
         return [_Api(library, document, title, settings.max_tools).reading(name or source_name(title.lower()))]
@@ -131,7 +131,7 @@ class _Api:
 
     def reading(self, source: str) -> Reading:
         """Everything usable in the document, as tools of `source`."""
-        where = shown(self._library.root)
+        where = hide_credentials(self._library.root)
         operations = list(itertools.islice(self._operations(), self._max_tools + 1))
         if len(operations) > self._max_tools:
             raise SourceError(
@@ -176,7 +176,7 @@ class _Api:
             node, base = self._library.follow(node, base)
             if isinstance(node, Mapping):
                 return node, base
-            raise BadEntry(f"expected {what} (an object), found {found(node)}")
+            raise BadEntry(f"expected {what} (an object), found {describe_value(node)}")
         except BadEntry as error:
             self._problems.append(Problem(entry, str(error)))
             return None
@@ -216,20 +216,20 @@ class _Api:
         self._bytes_left -= len(msgspec.json.encode(tool))
         if self._bytes_left < 0:
             raise SourceError(
-                f"{shown(self._library.root)}: its tools are larger than {MAX_TOOLS_BYTES / 1e6:g} MB once their "
-                "references are written out: split the document"
+                f"{hide_credentials(self._library.root)}: its tools are larger than {MAX_TOOLS_BYTES / 1e6:g} MB once "
+                "their references are written out: split the document"
             )
         return tool
 
     # --- what goes in ---
 
     def _inputs(self, operation: _Operation) -> list[_Input]:
-        """The parameters of the path item and of the operation; the latter win. A hole of the path is always one."""
+        """Return the parameters of the path item and the operation; the latter win. Holes of the path are added."""
         inputs: dict[tuple[str, str], _Input] = {}
         for holder, base in ((operation.item, operation.item_base), (operation.node, operation.base)):
             listed, where = self._library.follow(holder.get("parameters"), base)
             if listed is not None and not isinstance(listed, list):
-                raise BadEntry(f"expected a list as parameters, found {found(listed)}")
+                raise BadEntry(f"expected a list as parameters, found {describe_value(listed)}")
             if listed is not None and len(listed) > MAX_ENTRIES:
                 raise BadEntry(f"expected at most {MAX_ENTRIES:,} parameters, found more")
             for entry in listed or ():
@@ -245,13 +245,13 @@ class _Api:
         ]
 
     def _fields_body(self, operation: _Operation, fields: list[_Input]) -> tuple[_Input, str]:
-        """The body of Swagger 2.0 (a parameter in body, or several in formData) as one input, and its content type."""
+        """Return the body of Swagger 2.0 (one parameter in body, or several in formData), and its content type."""
         consumes = _list(operation.node.get("consumes", self._document.get("consumes")))
         kinds = [kind for kind in consumes if isinstance(kind, str)]
         for field in fields:
             if field.place == "body":
                 return field, _media(dict.fromkeys(kinds or ["application/json"]))[0]
-        properties = {field.name: _described(field.schema, field.description) for field in fields}
+        properties = {field.name: _add_description(field.schema, field.description) for field in fields}
         required = [field.name for field in fields if field.required]
         schema = {"type": "object", "properties": properties, "required": required}
         upload = any(isinstance(field.schema, Mapping) and field.schema.get("type") == "file" for field in fields)
@@ -259,20 +259,20 @@ class _Api:
         return _Input("body", "body", schema, operation.base, required=bool(required)), form
 
     def _request_body(self, operation: _Operation) -> tuple[_Input | None, str]:
-        """The request body of OpenAPI 3 as one input, and its content type."""
+        """Return the request body of OpenAPI 3 as one input, and its content type."""
         node, base = self._library.follow(operation.node.get("requestBody"), operation.base)
         if node is None:
             return None, ""
         content = node.get("content") if isinstance(node, Mapping) else None
         if not isinstance(content, Mapping):
-            raise BadEntry(f"expected a request body with content, found {found(node)}")
+            raise BadEntry(f"expected a request body with content, found {describe_value(node)}")
         if not content:
             return None, ""
         media, schema = _media(content)
         return _Input("body", "body", schema, base, node.get("required") is True, _text(node.get("description"))), media
 
     def _arguments(self, inputs: list[_Input], body: _Input | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The schema of all arguments, as deep as the allowance permits, and what `meta` says of them."""
+        """Return the schema of all arguments, as deep as the allowance permits, and what `meta` says of them."""
         for detail in DETAILS:
             size = MAX_PARAMETERS_BYTES if detail.depth <= 1 else AIM_PARAMETERS_BYTES
             try:
@@ -343,7 +343,7 @@ class _Api:
             return None
         node, base = self._library.follow(responses[good[0]], base)
         if not isinstance(node, Mapping):
-            raise BadEntry(f"expected a response (an object), found {found(node)}")
+            raise BadEntry(f"expected a response (an object), found {describe_value(node)}")
         content, schema = node.get("content"), node.get("schema")
         if isinstance(content, Mapping) and content:
             schema = _media(content)[1]
@@ -362,9 +362,9 @@ class _Api:
             holders = (operation.node, operation.item, self._document)
             listed = (one for holder in holders for one in _list(holder.get("servers")) if isinstance(one, Mapping))
             first = next(listed, None)
-            server = _filled(first) if first is not None else ""
+            server = _fill_variables(first) if first is not None else ""
         try:
-            server = urljoin(shown(self._library.root), server or "/") if self._library.remote else server
+            server = urljoin(hide_credentials(self._library.root), server or "/") if self._library.remote else server
         except ValueError:
             return ""
         return server.rstrip("/")
@@ -375,20 +375,20 @@ class _Api:
             return base_path
         listed = _list(node.get("schemes", self._document.get("schemes")))
         schemes = [scheme for scheme in listed if scheme in ("http", "https")]
-        own = [urlsplit(self._library.root).scheme] if self._library.remote else []
-        scheme = "https" if "https" in schemes else [*schemes, *own, "https"][0]
+        root_schemes = [urlsplit(self._library.root).scheme] if self._library.remote else []
+        scheme = "https" if "https" in schemes else [*schemes, *root_schemes, "https"][0]
         return f"{scheme}://{host}/{base_path.lstrip('/')}"
 
     def _security(self, required: Any) -> dict[str, Any]:
-        """Names of the security schemes asked for, and what kinds they are; never a credential."""
+        """Return names of the security schemes asked for, and what kinds they are; never a credential."""
         listed = (str(name) for one in _list(required) if isinstance(one, Mapping) for name in one)
         names = list(itertools.islice(listed, MAX_ENTRIES))
         components = self._document.get("components")
-        known = components.get("securitySchemes") if isinstance(components, Mapping) else None
-        known = self._document.get("securityDefinitions") if self._swagger else known
+        definitions = components.get("securitySchemes") if isinstance(components, Mapping) else None
+        definitions = self._document.get("securityDefinitions") if self._swagger else definitions
         schemes = {}
         for name in names:
-            scheme = known.get(name) if isinstance(known, Mapping) else None
+            scheme = definitions.get(name) if isinstance(definitions, Mapping) else None
             if isinstance(scheme, Mapping):
                 kinds = {key: _text(scheme.get(key)) for key in ("type", "scheme", "in", "name")}
                 schemes[name] = {key: value for key, value in kinds.items() if value}
@@ -396,10 +396,12 @@ class _Api:
 
 
 def _input(node: Any, base: str) -> _Input:
-    """One parameter of either version."""
+    """Return one parameter of either version."""
     name, place = (_text(node.get("name")), node.get("in")) if isinstance(node, Mapping) else ("", None)
     if not name or place not in ("path", "query", "header", "cookie", "body", "formData"):
-        raise BadEntry(f"expected a parameter with a name and a place (in: path, query, …), found {found(node)}")
+        raise BadEntry(
+            f"expected a parameter with a name and a place (in: path, query, …), found {describe_value(node)}"
+        )
     schema, content = node.get("schema"), node.get("content")
     style: dict[str, Any] = {}
     if schema is not None:
@@ -427,7 +429,7 @@ def _description(node: Mapping[Any, Any], item: Mapping[Any, Any]) -> str:
 
 
 def _media(content: Mapping[Any, Any]) -> tuple[str, Any]:
-    """The content type to use (JSON, a relative of JSON, a form, or the first) and its schema."""
+    """Return the content type to use (JSON, a relative of JSON, a form, or the first) and its schema."""
 
     def rank(media: object) -> int:
         kind = str(media).partition(";")[0].strip().lower()
@@ -438,12 +440,12 @@ def _media(content: Mapping[Any, Any]) -> tuple[str, Any]:
     return str(media), {} if schema is None else schema
 
 
-def _described(schema: Any, description: str) -> Any:
+def _add_description(schema: Any, description: str) -> Any:
     return {"description": description, "allOf": [schema]} if description else schema
 
 
-def _filled(server: Mapping[Any, Any]) -> str:
-    """The URL of a server with the defaults of its variables; a hole that has none stays."""
+def _fill_variables(server: Mapping[Any, Any]) -> str:
+    """Return the URL of a server with the defaults of its variables; a hole that has none stays."""
     variables = server.get("variables")
 
     def default(match: re.Match[str]) -> str:

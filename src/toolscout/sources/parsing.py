@@ -1,4 +1,4 @@
-"""Parsing of untrusted JSON and YAML: bounded in depth, in values and in work, so that no document ends the process.
+"""Parses untrusted JSON and YAML with bounds on depth, values and work, so that no document ends the process.
 
 YAML is built here from libyaml's events. The loaders of PyYAML compose nodes recursively, in C: a document of 120 kB
 that nests 60,000 levels overflows the stack and ends the process. Events come one by one, whatever the depth.
@@ -33,7 +33,7 @@ MAX_COMMENTED_CHARS: Final = 2_000_000  # comments stand in what people write fo
 MAX_TAGGED_CHARS: Final = 200  # longer plain text is never a number or a date
 CHARS_PER_VALUE: Final = 64  # text behind an alias counts as one value for every so many characters
 _MERGE: Final = "tag:yaml.org,2002:merge"
-_TEXTS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter is a plain =
+_TEXT_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter is a plain =
 _SCALARS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp"))
 
 
@@ -226,7 +226,7 @@ class _Builder:
         return self._result, self._count
 
     def _scalar(self, event: Any) -> tuple[Any, int]:
-        """The value of a scalar, and its weight behind aliases."""
+        """Return the value of a scalar, and its weight behind aliases."""
         text: str = event.value
         weight = 1 + len(text) // CHARS_PER_VALUE
         if not event.implicit[0] and event.tag is None:
@@ -236,7 +236,7 @@ class _Builder:
             if len(text) > MAX_TAGGED_CHARS or tag == "!":
                 return text, weight
             tag = self._scalars.resolve(self._node, text, event.implicit)
-        if tag in _TEXTS:
+        if tag in _TEXT_TAGS:
             return text, weight
         if tag == _MERGE:
             return (_MERGE_KEY if self._awaits_key() else text), weight
@@ -266,7 +266,7 @@ class _Builder:
                 closed.value.setdefault(key, value)
         if closed.anchor is not None:
             self._anchors[closed.anchor] = _Anchored(closed.value, closed.depth, closed.weight)
-        self._put(closed.value, closed.depth, closed.weight)
+        self._place_value(closed.value, closed.depth, closed.weight)
 
     def _alias(self, anchor: str) -> None:
         anchored = self._anchors.get(anchor)
@@ -275,20 +275,20 @@ class _Builder:
             what = "a value that contains itself" if inside else "no value before it"
             raise ValueError(f"the alias {anchor[:60]!r} of {what}")
         self._charge(anchored.weight)
-        self._put(*anchored)
+        self._place_value(*anchored)
 
     def _take(self, value: Any, weight: int, anchor: str | None) -> None:
         self._charge(1)
         if anchor is not None:
             self._anchors[anchor] = _Anchored(value, 0, weight)
-        self._put(value, 0, weight)
+        self._place_value(value, 0, weight)
 
     def _charge(self, weight: int) -> None:
         self._count += weight
         if self._count > self._max_values:
             raise _too_many(self._where)
 
-    def _put(self, value: Any, depth: int, weight: int) -> None:
+    def _place_value(self, value: Any, depth: int, weight: int) -> None:
         """Put a finished value where it belongs: into the innermost open collection."""
         if not self._stack:
             self._result = value

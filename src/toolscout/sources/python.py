@@ -1,4 +1,4 @@
-"""Python functions as tools: `py:module`, `py:module:name`, and `py:stdlib` for the whole standard library.
+"""Reads Python functions as tools: `py:module`, `py:module:name`, and `py:stdlib` for the standard library.
 
 Reading imports the module, that is, runs its code; the reading's message says so. Of a module the public functions and
 classes (as constructors) become tools, of a package also those of its public submodules; `py:module:Class` gives the
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The public functions behind `py:module`, `py:module:name` or `py:stdlib`. Imports what it reads.
+    """Return the public functions behind `py:module`, `py:module:name` or `py:stdlib`. Imports what it reads.
 
     Args:
         locator: with the prefix `py:`.
@@ -78,14 +78,14 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     module = _import(module_name)
     problems: list[Problem] = []
     if member:
-        found: Iterable[_Found] = _named(locator, module, member)
+        members: Iterable[_Found] = _find_member(locator, module, member)
     else:
-        found = [item for part in list(_walk(module_name, module, problems)) for item in _members(*part, problems)]
-    return [_reading(source, _once(found), problems, f"imported {_labelled(module)}")]
+        members = [item for part in list(_walk(module_name, module, problems)) for item in _members(*part, problems)]
+    return [_reading(source, _once(members), problems, f"imported {_label_version(module)}")]
 
 
 def _read_stdlib(source: str) -> Reading:
-    """The documented functions, classes and methods; what this build of Python lacks is in the message."""
+    """Return the documented functions, classes and methods; what this build of Python lacks is in the message."""
     problems: list[Problem] = []
     absent: list[Problem] = []
     modules: list[tuple[str, ModuleType]] = []
@@ -97,23 +97,23 @@ def _read_stdlib(source: str) -> Reading:
                 absent.append(Problem(name, str(error)))
     members = _once(item for name, module in modules for item in _members(name, module, problems))
     methods = [method for item in members for method in _methods(item, inherited=False)]
-    found = [item for item in _once([*members, *methods]) if _is_documented(item.value)]
+    documented = [item for item in _once([*members, *methods]) if _is_documented(item.value)]
     message = f"imported {len(modules)} modules of Python {platform.python_version()}"
     if absent:
         message += f"; not in this installation: {', '.join(problem.entry for problem in absent)}"
-    return _reading(source, found, problems, message)
+    return _reading(source, documented, problems, message)
 
 
 def _is_documented(value: object) -> bool:
     return bool(vars(value).get("__doc__") if isinstance(value, type) else getattr(value, "__doc__", None))
 
 
-def _once(found: Iterable[_Found]) -> list[_Found]:
-    """Each object once, sorted by name: under the name it gives itself rather than an alias, and the shortest path."""
+def _once(members: Iterable[_Found]) -> list[_Found]:
+    """Return each object once, sorted by name. Its own name is preferred to an alias, then the shortest path."""
     best: dict[int, tuple[tuple[bool, int, str], _Found]] = {}
-    for item in found:
-        own = getattr(item.value, "__name__", None)
-        rank = (item.qualname.rpartition(".")[2] != own, len(item.name), item.name)
+    for item in members:
+        own_name = getattr(item.value, "__name__", None)
+        rank = (item.qualname.rpartition(".")[2] != own_name, len(item.name), item.name)
         if id(item.value) not in best or rank < best[id(item.value)][0]:
             best[id(item.value)] = (rank, item)
     return sorted((item for _, item in best.values()), key=lambda item: item.name)
@@ -141,7 +141,7 @@ def _tool(source: str, item: _Found) -> Tool:
 
 
 @contextlib.contextmanager
-def _contained() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Foreign code runs inside: its warnings and what it prints go nowhere."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -150,20 +150,20 @@ def _contained() -> Iterator[None]:
 
 def _import(name: str) -> ModuleType:
     try:
-        with _contained():
+        with _silence():
             return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            found = "no module of that name here: install it into this environment, or put its folder on PYTHONPATH"
+            problem = "no module of that name here: install it into this environment, or put its folder on PYTHONPATH"
         else:
-            found = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
-        raise SourceError(f"{name}: expected a Python module, found {found}") from None
+            problem = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
+        raise SourceError(f"{name}: expected a Python module, found {problem}") from None
 
 
-def _labelled(module: ModuleType) -> str:
-    """The module's name with the version of what it belongs to."""
+def _label_version(module: ModuleType) -> str:
+    """Return the module's name with the version of what it belongs to."""
     top = module.__name__.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{module.__name__} of Python {platform.python_version()}"
@@ -180,7 +180,7 @@ def _walk(
     lists or that declare `__all__` as well. A listed module may really live elsewhere, as `os.path` does.
     """
     yield name, module
-    declared = _declared(module)
+    declared = _declared_names(module)
     listed = listed or declared is not None
     inside = {entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))}
     inside.update(entry for entry in declared or () if f"{name}.{entry}" in sys.modules)
@@ -189,15 +189,15 @@ def _walk(
             continue
         path = f"{name}.{inner}"
         try:
-            found = _import(path)
+            submodule = _import(path)
         except SourceError as error:
             problems.append(Problem(path, str(error)))
             continue
-        if not listed or inner in (declared or ()) or _declared(found) is not None:
-            yield from _walk(path, found, problems, listed=listed)
+        if not listed or inner in (declared or ()) or _declared_names(submodule) is not None:
+            yield from _walk(path, submodule, problems, listed=listed)
 
 
-def _declared(module: ModuleType) -> list[str] | None:
+def _declared_names(module: ModuleType) -> list[str] | None:
     names = vars(module).get("__all__")
     if not isinstance(names, (list, tuple)):
         return None
@@ -205,24 +205,24 @@ def _declared(module: ModuleType) -> list[str] | None:
 
 
 def _members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Found]:
-    """The public functions and classes of a module, which `path` names, sorted."""
-    declared = _declared(module)
+    """Yield the public functions and classes of a module, which `path` names, sorted."""
+    declared = _declared_names(module)
     for name in sorted(vars(module)) if declared is None else declared:
         if name.startswith("_") or name in SKIPPED:
             continue
         try:
-            with _contained():
+            with _silence():
                 value = getattr(module, name)
-                wanted = _is_tool(value) and (declared is not None or _belongs(value, module))
+                is_member = _is_tool(value) and (declared is not None or _belongs(value, module))
         except Exception as error:
             problems.append(Problem(f"{path}.{name}", f"expected a public name, found {type(error).__name__}"))
             continue
-        if wanted:
+        if is_member:
             yield _Found(path, name, value)
 
 
 def _belongs(value: object, module: ModuleType) -> bool:
-    """Whether a module without `__all__` means a name as its own; a package means its submodules' names too."""
+    """Return whether a module without `__all__` means a name as its own; a package means its submodules' names too."""
     origin = getattr(value, "__module__", None)
     if not isinstance(origin, str):
         return False
@@ -240,12 +240,12 @@ def _is_tool(value: object) -> bool:
 # --- names within a module --------------------------------------------------------------------------------------------
 
 
-def _named(locator: str, module: ModuleType, member: str) -> list[_Found]:
-    """What `py:module:member` means: the methods of a class, or one function."""
+def _find_member(locator: str, module: ModuleType, member: str) -> list[_Found]:
+    """Return what `py:module:member` means: the methods of a class, or one function."""
     value: Any = module
     for part in member.split("."):
         try:
-            with _contained():
+            with _silence():
                 value = getattr(value, part)
         except Exception:
             near = difflib.get_close_matches(part, dir(value), n=1)
@@ -259,7 +259,7 @@ def _named(locator: str, module: ModuleType, member: str) -> list[_Found]:
 
 
 def _methods(owner: _Found, *, inherited: bool) -> Iterator[_Found]:
-    """The public methods of a class, sorted: all of them, or only those that it defines itself. None of a function."""
+    """Yield the public methods of a class, sorted: all, or only those that it defines itself. A function has none."""
     if not isinstance(owner.value, type):
         return
     for name in sorted(dir(owner.value) if inherited else vars(owner.value)):

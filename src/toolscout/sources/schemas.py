@@ -1,6 +1,6 @@
-"""Function schemas in the dialects that agents speak, from `.json` and `.jsonl` files and from objects in memory.
+"""Reads function schemas from `.json` and `.jsonl` files and from objects in memory.
 
-Understood: OpenAI (chat and Responses), Anthropic, Gemini, MCP `tools/list`, plain
+The dialects are OpenAI (chat and Responses), Anthropic, Gemini, MCP `tools/list`, plain
 `{"name", "description", "parameters"}`, a list of these, and an object that holds such a list; in memory also LangChain
 tools, pydantic models and Python functions.
 """
@@ -18,7 +18,7 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Reading, build_tool, collect, load_document, source_name
-from toolscout.sources.callables import from_callable, guarded
+from toolscout.sources.callables import convert_errors, from_callable
 from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["from_objects", "json_lines", "read"]
@@ -31,7 +31,7 @@ PARAMETERS: Final = (
 )
 RETURNS: Final = ("outputSchema", "output_schema", "responseJsonSchema", "response_json_schema", "response", "returns")
 #: Names of types that other dialects use; a type of None says nothing and is left out.
-TYPES: Final[dict[str, str | None]] = {
+PYTHON_TYPES: Final[dict[str, str | None]] = {
     "dict": "object",
     "list": "array",
     "tuple": "array",
@@ -48,7 +48,7 @@ _Path = tuple[str, ...]
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """The functions of a `.json` or `.jsonl` file.
+    """Return the functions of a `.json` or `.jsonl` file.
 
     Args:
         locator: path of the file.
@@ -75,14 +75,14 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
 
 def from_objects(source: str, objects: Iterable[object]) -> Reading:
-    """The tools of objects in memory: schemas, LangChain tools, pydantic models, Python functions. Nothing is called.
+    """Read objects in memory: schemas, LangChain tools, pydantic models, Python functions. Nothing is called.
 
     Args:
         source: name of the source.
         objects: in any mixture; an object of another kind becomes a problem `entry <n>`, counted from 1.
     """
-    found = (entry for number, value in enumerate(objects, 1) for entry in _entries(source, value, f"entry {number}"))
-    return collect(source, "schemas", found)
+    entries = (entry for number, value in enumerate(objects, 1) for entry in _entries(source, value, f"entry {number}"))
+    return collect(source, "schemas", entries)
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -111,7 +111,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _decode_slowly(line: bytes, reason: str) -> Any:
-    """What Python's own JSON writes and strict readers refuse: NaN, infinities and lone surrogates."""
+    """Return what Python's own JSON writes and strict readers refuse: NaN, infinities and lone surrogates."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -124,14 +124,12 @@ def _decode_slowly(line: bytes, reason: str) -> Any:
 def _entries(
     source: str, value: Any, where: str, path: _Path = (), depth: int = 0
 ) -> Iterator[tuple[str, Callable[[], Tool]]]:
-    """(name of the entry, function that builds its tool) of every function in `value`, however it is wrapped."""
+    """Yield (name of the entry, function that builds its tool) of every function in `value`, wrapped or not."""
     inner: Any = None
     if isinstance(value, (list, tuple)):
         inner = value
     elif isinstance(value, Mapping) and not any(key in value for key in PARAMETERS):
-        if "name" not in value and isinstance(value.get("result"), Mapping):
-            value = value["result"]
-        inner = next((value[key] for key in LISTS if isinstance(value.get(key), (list, tuple))), None)
+        value, inner = _unwrap(value)
         if inner is not None and value.get("type") == "namespace" and isinstance(value.get("name"), str):
             path = (*path, value["name"])
     if inner is None or depth >= MAX_JSON_DEPTH:
@@ -139,6 +137,13 @@ def _entries(
         return
     for number, item in enumerate(inner, 1):
         yield from _entries(source, item, f"{where}, entry {number}" if where else f"entry {number}", path, depth + 1)
+
+
+def _unwrap(value: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+    """Return the object that holds a list of functions, which may be a `result`, and the list; None: it has none."""
+    if "name" not in value and isinstance(value.get("result"), Mapping):
+        value = value["result"]
+    return value, next((value[key] for key in LISTS if isinstance(value.get(key), (list, tuple))), None)
 
 
 def _tool(source: str, value: Any, path: _Path) -> Tool:
@@ -198,13 +203,13 @@ def _hints(annotations: object) -> Hints:
 
 
 def _normal(schema: Any, depth: int = 0) -> Any:
-    """The schema with every `type` as JSON Schema spells it; a property that is called `type` stays as it is."""
+    """Return the schema with every `type` as JSON Schema spells it; a property that is called `type` stays as it is."""
     if not isinstance(schema, Mapping) or depth >= MAX_JSON_DEPTH:
         return schema
     normal: dict[Any, Any] = {}
     for key, value in schema.items():
         if key == "type" and isinstance(value, str):
-            value = TYPES.get(value.lower(), value.lower())
+            value = PYTHON_TYPES.get(value.lower(), value.lower())
             if value is None:
                 continue
         elif key in ("properties", "$defs", "definitions", "patternProperties") and isinstance(value, Mapping):
@@ -221,10 +226,10 @@ def _normal(schema: Any, depth: int = 0) -> Any:
 
 
 def _from_object(source: str, value: Any) -> Tool:
-    """The tool of something in memory that is no schema."""
+    """Return the tool of something in memory that is no schema."""
     if value is None or isinstance(value, (str, int, float)):
         raise BadEntry(f"expected a function schema, found {'nothing' if value is None else repr(value)[:60]}")
-    with guarded("an object that can be described"):
+    with convert_errors("an object that can be described"):
         if isinstance(value, type) and hasattr(value, "model_json_schema"):
             return _from_schema(source, _schema_of(value), ())
         if isinstance(getattr(value, "name", None), str) and isinstance(getattr(value, "description", None), str):
@@ -241,7 +246,7 @@ def _from_object(source: str, value: Any) -> Tool:
 
 
 def _langchain_schema(tool: Any) -> Mapping[str, Any] | None:
-    """The arguments of a LangChain tool as a model is shown them, or None if it is no such tool."""
+    """Return the arguments of a LangChain tool as a model is shown them, or None if it is no such tool."""
     for attribute in ("tool_call_schema", "args_schema"):
         schema = getattr(tool, attribute, None)
         if schema is not None:

@@ -16,7 +16,7 @@ __all__ = ["IDENTITY", "LimitedBody", "UnsupportedEncoding", "is_header_name", "
 
 IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}  # headers for every request to a stranger
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # RFC 9110, 5.6.2
+_HEADER_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")  # RFC 9110, 5.6.2
 _FRAMING: Final = ("host", "content-length", "transfer-encoding", "te", "trailer", "connection", "keep-alive")
 _ROUTING: Final = ("upgrade", "expect", "http2-settings", "forwarded", "via", "cookie", "cookie2", "set-cookie")
 _CODING: Final = ("accept-encoding", "content-encoding")
@@ -25,12 +25,12 @@ _RESERVED_PREFIXES: Final = ("proxy-", "x-forwarded-", "sec-")
 
 
 def is_header_name(name: str) -> bool:
-    """Whether a text may stand as the name of a header."""
-    return _TOKEN.fullmatch(name) is not None
+    """Return whether a text may stand as the name of a header."""
+    return _HEADER_TOKEN.fullmatch(name) is not None
 
 
 def is_reserved_header(name: str) -> bool:
-    """Whether a header frames or routes the message, so that no document and no argument may set it."""
+    """Return whether a header frames or routes the message, so that no document and no argument may set it."""
     lowered = name.strip().lower()
     return lowered in _RESERVED_HEADERS or lowered.startswith(_RESERVED_PREFIXES)
 

@@ -1,1 +1,1 @@
-"""TODO lab."""
+"""Commands of the laboratory. They only translate between the command line and `toolscout.lab`."""
