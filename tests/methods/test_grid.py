@@ -32,10 +32,10 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
         scores=np.tile(np.linspace(1, 0, depth), (len(queries), 1)),
     )
 
-    def others(search: Search, ids: list[str]) -> Any:
+    def score_others(search: Search, ids: list[str]) -> Any:
         return np.full(len(ids), 0.1)
 
-    judge: Any = SimpleNamespace(blend=Blend(), others=others)
+    judge: Any = SimpleNamespace(blend=Blend(), score_others=score_others)
     families = Families(TOOLS)
     return Grid(
         lesson,

@@ -23,7 +23,7 @@ from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
-from toolscout.methods.crossencoder import Judging
+from toolscout.methods.crossencoder import CrossEncoderStage
 from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
@@ -119,13 +119,13 @@ def test_rerank_m_is_the_same_cross_encoder_over_the_first_m(slang: Lesson, bert
     }
     assert made.manifest.encoder is None and "classifier" not in made.arrays
     stage = pipeline(made, slang.tools, bert)
-    first, judging = stage.stages[0], stage.stages[-1]
-    assert isinstance(judging, Judging)
+    first, reranker = stage.stages[0], stage.stages[-1]
+    assert isinstance(reranker, CrossEncoderStage)
     for search in first([Search(query="a bed for two"), Search(query="clone this paper")]):
         [found] = stage([Search(query=search.query)])
-        logits = judging.judge.logits(search.query, search.ids[:3])
-        z = judging.judge.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
-        shares = judging.judge.blend.shares(logits, z)
+        logits = reranker.need_scorer.logits(search.query, search.ids[:3])
+        z = reranker.need_scorer.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
+        shares = reranker.need_scorer.blend.shares(logits, z)
         assert found.ids == tuple(np.array(search.ids[:3])[np.argsort(-shares, kind="stable")])
 
 
@@ -265,12 +265,12 @@ TOOLS = [
 
 
 class Reader:
-    """Stands for a judge: `others` gives each tool what the table says, until the deadline."""
+    """Stands for a scorer: `score_others` gives each tool what the table says, until the deadline."""
 
     def __init__(self, table: dict[str, float]) -> None:
         self.table, self.asked = table, []
 
-    def others(self, search: Search, ids: Sequence[str]) -> Any:
+    def score_others(self, search: Search, ids: Sequence[str]) -> Any:
         self.asked += ids
         return np.array([self.table[each] for each in ids if search.deadline is None])
 
@@ -282,7 +282,9 @@ def stage(reader: Any, chosen: Chosen, single: bool, **more: Any) -> Hierarchy:
         "visible": lambda search: lambda tool: search.visible is None or tool != "s/b2",
         **more,
     }
-    return Hierarchy(Families(TOOLS), lambda tool: not tool.startswith("s/b"), Judging(reader, 50), chosen, **given)
+    return Hierarchy(
+        Families(TOOLS), lambda tool: not tool.startswith("s/b"), CrossEncoderStage(reader, 50), chosen, **given
+    )
 
 
 def search(read: int | None = None, **more: Any) -> Search:

@@ -31,9 +31,9 @@ from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
     Batch,
     Count,
+    NonNegative,
     Positive,
     Tuning,
-    Whole,
     describe_training,
     make_tower,
     require_tunable,
@@ -83,9 +83,9 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     tools: Count = 2
     words: Count = 5
     joint: bool = True
-    hard: Whole = 1
+    hard: NonNegative = 1
     balance: Positive = 1.0
-    served: Whole | None = None
+    served: NonNegative | None = None
     size: Count | None = None
     epochs: Count = 4
     batch: Batch = 64
@@ -93,7 +93,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
     temperature: Positive = 0.05
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
-    hold: Whole = 32_768
+    hold: NonNegative = 32_768
     seconds: Positive = 60.0
     tokens: Count = 40_000
 
@@ -179,7 +179,7 @@ def _score_rounds(lesson: Lesson, n_rounds: int, dev: Sequence[Said], cosines: V
     rows = _by_query(dev)
     return [
         lesson.evaluate(
-            dpr.nearest(cosines[[own[min(number, len(own) - 1)] for own in rows]], lesson.dev, lesson.tools)
+            dpr.rank_nearest(cosines[[own[min(number, len(own) - 1)] for own in rows]], lesson.dev, lesson.tools)
         ).means()
         for number in range(n_rounds + 1)
     ]
@@ -281,9 +281,12 @@ class FeedbackDpr:
             ConfigError: if it refines by a language model and none is set.
         """
         chosen = parse_options({name: each.value for name, each in model.manifest.settings.items()}, Options)
-        encoder = dpr.encoder_of(model)
+        encoder = dpr.load_model_encoder(model)
         inner = _search(
-            workspace.index_tools(catalogue, encoder, dpr.STYLE), encoder.encode, chosen.rounds, catalogue.mask
+            workspace.index_tools(catalogue, encoder, dpr.TUNED_TEXT_STYLE),
+            encoder.encode,
+            chosen.rounds,
+            catalogue.mask,
         )
         if not chosen.served:
             return inner
@@ -298,8 +301,8 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     from toolscout.training import biencoders
 
     chosen = options
-    encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.encoder_of_base(lesson.base)
-    before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.STYLE)
+    encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.load_base_encoder(lesson.base)
+    before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
     train, dev = _load_or_make_wordings(
         workspace,
         lesson,
@@ -312,7 +315,7 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
         tower.project(chosen.size, workspace.seed)
     place = {tool.id: number for number, tool in enumerate(lesson.tools)}
     places = _by_query(train)
-    tools = tower.tokens([render(tool, dpr.STYLE) for tool in lesson.tools], "tool", chosen.tool_length)
+    tools = tower.tokens([render(tool, dpr.TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", chosen.tool_length)
     task = biencoders.Wordings(
         biencoders.Texts(
             tower=tower,

@@ -27,10 +27,16 @@ from toolscout.arrays import Array
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
-from toolscout.methods.crossencoder import READS_PAIRS, Judging, cache_judge, read_all, split_stage
+from toolscout.methods.crossencoder import (
+    CROSSENCODER_BASE,
+    CrossEncoderStage,
+    cache_scorer,
+    score_candidates,
+    split_crossencoder,
+)
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.reranking import Ranked
-from toolscout.methods.shared.tuning import Count, Whole
+from toolscout.methods.shared.reranking import RankedQueries
+from toolscout.methods.shared.tuning import Count, NonNegative
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
 from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
@@ -71,7 +77,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unseen: Limit | None = None
     sure: Threshold | None = None
     alike: Threshold | None = None
-    each: Whole | None = None
+    each: NonNegative | None = None
     extend: Literal["unseen", "none", "seen", "both"] = "unseen"
     hierarchy: Literal["classifier", "none", "single", "multi", "oracle"] = "classifier"
     judged: Count = 600
@@ -89,7 +95,7 @@ def _build_hierarchy(
     model: Model,
     families: Families,
     seen: Callable[[str], bool],
-    judging: Judging,
+    reranker: CrossEncoderStage,
     chosen: Chosen,
 ) -> Hierarchy:
     """The last stage. What it compares tools and queries with is embedded only if there is a hierarchy."""
@@ -128,7 +134,7 @@ def _build_hierarchy(
     return Hierarchy(
         families,
         seen,
-        judging,
+        reranker,
         chosen,
         single=single,
         similar=similar,
@@ -144,7 +150,7 @@ class ToolRerank:
     needs_usage = True
     transfers = True
     abstains = False
-    base: BaseRule | None = READS_PAIRS
+    base: BaseRule | None = CROSSENCODER_BASE
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
         """Fit the classifier on train, read the candidates of dev once, and choose on them.
@@ -153,15 +159,15 @@ class ToolRerank:
             ConfigError: if the base is no cross-encoder.
         """
         assert lesson.base is not None
-        first, judging = split_stage(lesson.base.stage, lesson.base.recipe)
+        first, reranker = split_crossencoder(lesson.base.stage, lesson.base.recipe)
         families = Families(lesson.tools)
         seen = {families.of[tool] for tools in lesson.train.values() for tool in tools}
         judged = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         workspace.say(f"ranking {len(judged):,} dev queries with the first stage of {lesson.base.recipe}")
-        ranked = Ranked(lesson, judged, max(map(max, limits(options))), place, first)
-        judge = cache_judge(workspace, lesson, judging.judge)
-        logits = read_all(workspace, lesson, ranked, judge)
+        ranked = RankedQueries(lesson, judged, max(map(max, limits(options))), place, first)
+        scorer = cache_scorer(workspace, lesson, reranker.need_scorer)
+        logits = score_candidates(workspace, lesson, ranked, scorer)
         hierarchical = options.hierarchy != "none" and not families.flat
         encoder = workspace.load_encoder() if hierarchical else None
         arrays: dict[str, Array] = {
@@ -183,7 +189,7 @@ class ToolRerank:
             elif options.hierarchy == "classifier":
                 texts = [lesson.texts[query] for query in judged]
                 single = query_kind.OneParent(learned)(texts, workspace.encode_queries(encoder, texts))
-        grid = Grid(lesson, options, ReadQueries(ranked, logits, single, rows), families, seen, judge, workspace.say)
+        grid = Grid(lesson, options, ReadQueries(ranked, logits, single, rows), families, seen, scorer, workspace.say)
         chosen, figures = grid.search(hierarchical)
         picked = msgspec.structs.asdict(chosen)
         return Artifacts(
@@ -203,7 +209,7 @@ class ToolRerank:
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """The first stage, the truncation, the cross-encoder, and the hierarchy."""
         settings = {name: each.value for name, each in model.manifest.settings.items()}
-        first, judging = split_stage(workspace.build_base(catalogue, model), settings["base"])
+        first, reranker = split_crossencoder(workspace.build_base(catalogue, model), settings["base"])
         tools: list[Tool] = catalogue.tools()
         families = Families(tools)
         known = model.places(tools)
@@ -217,8 +223,8 @@ class ToolRerank:
             return families.of[tool] in trained
 
         chosen = Chosen(**{name: settings[name] for name in Chosen.__struct_fields__ if settings[name] is not None})
-        judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
-        stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> judging
+        reranker = CrossEncoderStage(reranker.need_scorer, max(chosen.seen, chosen.unseen), first)
+        stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> reranker
         if settings["hierarchy"] == "none":
             return stages
-        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, judging, chosen)
+        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, reranker, chosen)

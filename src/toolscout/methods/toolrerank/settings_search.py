@@ -1,7 +1,7 @@
 """ToolRerank's search for its five numbers: every candidate of the dev queries is read once, then all is arithmetic.
 
 Dev is small: the best of many settings there is often the best by chance. So there is a first one, and it is left only
-for what is better by two standard errors, query by query (`ranked.clear`). What stands first, and that it takes two,
+for what is better by two standard errors, query by query (`exceeds_noise`). What stands first, and that it takes two,
 was itself found on dev, by choosing on two thirds of it and looking at the rest (benchmarks/LAB.md).
 
 * Of the limits it is to read all, as the cross-encoder itself does, with the weight that dev gave it. Few of the dev
@@ -22,9 +22,9 @@ import numpy as np
 
 from toolscout import metrics
 from toolscout.arrays import Floats, Vectors
-from toolscout.methods.crossencoder import Judge
+from toolscout.methods.crossencoder import NeedScorer
 from toolscout.methods.lesson import DEV_METRICS, Lesson
-from toolscout.methods.shared.reranking import Ranked, clear
+from toolscout.methods.shared.reranking import RankedQueries, exceeds_noise
 from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.methods.toolrerank.stages import Chosen, Families, extends
 from toolscout.types import Search
@@ -52,7 +52,7 @@ class ReadQueries(NamedTuple):
         rows: (tools, d) vectors of the tools.
     """
 
-    ranked: Ranked
+    ranked: RankedQueries
     logits: Floats
     single: Sequence[bool]
     rows: Vectors
@@ -72,15 +72,15 @@ class Grid:
         queries: ReadQueries,
         families: Families,
         seen: set[tuple[str, ...]],
-        judge: Judge,
+        scorer: NeedScorer,
         say: Callable[[str], None],
     ) -> None:
         """Take the queries, the families of the tools and which of them training saw, and the cross-encoder."""
         self.lesson, self.options, self.families, self.seen, self.say = lesson, options, families, seen, say
         self.ranked, logits, self.single, self.rows = queries
-        self.judge, ranked = judge, queries.ranked
+        self.scorer, ranked = scorer, queries.ranked
         self.tools = [tool.id for tool in lesson.tools]
-        self.shares = judge.blend.shares(logits, judge.blend.distances(ranked.scores))
+        self.shares = scorer.blend.shares(logits, scorer.blend.distances(ranked.scores))
         self.by_limits: dict[str, dict[str, float]] = {}
         self._known: dict[tuple[int, Hashable], dict[str, float]] = {}
 
@@ -164,7 +164,7 @@ class Grid:
         if (row, family) not in self._known:
             ids = self.families.members[family]  # type: ignore[index]
             search = Search(query=self.lesson.texts[self.ranked.queries[row]])
-            self._known[row, family] = dict(zip(ids, self.judge.others(search, ids).tolist(), strict=True))
+            self._known[row, family] = dict(zip(ids, self.scorer.score_others(search, ids).tolist(), strict=True))
         return self._known[row, family]
 
     def _over(self, rows: Sequence[int], rankings: Sequence[Sequence[str]]) -> metrics.PerQuery:
@@ -177,4 +177,4 @@ def _choose_setting(found: Sequence[metrics.PerQuery]) -> int:
     """Which of the settings on offer: the best, if it is clearly better than the first; else the first."""
     totals = [np.sum(list(each.values.values()), axis=0) for each in found]
     best = int(np.argmax([each.mean() for each in totals]))
-    return best if clear(totals[best] - totals[0], MIN_STANDARD_ERRORS) else 0
+    return best if exceeds_noise(totals[best] - totals[0], MIN_STANDARD_ERRORS) else 0

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.arrays import Array
-from toolscout.methods.crossencoder import Judging
+from toolscout.methods.crossencoder import CrossEncoderStage
 from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
@@ -94,7 +94,7 @@ class Hierarchy(Stage):
         self,
         families: Families,
         seen: Callable[[str], bool],
-        judging: Judging,
+        reranker: CrossEncoderStage,
         chosen: Chosen,
         *,
         single: Callable[[Sequence[Search]], Sequence[bool]],
@@ -107,14 +107,14 @@ class Hierarchy(Stage):
         Args:
             families: of the catalogue.
             seen: whether training saw a tool's family.
-            judging: the stage that read the hits.
+            reranker: the stage that read the hits.
             chosen: the thresholds.
             single: a batch → whether one parent serves each.
             similar: tool ids → (n, n) cosines of their descriptions.
             visible: a search → which tools its caller may discover.
             off: why the hits are left as they are; empty: they are not.
         """
-        self.families, self.seen, self.judging, self.chosen = families, seen, judging, chosen
+        self.families, self.seen, self.reranker, self.chosen = families, seen, reranker, chosen
         self.single, self.similar, self.visible, self.off = single, similar, visible, off
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -144,7 +144,7 @@ class Hierarchy(Stage):
         return Explanation(self.name, rank + 1, found.hits[rank].score, before)
 
     def _single(self, search: Search) -> tuple[Hit, ...]:
-        read = self.judging.read(search)
+        read = self.reranker.read(search)
         head, rest = search.hits[:read], search.hits[read:]
         if not head or not self.chosen.sure:
             return search.hits
@@ -157,13 +157,13 @@ class Hierarchy(Stage):
             self.chosen.sure,
             lambda tools: self._more(search, tools),
         )
-        why = f"of a likely parent, {self.judging.label}"
+        why = f"of a likely parent, {self.reranker.label}"
         hits = [held.get(tool) or Hit(tool, more[tool], why) for tool in listed]
         return _falling([*hits, *(hit for hit in rest if hit.id not in more)], "one parent")
 
     def _more(self, search: Search, tools: set[Any]) -> dict[str, float]:
         """The tools of likely parents that were not read yet, read."""
-        allowed, there = self.visible(search), set(search.ids[: self.judging.read(search)])
+        allowed, there = self.visible(search), set(search.ids[: self.reranker.read(search)])
         ids = [
             tool
             for family in sorted(tools)
@@ -173,14 +173,14 @@ class Hierarchy(Stage):
         ]
         if not ids:
             return {}
-        return dict(zip(ids, self.judging.judge.others(search, ids).tolist(), strict=False))
+        return dict(zip(ids, self.reranker.need_scorer.score_others(search, ids).tolist(), strict=False))
 
     def _brings_in(self, family: Any) -> bool:
         members = self.families.members[family]
         return extends(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _multi(self, search: Search) -> tuple[Hit, ...]:
-        read = self.judging.read(search)
+        read = self.reranker.read(search)
         head = search.hits[:read]
         if not head or not self.chosen.each:
             return search.hits
