@@ -24,7 +24,7 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
 from toolscout.methods.crossencoder import CrossEncoderStage
-from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
+from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
 from toolscout.recipes.fit import FitJob, Lesson, fit
@@ -150,11 +150,11 @@ def test_the_result_says_how_often_the_classifier_is_right(
 def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(slang: Lesson, bert: str, home: Path, model: Model) -> None:
     flat = [Tool(id=tool.id, name=tool.name, description=tool.description) for tool in slang.tools]
     [found] = pipeline(model, flat, bert)([Search(query="somewhere to sleep")])
-    assert found.trace[-1].note == FLAT and len(found.hits) == 6
+    assert found.trace[-1].note == FLAT_NOTE and len(found.hits) == 6
     made = fit(job(dataclasses.replace(slang, tools=flat), bert, home, "toolrerank", judged=23))
-    assert made.manifest.values["hierarchy"] == FLAT and made.manifest.settings["sure"].value == 0.0
+    assert made.manifest.values["hierarchy"] == FLAT_NOTE and made.manifest.settings["sure"].value == 0.0
     [found] = pipeline(made, slang.tools, bert)([Search(query="somewhere to sleep")])
-    assert found.trace[-1].note == FLAT
+    assert found.trace[-1].note == FLAT_NOTE
 
 
 def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: str, home: Path) -> None:
@@ -166,11 +166,11 @@ def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: st
     stage = registry.build("toolrerank", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)), model=kept)
     assert isinstance(stage, Pipeline)
     last = stage.stages[-1]
-    assert isinstance(last, Hierarchy) and last.off == UNUSED
+    assert isinstance(last, Hierarchy) and last.off == UNUSED_NOTE
     with pytest.raises(AssertionError):
         last.single([])  # nobody was loaded who could tell
     [found] = stage([Search(query="somewhere to sleep")])
-    assert found.trace[-1].note == UNUSED and found.hits == plain.hits
+    assert found.trace[-1].note == UNUSED_NOTE and found.hits == plain.hits
 
 
 def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path) -> None:
