@@ -1,9 +1,9 @@
 """Iteration-aware training: an encoder learns from every wording of a query, and serves inside the feedback loop.
 
 Before training, the untrained encoder (or one fine-tuned on the queries, the paper's warm-up) searches for each
-training query. A refiner rewords the query, and this repeats for some rounds. The wrong tools that a wording finds are its
-hard negatives. Then the encoder learns from all rounds together. The prefix "Iteration t" of a wording names its round
-(Iterative Feedback, section 4.3). The refiner is a language model (`feedback`) or adds words of the first tools
+training query. A refiner rewords the query, and this repeats for some rounds. The wrong tools that a wording finds are
+its hard negatives. Then the encoder learns from all rounds together. The prefix "Iteration t" of a wording names its
+round (Iterative Feedback, section 4.3). The refiner is a language model (`feedback`) or adds words of the first tools
 (`feedback_prf`).
 
 Where we differ: the sum over rounds begins with the query itself. The epoch is the best on dev in the mean over all
