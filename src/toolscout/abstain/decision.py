@@ -8,8 +8,8 @@ requests that may be turned away. Which of the two answers the caller then gets 
 such requests need tools elsewhere.
 
 The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
-its data. The decision abstains (None) where it would guess: if the request names a tool, if the encoder knows no word of
-it, as in most languages but English, and if no tool is visible.
+its data. The decision abstains (None) where it would guess: if the request names a tool, if the encoder knows no word
+of it, as in most languages but English, and if no tool is visible.
 """
 
 from __future__ import annotations
@@ -193,10 +193,11 @@ class Abstainer:
             [texts[number] for number in decidable], list(chosen.values()), [masks[number] for number in decidable]
         )
         table = columns(self.features.names, rows, chosen, self.decision.wishes)
-        need, fit = self.decision.estimate(table)
+        needs, fits = self.decision.estimate(table)
+        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
         verdicts: list[Verdict | None] = [None] * len(searches)
-        for number, *estimate in zip(decidable, need.tolist(), fit.tolist(), wishes(table).tolist(), strict=True):
-            verdicts[number] = self._decide(searches[number], *estimate, sizes[number])
+        for number, need, fit, wish in estimates:
+            verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
