@@ -21,7 +21,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset
 from toolscout.lab.machine import provenance
 from toolscout.methods.dpr import FittedEncoder
-from toolscout.methods.shared.tuning import FOLDER
+from toolscout.methods.shared.tuning import ENCODER_FOLDER
 from toolscout.models import model_store
 from toolscout.recipes import registry
 from toolscout.sources.folder import read_tools
@@ -38,7 +38,7 @@ def main() -> dict[str, Any]:
     given = parser.parse_args()
     model = model_store.load(given.model)
     dataset = Dataset.load(Path(os.environ["TOOLSCOUT_DATA"]) / model.manifest.data.name)
-    encoder = FittedEncoder(given.model / FOLDER, model.manifest.values["tool_length"])
+    encoder = FittedEncoder(given.model / ENCODER_FOLDER, model.manifest.values["tool_length"])
     tools = read_tools(dataset.folder, "d").tools
     stage = registry.build(model.manifest.recipe, Catalogue.of(tools), model=given.model)
     texts = list(dataset.texts("test").values())

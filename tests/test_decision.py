@@ -207,13 +207,15 @@ def test_small_catalogues_and_any_k_are_judged(count: int) -> None:
 def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
     detect = Detect(lambda texts: [0.3] * len(texts), Floors((0.0, 0.2), (0.0, 5.0)))
     found = judge_over(stage=detect >> Given(), false_rejects=0.2)
-    assert found is not None and found.own is detect.floors
+    assert found is not None and found.pipeline_floors is detect.floors
     for need, answer in ((0.3, "no_tool_needed"), (0.99, "no_tool_fits")):
         assert ask(found, ASKS[1], Hit("mail/send_email", 1.0), need=need).answer == answer
-    lenient = dataclasses.replace(found, own=Floors((0.0, 0.2), (0.0, 0.5)))  # half of the budget: floor 0.25
+    lenient = dataclasses.replace(
+        found, pipeline_floors=Floors((0.0, 0.2), (0.0, 0.5))
+    )  # half of the budget: floor 0.25
     kept = ask(lenient, ASKS[1], Hit("mail/send_email", 1.0), need=0.3)
     assert (kept.answer, kept.need) == ("tools", 0.3)
-    untold = dataclasses.replace(found, own=None)
+    untold = dataclasses.replace(found, pipeline_floors=None)
     assert ask(untold, ASKS[1], Hit("mail/send_email", 1.0), need=0.01).answer == "tools"
 
 

@@ -18,7 +18,7 @@ from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
 from toolscout.lab.compare import compare
 from toolscout.lab.run_files import read_run
 from toolscout.methods import zero_shot
-from toolscout.methods.crossencoder import Blend, Judge, Judging
+from toolscout.methods.crossencoder import Blend, CrossEncoderStage, NeedScorer
 from toolscout.recipes import registry
 from toolscout.recipes.fit import make_lesson
 from toolscout.search.pipeline import Stage
@@ -305,8 +305,8 @@ def test_pairs_are_read_once_for_all_runs_but_anew_for_latency(root: Path, monke
 
     class Reads(zero_shot.Bm25):
         def build(self, workspace: Workspace, catalogue: Catalogue, options: zero_shot.Bm25Options) -> Stage:
-            judge = Judge(cache_pairs(Reader(), workspace.pairs), catalogue.tools(), Blend())
-            return super().build(workspace, catalogue, options) >> Judging(judge, 5)
+            judge = NeedScorer(cache_pairs(Reader(), workspace.pairs), catalogue.tools(), Blend())
+            return super().build(workspace, catalogue, options) >> CrossEncoderStage(judge, 5)
 
     monkeypatch.setitem(registry.RECIPES, "reads", registry.Recipe("reads", "Reads pairs.", Reads(), encodes=False))
     settings = Settings(home=root.parent / "home")

@@ -19,7 +19,7 @@ from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
-from toolscout.methods.crossencoder import CROSSENCODER_BLEND_GRID, GRAPHS, Blend, Judging, export  # noqa: E402
+from toolscout.methods.crossencoder import CROSSENCODER_BLEND_GRID, PAIR_GRAPH_FOLDER, Blend, CrossEncoderStage, export  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -83,7 +83,7 @@ def test_one_that_learned_nothing_leaves_the_order_of_a_good_first_stage(slang: 
 
 
 def test_a_search_needs_no_torch_beyond_its_first_stage(model: Model) -> None:
-    held = {path.name for path in (model.folder / GRAPHS).iterdir()}
+    held = {path.name for path in (model.folder / PAIR_GRAPH_FOLDER).iterdir()}
     assert held == {"model.onnx", "tokenizer.json"}
     assert not list(model.folder.glob("encoder/*"))
     assert not (model.folder / "base").exists()  # dense is not fitted, and asks for the encoder that is set
@@ -136,17 +136,17 @@ def test_what_is_read_is_the_caller_s_wording(slang: Lesson, bert: str, model: M
 def test_over_another_cross_encoder_each_counts_its_own(slang: Lesson, bert: str, model: Model) -> None:
     below = pipeline(model, slang.tools, bert)
     assert isinstance(below, Pipeline)
-    judging = below.stages[-1]
-    assert isinstance(judging, Judging) and judging.name == "crossencoder"
-    above = Judging(judging.judge, 3, below)
+    reranker = below.stages[-1]
+    assert isinstance(reranker, CrossEncoderStage) and reranker.name == "crossencoder"
+    above = CrossEncoderStage(reranker.need_scorer, 3, below)
     assert above.name == "crossencoder 2"
     [found] = below([Search(query="clone this paper")])
-    assert (judging.read(found), above.read(found)) == (5, 0)
+    assert (reranker.read(found), above.read(found)) == (5, 0)
     late = msgspec.structs.replace(found, deadline=time.monotonic() - 1)
     [same] = above.run([late])
     assert same.ids == found.ids and above.note(same) == "the deadline left 3 of 3 candidates as they were"
     [both] = above.run([found])
-    assert (judging.read(both), above.read(both)) == (5, 3)
+    assert (reranker.read(both), above.read(both)) == (5, 3)
 
 
 def test_a_caller_sets_the_deadline(slang: Lesson, model: Model, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(
     assert plain.manifest.encoder is None  # bm25 asks for none
     assert plain.manifest.settings["blend"].value == 0.0 and plain.manifest.settings["blend"].origin == "argument"
     assert plain.manifest.metrics == pytest.approx(plain.manifest.values["in_training"], abs=1e-3)
-    reader = OnnxPairs(plain.folder / GRAPHS, 32)
+    reader = OnnxPairs(plain.folder / PAIR_GRAPH_FOLDER, 32)
     texts = [tool.description for tool in slang.tools]
     query = "please write to auntie, and a very long story " * 3
     together = reader.logits(query, texts * 3)

@@ -96,10 +96,10 @@ def test_the_model_says_how_it_was_trained_and_holds_no_pickle(folder: Path, tmp
 
 def test_the_encoder_of_a_model_is_another_one_and_keeps_the_promises(folder: Path, tmp_path: Path) -> None:
     model = load(fitted(folder, tmp_path / "model"))
-    tuned, base = dpr.encoder_of(model), TransformerEncoder(str(folder))
+    tuned, base = dpr.load_model_encoder(model), TransformerEncoder(str(folder))
     check_encoder(tuned)
     assert tuned.fingerprint not in (base.fingerprint, TransformerEncoder(str(model.folder / "encoder")).fingerprint)
-    assert tuned.fingerprint == dpr.encoder_of(model).fingerprint
+    assert tuned.fingerprint == dpr.load_model_encoder(model).fingerprint
     assert not np.allclose(tuned.encode(["rain"]), base.encode(["rain"]), atol=1e-3)
 
 

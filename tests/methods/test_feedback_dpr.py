@@ -143,7 +143,7 @@ def test_tools_that_training_never_saw_are_found_and_others_never_returned(slang
 def test_vectors_can_be_made_longer_or_shorter(slang: Lesson, bert: str, tmp_path: Path) -> None:
     for size in (8, 64):
         model = fit(job(slang, bert, tmp_path / f"m{size}", size=size, epochs=1, served=0))
-        encoder = trained.dpr.encoder_of(model)
+        encoder = trained.dpr.load_model_encoder(model)
         assert encoder.dim == size and encoder.encode(["umbrella"]).shape == (1, size)
         assert build(model, list(slang.tools))(asked(slang)[:1])[0].hits
     assert model.manifest.settings["size"].value == 64

@@ -32,10 +32,10 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
         scores=np.tile(np.linspace(1, 0, depth), (len(queries), 1)),
     )
 
-    def others(search: Search, ids: list[str]) -> Any:
+    def score_others(search: Search, ids: list[str]) -> Any:
         return np.full(len(ids), 0.1)
 
-    judge: Any = SimpleNamespace(blend=Blend(), others=others)
+    judge: Any = SimpleNamespace(blend=Blend(), score_others=score_others)
     families = Families(TOOLS)
     return Grid(
         lesson,
@@ -83,7 +83,7 @@ def test_less_than_two_standard_errors_are_not_enough() -> None:
         grid = made(golds, FALLING, [False] * len(golds))
         lists = [grid._read(row, (50, 50)) for row in range(len(golds))]
         off, on = (
-            np.sum(list(grid._over(range(len(golds)), found).values.values()), axis=0)
+            np.sum(list(grid._score(range(len(golds)), found).values.values()), axis=0)
             for found in (
                 [grid._final(row, columns, Chosen(50, 50, alike=0.8, each=each)) for row, columns in enumerate(lists)]
                 for each in (0, 2)

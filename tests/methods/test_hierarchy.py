@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolscout.methods.toolrerank.hierarchy import concentrate, diversify, extend_list, likely, truncate
+from toolscout.methods.toolrerank.hierarchy import concentrate, diversify, extend_list, find_likely, truncate
 
 SCORES = [0.0, 0.1, 0.35, 0.6, 0.65, 0.7, 0.85, 0.9, 1.0]  # few, so that ties and limits are met
 CASES = 1_000
@@ -134,7 +134,7 @@ def test_what_likely_tools_bring_in_is_ranked_with_them_and_before_the_rest() ->
     scores = {"a1": 0.95, "c1": 0.7, "b1": 0.85, "a2": 0.1}
     ranked = ["a1", "b1", "c1", "a2"]
     found, brought = extend_list(ranked, scores, tool.__getitem__, 0.8, more)
-    assert asked == [{"a", "b"}] == [likely(ranked, [0.95, 0.85, 0.7, 0.1], tool.__getitem__, 0.8)]
+    assert asked == [{"a", "b"}] == [find_likely(ranked, [0.95, 0.85, 0.7, 0.1], tool.__getitem__, 0.8)]
     assert found == ["b9", "a1", "b1", "a9", "a2", "c1"] and brought == {"a9": 0.5, "b9": 0.97}
 
 

@@ -12,8 +12,8 @@ import lessons
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods.neighbours import Log
-from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.shared.tool_sets import Sets
+from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
+from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
 from toolscout.recipes.fit import Lesson, fit
@@ -158,7 +158,7 @@ def test_neighbours_vote_with_their_likeness() -> None:
     ngrams = Ngrams(np.empty(0, np.uint32), np.empty(0, np.float32))
     gold = Bags(np.array([0, 1, 3, 4]), np.array([0, 0, 1, 2]), np.array([1, 0.5, 0.5, 1], np.float32))
     rows = np.array([[1, 0], [0.6, 0.8], [-1, 0]], np.float32)
-    log = Log(rows, ngrams.bags([checksums("")] * 3), ngrams, gold, 3)
+    log = Log(rows, ngrams.make_bags([hash_features("")] * 3), ngrams, gold, 3)
     nearest, likeness = log.nearest("anything", np.array([1, 0], np.float32))
     assert nearest.tolist() == [0, 1]
     np.testing.assert_allclose(likeness, [0.5, 0.3], rtol=1e-6)
@@ -172,7 +172,7 @@ def test_neighbours_vote_with_their_likeness() -> None:
 
 
 def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
-    sets, of = Sets.among([np.array([0, 1]), np.array([2]), np.array([0, 1])])
+    sets, of = ToolSets.group([np.array([0, 1]), np.array([2]), np.array([0, 1])])
     assert of.tolist() == [0, 1, 0] and len(sets) == 2
     tools, shares = np.array([[0.6, 0.1, 0.3]]), np.array([[0.8, 0.2]])
     np.testing.assert_allclose(sets.join(tools, shares, 0.0), tools)
@@ -181,8 +181,10 @@ def test_sets_of_tools_lift_the_tools_that_go_together() -> None:
     for weight in (0.5, 2.0):
         joined = (tools[0] * np.array([0.801, 0.801, 0.201]) ** weight) ** (1 / (1 + weight))
         np.testing.assert_allclose(sets.join(tools, shares, weight), [joined / joined.sum()], rtol=1e-5)
-    np.testing.assert_array_equal(Sets.of_arrays(sets.arrays()).join(tools, shares, 1.0), sets.join(tools, shares, 1.0))
+    np.testing.assert_array_equal(
+        ToolSets.from_arrays(sets.arrays()).join(tools, shares, 1.0), sets.join(tools, shares, 1.0)
+    )
 
 
 def test_where_every_query_needs_one_tool_there_are_no_sets() -> None:
-    assert len(Sets.among([np.array([0]), np.array([1])])[0]) == 0
+    assert len(ToolSets.group([np.array([0]), np.array([1])])[0]) == 0

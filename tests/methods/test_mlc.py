@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError, StoreError  # noqa: E402
-from toolscout.methods.mlc import SCALE  # noqa: E402
-from toolscout.methods.shared.tool_sets import Sets  # noqa: E402
+from toolscout.methods.mlc import LOGIT_SCALE  # noqa: E402
+from toolscout.methods.shared.tool_sets import ToolSets  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -64,13 +64,13 @@ def test_the_weight_of_the_sets_that_is_set_counts_in_the_fit_and_in_a_search(
     slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights: list[float] = []
-    join = Sets.join
+    join = ToolSets.join
 
-    def noted(self: Sets, tools: Any, shares: Any, weight: float) -> Any:
+    def noted(self: ToolSets, tools: Any, shares: Any, weight: float) -> Any:
         weights.append(weight)
         return join(self, tools, shares, weight)
 
-    monkeypatch.setattr(Sets, "join", noted)
+    monkeypatch.setattr(ToolSets, "join", noted)
     model = fitted(slang, bert, tmp_path / "m", sets=2.0, epochs=2)
     assert weights and set(weights) == {2.0}
     weights.clear()
@@ -120,7 +120,7 @@ def test_an_encoder_that_cannot_be_tuned_is_refused(slang: Lesson, tmp_path: Pat
 def test_a_layer_starts_at_the_mean_of_the_queries_of_each_class_and_its_frequency() -> None:
     rows = np.array([[1, 0], [0, 1], [0, 1]], np.float32)
     gold = np.array([[1, 0], [1, 0], [0, 1]], np.bool_)
-    heads = Heads(2, {"tools": 2}, SCALE)
+    heads = Heads(2, {"tools": 2}, LOGIT_SCALE)
     heads.start(rows, gold, "tools")
     half = np.sqrt(0.5)
     np.testing.assert_allclose(heads.layers["tools"].weight.detach().numpy(), [[half, half], [0, 1]], rtol=1e-6)

@@ -45,7 +45,7 @@ def lesson(*, few: int | None = None) -> Lesson:
 def test_a_word_that_a_vector_hardly_shows_decides(tmp_path: Path) -> None:
     task, families = lesson(), Families(TOOLS)
     encoder = encoders.load("static", Workspace().settings)
-    arrays, told = query_kind.learn(Workspace(), task, families, encoder)
+    arrays, told = query_kind.fit_classifier(Workspace(), task, families, encoder)
     one_parent = query_kind.OneParent(arrays)
     texts = ["sing and also cook", "sing and then cook"]
     assert one_parent(texts, encoder.encode(texts, "query")) == [False, True]
@@ -88,7 +88,9 @@ def test_each_training_query_is_judged_by_a_fit_that_left_it_out() -> None:
 @pytest.mark.parametrize("few", [2, 6])
 def test_few_queries_are_enough(tmp_path: Path, few: int) -> None:
     task = lesson(few=4 * few)
-    arrays, told = query_kind.learn(Workspace(), task, Families(TOOLS), encoders.load("static", Workspace().settings))
+    arrays, told = query_kind.fit_classifier(
+        Workspace(), task, Families(TOOLS), encoders.load("static", Workspace().settings)
+    )
     assert 0 <= told["crossed"] <= 1 and np.isfinite(arrays["classifier"]).all()
 
 

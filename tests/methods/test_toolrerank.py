@@ -23,8 +23,8 @@ from toolscout.encoders.pair_cache import PairCache
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, run
-from toolscout.methods.crossencoder import Judging
-from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
+from toolscout.methods.crossencoder import CrossEncoderStage
+from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
 from toolscout.recipes.fit import FitJob, Lesson, fit
@@ -119,13 +119,13 @@ def test_rerank_m_is_the_same_cross_encoder_over_the_first_m(slang: Lesson, bert
     }
     assert made.manifest.encoder is None and "classifier" not in made.arrays
     stage = pipeline(made, slang.tools, bert)
-    first, judging = stage.stages[0], stage.stages[-1]
-    assert isinstance(judging, Judging)
+    first, reranker = stage.stages[0], stage.stages[-1]
+    assert isinstance(reranker, CrossEncoderStage)
     for search in first([Search(query="a bed for two"), Search(query="clone this paper")]):
         [found] = stage([Search(query=search.query)])
-        logits = judging.judge.logits(search.query, search.ids[:3])
-        z = judging.judge.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
-        shares = judging.judge.blend.shares(logits, z)
+        logits = reranker.need_scorer.logits(search.query, search.ids[:3])
+        z = reranker.need_scorer.blend.distances(np.array([hit.score for hit in search.hits]))[:3]
+        shares = reranker.need_scorer.blend.shares(logits, z)
         assert found.ids == tuple(np.array(search.ids[:3])[np.argsort(-shares, kind="stable")])
 
 
@@ -150,11 +150,11 @@ def test_the_result_says_how_often_the_classifier_is_right(
 def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(slang: Lesson, bert: str, home: Path, model: Model) -> None:
     flat = [Tool(id=tool.id, name=tool.name, description=tool.description) for tool in slang.tools]
     [found] = pipeline(model, flat, bert)([Search(query="somewhere to sleep")])
-    assert found.trace[-1].note == FLAT and len(found.hits) == 6
+    assert found.trace[-1].note == FLAT_NOTE and len(found.hits) == 6
     made = fit(job(dataclasses.replace(slang, tools=flat), bert, home, "toolrerank", judged=23))
-    assert made.manifest.values["hierarchy"] == FLAT and made.manifest.settings["sure"].value == 0.0
+    assert made.manifest.values["hierarchy"] == FLAT_NOTE and made.manifest.settings["sure"].value == 0.0
     [found] = pipeline(made, slang.tools, bert)([Search(query="somewhere to sleep")])
-    assert found.trace[-1].note == FLAT
+    assert found.trace[-1].note == FLAT_NOTE
 
 
 def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: str, home: Path) -> None:
@@ -166,11 +166,11 @@ def test_a_hierarchy_that_is_not_in_use_costs_no_vectors(slang: Lesson, bert: st
     stage = registry.build("toolrerank", Catalogue.of(slang.tools), Workspace(TransformerEncoder(bert)), model=kept)
     assert isinstance(stage, Pipeline)
     last = stage.stages[-1]
-    assert isinstance(last, Hierarchy) and last.off == UNUSED
+    assert isinstance(last, Hierarchy) and last.off == UNUSED_NOTE
     with pytest.raises(AssertionError):
         last.single([])  # nobody was loaded who could tell
     [found] = stage([Search(query="somewhere to sleep")])
-    assert found.trace[-1].note == UNUSED and found.hits == plain.hits
+    assert found.trace[-1].note == UNUSED_NOTE and found.hits == plain.hits
 
 
 def test_the_oracle_is_told_by_bench_alone(slang: Lesson, bert: str, home: Path) -> None:
@@ -265,12 +265,12 @@ TOOLS = [
 
 
 class Reader:
-    """Stands for a judge: `others` gives each tool what the table says, until the deadline."""
+    """Stands for a scorer: `score_others` gives each tool what the table says, until the deadline."""
 
     def __init__(self, table: dict[str, float]) -> None:
         self.table, self.asked = table, []
 
-    def others(self, search: Search, ids: Sequence[str]) -> Any:
+    def score_others(self, search: Search, ids: Sequence[str]) -> Any:
         self.asked += ids
         return np.array([self.table[each] for each in ids if search.deadline is None])
 
@@ -282,7 +282,9 @@ def stage(reader: Any, chosen: Chosen, single: bool, **more: Any) -> Hierarchy:
         "visible": lambda search: lambda tool: search.visible is None or tool != "s/b2",
         **more,
     }
-    return Hierarchy(Families(TOOLS), lambda tool: not tool.startswith("s/b"), Judging(reader, 50), chosen, **given)
+    return Hierarchy(
+        Families(TOOLS), lambda tool: not tool.startswith("s/b"), CrossEncoderStage(reader, 50), chosen, **given
+    )
 
 
 def search(read: int | None = None, **more: Any) -> Search:

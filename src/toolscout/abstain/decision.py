@@ -7,9 +7,9 @@ probability lies below its threshold. The thresholds follow from the false-abste
 requests that may be turned away. Which of the two answers the caller then gets depends on the request alone: whether
 such requests need tools elsewhere.
 
-The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file says
-on what. They say nothing (None) where they would guess: about tools that the request names, about requests without a
-word that the encoder knows, as in most languages but English, and where no tool is visible.
+The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
+its data. The decision abstains (None) where it would guess: if the request names a tool, if the encoder knows no word
+of it, as in most languages but English, and if no tool is visible.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ __all__ = [
 BUNDLED_DECISION: Final = Path(__file__).with_name("data") / "decision.json"
 DECISION_FORMAT: Final = "decision/1"
 VIEW: Final = "static"
-MAX_DEVIATIONS: Final = 4.0  # deviations: beyond, a number says no more
+MAX_DEVIATIONS: Final = 4.0  # values are clipped here: farther out they carry no information
 MAX_CATALOGUE_GROWTH: Final = (
-    2.0  # times that a catalogue may have grown or shrunk since a model's floors were set in it
+    2.0  # factor by which a catalogue may grow or shrink before a model's floors no longer hold
 )
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A logistic regression on numbers by name: each less its mean, in deviations, at most 4 of them.
+    """A logistic regression on named columns, standardised and clipped to 4 deviations.
 
     Attributes:
-        columns: names of the numbers.
+        columns: names of the columns.
         means: of each.
         deviations: of each, above 0.
         weights: of each.
@@ -79,22 +79,22 @@ class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shift: float
 
     def logits(self, table: Mapping[str, Floats]) -> Floats:
-        """(n,) of numbers by name, (n,) each."""
+        """Return the logits, (n,), of columns by name, (n,) each."""
         rows = np.stack([table[name] for name in self.columns], axis=1)
         scaled = np.clip((rows - np.array(self.means)) / np.array(self.deviations), -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return np.asarray((scaled * np.array(self.weights)).sum(axis=1) + self.shift)
 
 
 class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is fitted: plain numbers.
+    """A fitted decision: plain numbers.
 
     Attributes:
         format: `DECISION_FORMAT`.
-        about: what it was fitted on and by which command; JSON values.
-        encoders: view → fingerprint of the encoder that its numbers belong to.
-        wishes: view → the weights of a query's vector and their constant; the sum is the number `wish.<view>`.
-        need: of numbers → whether a tool is needed.
-        fit: of numbers → whether one of the catalogue fits.
+        about: record of the data and the command of the fit; JSON values.
+        encoders: view → fingerprint of its encoder.
+        wishes: view → weights of a query's vector, then the constant; the sum is the column `wish.<view>`.
+        need: regression for whether a tool is needed.
+        fit: regression for whether a tool of the catalogue fits.
         floors: probabilities below which a request is turned away, by budget.
     """
 
@@ -107,48 +107,49 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floors: Floors
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-        """(need, fit), (n,) each, of `columns`."""
+        """Return the probabilities of need and fit, (n,) each, from `columns`."""
         return sigmoid(self.need.logits(table)), sigmoid(self.fit.logits(table))
 
 
 def columns(
     names: Sequence[str], rows: Floats, vectors: Mapping[str, Vectors], wishes: Mapping[str, Sequence[float] | Floats]
 ) -> dict[str, Floats]:
-    """Numbers by name: those of the signals, and `wish.<view>` of the queries' vectors.
+    """Return columns by name: the score features, and `wish.<view>` of the queries' vectors.
 
     Args:
-        names: of the columns of the rows.
+        names: names of the columns of the rows.
         rows: (n, columns).
         vectors: view → (n, d).
         wishes: view → d weights and a constant.
     """
     table = {name: rows[:, number] for number, name in enumerate(names)}
     for view, weights in wishes.items():
-        held = np.asarray(weights, dtype=np.float64)
-        table[f"wish.{view}"] = (vectors[view] * held[:-1]).sum(axis=1) + held[-1]
+        values = np.asarray(weights, dtype=np.float64)
+        table[f"wish.{view}"] = (vectors[view] * values[:-1]).sum(axis=1) + values[-1]
     return table
 
 
 def wishes(table: Mapping[str, Floats]) -> Floats:
-    """(n,) of `columns`: above 0 where a request is like those that need tools, whatever this catalogue has."""
+    """Sum the wishes of `columns`, (n,); above 0 if a request resembles those that need tools, in any catalogue."""
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
 
 def read(file: Path = BUNDLED_DECISION) -> Decision:
-    """A decision that was written as JSON.
+    """Read a decision from a JSON file.
 
     Raises:
-        StoreError: if it is none, or damaged.
+        StoreError: if the file is damaged or something else.
     """
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Decision)
-        sizes = [{len(getattr(each, name)) for name in each.__struct_fields__[:4]} for each in (found.need, found.fit)]
-        whole = found.format == DECISION_FORMAT and all(len(size) == 1 for size in sizes)
+        decision = msgspec.json.decode(file.read_bytes(), type=Decision)
+        models = (decision.need, decision.fit)
+        sizes = [{len(getattr(model, name)) for name in model.__struct_fields__[:4]} for model in models]
+        is_valid = decision.format == DECISION_FORMAT and all(len(size) == 1 for size in sizes)
     except (OSError, msgspec.MsgspecError):
-        whole = False
-    if not whole:
+        is_valid = False
+    if not is_valid:
         raise StoreError(f"{file}: expected a decision of format {DECISION_FORMAT}, found a damaged or another one")
-    return found
+    return decision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,51 +158,54 @@ class Abstainer:
 
     Attributes:
         decision: the numbers.
-        signals: of the catalogue.
-        encoders: view → what turns queries into vectors, in the order of the signals' meanings.
+        features: score features of the catalogue.
+        encoders: view → encoder of queries, in the order of the features' meanings.
         mask: `Search.visible` → mask over the catalogue.
-        budget: share of the requests that need a tool, and have one, that may be turned away.
-        floors: of both probabilities.
-        own: floors of a `need` that the pipeline itself has judged; None: such a need is told, and turns nobody away.
-        sure: a first hit of this score or more is never turned away: the model knows such requests; None: no matter.
+        budget: share of answerable requests that may be turned away.
+        floors: thresholds of both probabilities.
+        pipeline_floors: thresholds of a `need` that the pipeline estimated; None: such a need turns nobody away.
+        sure: score of the first hit from which a request is never turned away; None: no such score.
     """
 
     decision: Decision
-    signals: ScoreFeatures
+    features: ScoreFeatures
     encoders: Mapping[str, Encoder]
     mask: Callable[[Visible | None], Mask | None]
     budget: float
     floors: Floors
-    own: Floors | None = None
+    pipeline_floors: Floors | None = None
     sure: float | None = None
 
     def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
-        """What is to be said of each search; None: nothing."""
+        """Return the verdict on each search; None: no verdict."""
         texts = [search.query for search in searches]
         vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
         masks = [self.mask(search.visible) for search in searches]
-        known = np.logical_and.reduce([each.any(axis=1) for each in vectors.values()]) if texts else []
-        sizes = [len(self.signals.words.ids) if mask is None else int(mask.sum()) for mask in masks]
-        asked = [
-            bool(says and size) and not _names_a_tool(search)
-            for search, says, size in zip(searches, known, sizes, strict=True)
+        readable = np.logical_and.reduce([rows.any(axis=1) for rows in vectors.values()]) if texts else []
+        sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
+        decidable = [
+            number
+            for number, (search, is_readable, size) in enumerate(zip(searches, readable, sizes, strict=True))
+            if is_readable and size and not _names_a_tool(search)
         ]
-        some = [number for number, each in enumerate(asked) if each]
-        chosen = {view: each[some] for view, each in vectors.items()}
-        rows = self.signals.rows([texts[n] for n in some], list(chosen.values()), [masks[n] for n in some])
-        table = columns(self.signals.names, rows, chosen, self.decision.wishes)
-        judged = zip(some, *(each.tolist() for each in (*self.decision.estimate(table), wishes(table))), strict=True)
-        found: list[Verdict | None] = [None] * len(searches)
-        for number, need, fit, wish in judged:
-            found[number] = self._verdict(searches[number], need, fit, wish, sizes[number])
-        return found
+        chosen = {view: rows[decidable] for view, rows in vectors.items()}
+        rows = self.features.rows(
+            [texts[number] for number in decidable], list(chosen.values()), [masks[number] for number in decidable]
+        )
+        table = columns(self.features.names, rows, chosen, self.decision.wishes)
+        needs, fits = self.decision.estimate(table)
+        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
+        verdicts: list[Verdict | None] = [None] * len(searches)
+        for number, need, fit, wish in estimates:
+            verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
+        return verdicts
 
-    def _verdict(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
+    def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
         if search.need is None:
             of_need, of_fit = self.floors.need_at(self.budget), self.floors.fit_at(self.budget)
-        else:  # two that do not know of each other share the budget
+        else:  # two independent estimates share the budget
             need, wish, of_fit = search.need, search.need - 0.5, self.floors.fit_at(self.budget / 2)
-            of_need = self.own.need_at(self.budget / 2) if self.own else 0.0
+            of_need = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
         sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
         if sure or (need >= of_need and fit >= of_fit):
             return Verdict(need, fit)
@@ -214,23 +218,23 @@ class Abstainer:
 
 
 def _names_a_tool(search: Search) -> bool:
-    """Whether the query names a tool, or asks for tools by name: then nothing is left to judge."""
+    """Return whether the query names a tool or selects tools by name; then there is nothing to decide."""
     return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
 def build_abstainer(
     workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
 ) -> Abstainer | None:
-    """Return the bundled decision over a snapshot, within the budget of the settings; None: nobody may be turned away.
+    """Build the bundled decision over a snapshot, within the budget of the settings; None: the budget is 0.
 
-    A fitted model has learned what requests mean, which the bundled decision has not: then the floors count that keep
-    the budget among the requests it was fitted on (`fit_floors`). A champion of `toolscout learn` also knows from
-    requests that it was not fitted on how high the first hit of a request it understands stands.
+    The requests of a fitted model may differ from those of the bundled decision. So its floors keep the budget on the
+    requests that the model was fitted on (`fit_floors`). For a champion of `toolscout learn`, requests outside the fit
+    also gave the score of a first hit from which the model certainly understands a request.
 
     Args:
         workspace: with the settings and the caches.
         catalogue: the snapshot.
-        stage: what retrieves; if it judges the need itself, that counts.
+        stage: the pipeline that retrieves; if it estimates the need itself, its estimate counts.
         manifest: of the fitted model that serves, if there is one.
 
     Raises:
@@ -241,22 +245,23 @@ def build_abstainer(
         return None
     decision, encoder = load_bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
-    floors, sure, own = decision.floors, None, next((each.floors for each in stages if isinstance(each, Detect)), None)
+    pipeline_floors = next((detect.floors for detect in stages if isinstance(detect, Detect)), None)
+    floors, sure = decision.floors, None
     if manifest is not None:
-        floors, sure = _of_model(manifest, len(catalogue)), manifest.values.get("sure")
-    signals = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
-    return Abstainer(decision, signals, {VIEW: encoder}, catalogue.mask, budget, floors, own, sure)
+        floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
+    features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    return Abstainer(decision, features, {VIEW: encoder}, catalogue.mask, budget, floors, pipeline_floors, sure)
 
 
-def _of_model(manifest: model_store.Manifest, size: int) -> Floors:
-    """The floors of a fitted model; none, where its catalogue is another one by now: they say nothing there."""
+def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
+    """Load the floors of a fitted model. If the catalogue has changed too much in size, they turn nobody away."""
     small, large = sorted((size, manifest.n_tools))
-    found = manifest.values.get("floors") if large <= MAX_CATALOGUE_GROWTH * small else None
-    return msgspec.convert(NO_FLOORS if found is None else found, Floors)
+    floors = manifest.values.get("floors") if large <= MAX_CATALOGUE_GROWTH * small else None
+    return msgspec.convert(NO_FLOORS if floors is None else floors, Floors)
 
 
 def load_bundled() -> tuple[Decision, Encoder]:
-    """The decision that comes with toolscout, and the encoder that it asks.
+    """Load the decision that ships with toolscout, and its encoder.
 
     Raises:
         StoreError: if it is damaged, or does not belong to the encoder.
@@ -271,7 +276,7 @@ def load_bundled() -> tuple[Decision, Encoder]:
 
 
 def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
-    """The floors of the bundled decision that keep each budget among requests that the catalogue's tools serve.
+    """Set floors of the bundled decision that keep each budget on requests that the catalogue's tools serve.
 
     Args:
         workspace: with the caches.
@@ -279,10 +284,11 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
         texts: the requests.
     """
     decision, encoder = load_bundled()
-    signals = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
+    features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
-    said = np.flatnonzero(vectors.any(axis=1)).tolist()
-    if not said:
+    readable = np.flatnonzero(vectors.any(axis=1)).tolist()
+    if not readable:
         return msgspec.convert(NO_FLOORS, Floors)
-    rows = signals.rows([texts[number] for number in said], [vectors[said]])
-    return calibration.floors(*decision.estimate(columns(signals.names, rows, {VIEW: vectors[said]}, decision.wishes)))
+    rows = features.rows([texts[number] for number in readable], [vectors[readable]])
+    table = columns(features.names, rows, {VIEW: vectors[readable]}, decision.wishes)
+    return calibration.floors(*decision.estimate(table))

@@ -1,4 +1,4 @@
-"""Logistic regression with a ridge, by Newton's steps: small enough to need no library, and the same everywhere."""
+"""Logistic regression with a ridge by Newton's method, without a library, so that results are the same everywhere."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ NEWTON_TOLERANCE: Final = 1e-8
 
 
 def sigmoid(values: Array) -> Floats:
-    """`1 / (1 + e^-x)`, of any shape."""
+    """Return `1 / (1 + e^-x)` for an array of any shape."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(values, dtype=np.float64))))
 
 
 def logistic(rows: Array, labels: Mask, ridge: float, mass: Array | None = None) -> Floats:
-    """The weights, `(d + 1,)`, the last of them the constant: of the mean log-loss and `ridge / 2 · |w|²`.
+    """Fit the weights, `(d + 1,)`, constant last, that minimise the mean log-loss plus `ridge / 2 · |w|²`.
 
     Args:
         rows: (n, d), n at least 1.
-        labels: (n,): which of them are.
-        ridge: above 0; it does not hold the constant, but for a thousandth, so that one class alone gives an answer.
-        mass: (n,): how much each row counts; None: all alike.
+        labels: (n,): the class of each row.
+        ridge: above 0. The constant gets a thousandth of it, so that a single class gives an answer too.
+        mass: (n,): weight of each row; None: equal weights.
     """
     share = np.full(len(rows), 1 / len(rows)) if mass is None else np.asarray(mass, dtype=np.float64) / np.sum(mass)
-    given = np.column_stack([np.asarray(rows, dtype=np.float64), np.ones(len(rows))])
-    held = np.full(given.shape[1], ridge)
-    held[-1] *= 1e-3
-    weights = np.zeros(given.shape[1])
+    columns = np.column_stack([np.asarray(rows, dtype=np.float64), np.ones(len(rows))])
+    penalty = np.full(columns.shape[1], ridge)
+    penalty[-1] *= 1e-3
+    weights = np.zeros(columns.shape[1])
     for _ in range(MAX_NEWTON_STEPS):
-        shares = sigmoid(given @ weights)
-        slope = given.T @ (share * (shares - labels)) + held * weights
-        curve = (given * (share * shares * (1 - shares))[:, None]).T @ given + np.diag(held)
+        shares = sigmoid(columns @ weights)
+        slope = columns.T @ (share * (shares - labels)) + penalty * weights
+        curve = (columns * (share * shares * (1 - shares))[:, None]).T @ columns + np.diag(penalty)
         step = np.linalg.solve(curve, slope)
         weights -= step
         if np.abs(step).max() < NEWTON_TOLERANCE:

@@ -1,9 +1,9 @@
-"""What a catalogue's answer to a query says about whether it fits: numbers from the scores of all visible tools.
+"""Score features: statistics of the scores of all visible tools, which show whether a catalogue fits a query.
 
-Each tool is scored by several *views*: words (BM25, as a share of the score of a tool that would hold every word of the
-query) and the cosines of one encoder or more. What counts is how the scores are spread: does one tool stand out, or do
-many stand a little above the rest, as they do for any text at all? Nothing here depends on which recipe ranks the hits,
-or on the form of the query's text: questions, long texts and code are no reason by themselves.
+Several *views* score each tool: words (BM25, as a share of the score of a tool with every word of the query) and the
+cosines of one or more encoders. The features describe the spread of the scores: one tool stands out, or many stand a
+little above the rest, as for any text at all. No feature depends on the recipe that ranks the hits, or on the form of
+the query: questions, long texts and code do not count by themselves.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ MIN_DEVIATION: Final = 1e-3  # deviation below which scores count as equal
 
 
 def names(views: Sequence[str]) -> tuple[str, ...]:
-    """What the columns of a row are called, for views of these names; `words` is the first of them.
+    """Return the names of the columns for these views; the first view is `words`.
 
-    Of each view: `top` score; what it is above the `second`, above the mean of the `next4` and of the `next15` after
-    those; the mean of the `first10`; what the top is `above` the mean of all tools, and that in standard `deviations`;
-    how `sharp` it stands out of the twenty first. Of each pair of views, a>b: how far below its own top b puts the
-    first tool of a. `points`: the top BM25 score itself; `known`: the share of the query's terms that the catalogue
-    has; `size`: log of one more than the number of tools.
+    For each view: the `top` score; its distance to the `second`, to the mean of the `next4`, and to the mean of the
+    `next15` after those; the mean of the `first10`; the distance of the top to the mean of all tools (`above`), and the
+    same in standard `deviations`; how `sharp` the top stands out of the first twenty. For each pair of views, a>b: how
+    far below its own top b scores the first tool of a. `points`: the top BM25 score itself; `known`: the share of the
+    query's terms that the catalogue has; `size`: log of one more than the number of tools.
     """
     pairs = (f"{a}>{b}" for a, b in itertools.permutations(views, 2))
-    return (*(f"{view}.{each}" for view in views for each in VIEW_FEATURES), *pairs, "points", "known", "size")
+    return (*(f"{view}.{feature}" for view in views for feature in VIEW_FEATURES), *pairs, "points", "known", "size")
 
 
-def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
-    """The part of the rows that comes from each view alone, see `names`.
+def _describe_views(best: Floats, mean: Floats, deviation: Floats) -> Floats:
+    """Compute the features of each view alone; see `names`.
 
     Args:
         best: (queries, views, SCORES_READ), descending.
@@ -64,10 +64,10 @@ def _numbers(best: Floats, mean: Floats, deviation: Floats) -> Floats:
 
 
 class ScoreFeatures:
-    """The rows of queries against one catalogue.
+    """Computes the score features of queries over one catalogue.
 
     Attributes:
-        names: of the columns.
+        names: names of the columns.
     """
 
     def __init__(self, words: BM25, meanings: dict[str, Exact]) -> None:
@@ -83,38 +83,38 @@ class ScoreFeatures:
     def rows(
         self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None] | None = None
     ) -> Floats:
-        """(queries, columns); a row of zeros where no tool is visible.
+        """Return the features, (queries, columns); a row of zeros where no tool is visible.
 
         Args:
             texts: the queries.
-            vectors: of each meaning, `(queries, d)` unit rows; a row of zeros says nothing.
+            vectors: for each encoder, `(queries, d)` unit rows; a row of zeros has no meaning.
             visible: a mask over the tools for each query, or None for all of them.
         """
         rows = np.zeros((len(texts), len(self.names)))
         limits, size = masks(visible, len(texts)), len(self.words.ids)
         counts = [size if mask is None else int(mask.sum()) for mask in limits]
-        some = [number for number, count in enumerate(counts) if count]
-        if not some:
+        answerable = [number for number, count in enumerate(counts) if count]
+        if not answerable:
             return rows
-        asked, seen = [texts[number] for number in some], [limits[number] for number in some]
-        views: list[tuple[Any, Any]] = [(self.words, asked)]
-        for index, each in zip(self.meanings.values(), vectors, strict=True):
-            views.append((index, each[some]))
-        spreads = [index.spreads(queries, SCORES_READ, seen) for index, queries in views]
-        mass, known = np.array([self.words.mass(text) for text in asked]).T
-        scale = np.ones((len(some), len(views)))
+        queries, seen = [texts[number] for number in answerable], [limits[number] for number in answerable]
+        views: list[tuple[Any, Any]] = [(self.words, queries)]
+        for index, query_rows in zip(self.meanings.values(), vectors, strict=True):
+            views.append((index, query_rows[answerable]))
+        spreads = [index.spreads(view_queries, SCORES_READ, seen) for index, view_queries in views]
+        mass, known_share = np.array([self.words.mass(text) for text in queries]).T
+        scale = np.ones((len(answerable), len(views)))
         scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
-        best = np.stack([[each.best for each in view] for view in spreads], axis=1) / scale[..., None]
-        mean = np.array([[each.mean for each in view] for view in spreads]).T / scale
-        deviation = np.array([[each.deviation for each in view] for view in spreads]).T / scale
-        firsts = np.array([[each.first for each in view] for view in spreads]).T.tolist()
-        there = [
-            [index.at(each, first) for each, first in zip(queries, firsts, strict=True)] for index, queries in views
+        best = np.stack([[spread.best for spread in view] for view in spreads], axis=1) / scale[..., None]
+        mean = np.array([[spread.mean for spread in view] for view in spreads]).T / scale
+        deviation = np.array([[spread.deviation for spread in view] for view in spreads]).T / scale
+        firsts = np.array([[spread.first for spread in view] for view in spreads]).T.tolist()
+        scores_of_firsts = [
+            [index.at(query, first) for query, first in zip(view_queries, firsts, strict=True)]
+            for index, view_queries in views
         ]
-        crossed = np.stack(there, axis=1) / scale[..., None]  # [q, b, a]: what b says of the first of a
+        crossed = np.stack(scores_of_firsts, axis=1) / scale[..., None]  # [q, b, a]: the score by b of the first of a
         pairs = [best[:, b, 0] - crossed[:, b, a] for a, b in itertools.permutations(range(len(views)), 2)]
-        points = [each.best[0] for each in spreads[0]]
-        rows[some] = np.column_stack(
-            [_numbers(best, mean, deviation), *pairs, points, known, np.log1p([counts[number] for number in some])]
-        )
+        points = [spread.best[0] for spread in spreads[0]]
+        sizes = np.log1p([counts[number] for number in answerable])
+        rows[answerable] = np.column_stack([_describe_views(best, mean, deviation), *pairs, points, known_share, sizes])
         return rows

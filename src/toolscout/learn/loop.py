@@ -34,8 +34,8 @@ from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.looks import number_look
 from toolscout.learn.split import Traffic, cut
-from toolscout.methods.shared.ngrams import Ngrams, checksums
-from toolscout.methods.shared.tool_sets import Sets
+from toolscout.methods.shared.ngrams import Ngrams, hash_features
+from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.metrics import percentiles
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
@@ -297,8 +297,8 @@ def _too_much(run: _Run, name: str) -> str:
         return f"it takes {LEAST[name]:,} requests to train on, and there are {len(lesson.train):,}"
     if name == "mlc-light":
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        sets, _ = Sets.among([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
-        features = Ngrams.of([checksums(lesson.texts[query]) for query in lesson.train]).keys.size
+        sets, _ = ToolSets.group([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
+        features = Ngrams.of([hash_features(lesson.texts[query]) for query in lesson.train]).keys.size
         cells = features * (len(lesson.tools) + len(sets))
         if cells > MOST_CELLS:
             return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests take too much memory"

@@ -1,12 +1,12 @@
-"""COLT (arXiv:2405.16089): tools that are needed together learn from one another, over a fine-tuned encoder.
+"""COLT (arXiv:2405.16089): graphs of tools that queries need together refine the vectors of a fine-tuned encoder.
 
-Stage 1 is another recipe (`base`), whose encoder gives the first vectors of queries and tools. Stage 2 makes the
-vectors of tools, and of training queries, free parameters; a query belongs to the scene that is its set of tools, and
-vectors flow along query-scene and query-tool edges (`training.graph`). A later query has no edges: its vector is that
-of the encoder in both views, so that the score (eq. 7) is twice its cosine with the tool. A tool that no training query
-used keeps the encoder's vector of its text, and is nobody's negative.
+Stage 1 is another recipe (`base`). Its encoder gives the first vectors of queries and tools. Stage 2 turns the vectors
+of tools and training queries into free parameters. The tools of a query form its scene; vectors propagate along
+query-scene and query-tool edges (`training.graph`). A later query has no edges: both views use its vector from the
+encoder, so the score (eq. 7) is twice its cosine with the tool. A tool that no training query used keeps the encoder's
+vector of its text, and never serves as a negative.
 
-The paper's epoch was picked on its test queries; here it is picked on dev.
+The paper picks the epoch on its test queries; we pick it on dev.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import numpy as np
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import unit_rows
-from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.novelty import choose_margin, set_new_tools_back
-from toolscout.methods.shared.tool_sets import Sets
+from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
+from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Amount,
     Graphs,
     describe_training,
@@ -43,16 +42,16 @@ from toolscout.workspace import Workspace
 
 __all__ = ["Colt", "Options"]
 
-TOOL_LENGTH: Final = 64
+UNTUNED_TOOL_TOKENS: Final = 64  # cut of tool texts where the encoder was not tuned
 
 
 class Options(Graphs, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit; the defaults are those of the released code, λ and τ chosen on dev in the paper's grids.
+    """Settings of the fit. The defaults come from the released code; λ and τ were chosen on dev in the paper's grids.
 
     Attributes:
-        base: the recipe whose encoder stage 1 is; None: the encoder as it was before any training on the data.
+        base: the recipe with the encoder of stage 1; None: the encoder before any training on the data.
         collaborative: whether there is a stage 2.
-        margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
+        margin: cosine by which a tool that training did not use must be nearer; None: the best on dev (see
             `methods.shared.novelty`).
     """
 
@@ -61,14 +60,14 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     margin: Amount | None = None
 
 
-def _stage_one(workspace: Workspace, lesson: Lesson) -> FittedEncoder:
+def _load_stage_one(workspace: Workspace, lesson: Lesson) -> FittedEncoder:
     if lesson.base is None:
-        return FittedEncoder(require_tunable(workspace.load_encoder()).name, TOOL_LENGTH)
-    return dpr.encoder_of_base(lesson.base)
+        return FittedEncoder(require_tunable(workspace.load_encoder()).name, UNTUNED_TOOL_TOKENS)
+    return dpr.load_base_encoder(lesson.base)
 
 
 class Colt:
-    """Tunes vectors of tools over graphs of what was needed together."""
+    """Tunes vectors of tools over graphs of tools that were needed together."""
 
     options_type = Options
     needs_usage = True
@@ -77,7 +76,7 @@ class Colt:
     base: BaseRule | None = dpr.TUNES_ENCODER
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Take the vectors of stage 1, and train stage 2 over them.
+        """Encode with stage 1, then train stage 2 over its vectors.
 
         Raises:
             MissingExtra: without torch.
@@ -85,23 +84,21 @@ class Colt:
         """
         from toolscout.training.collaboration import Collaboration, Shape
 
-        encoder = _stage_one(workspace, lesson)
+        encoder = _load_stage_one(workspace, lesson)
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in lesson.train.values()]
         workspace.say("encoding queries and tools")
         queries = workspace.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
-        tools = workspace.encode_tools(encoder, lesson.tools, dpr.STYLE)
+        tools = workspace.encode_tools(encoder, lesson.tools, dpr.TUNED_TEXT_STYLE)
         used = np.zeros(len(tools), dtype=np.bool_)
         used[np.concatenate(gold)] = True
-        _, scene_of = Sets.among(gold)
+        _, scene_of = ToolSets.group(gold)
 
-        def judge(rows: Vectors) -> dict[str, float]:
+        def evaluate(rows: Vectors) -> dict[str, float]:
             cosines = queries[len(gold) :] @ unit_rows(rows).T
-            found = zip(lesson.dev, cosines, strict=True)
-            rankings = {query: [lesson.tools[number].id for number in top_k(row, 10)] for query, row in found}
-            return lesson.evaluate(rankings).means()
+            return lesson.evaluate(dpr.rank_nearest(cosines, lesson.dev, lesson.tools)).means()
 
-        values: dict[str, Any] = {"stage_one": judge(tools), "tool_length": encoder.tool_length}
+        values: dict[str, Any] = {"stage_one": evaluate(tools), "tool_length": encoder.tool_length}
         earlier = 0.0
         if options.collaborative:
             task = Collaboration(
@@ -109,7 +106,7 @@ class Colt:
                 tools=tools,
                 gold=gold,
                 scene_of=scene_of,
-                judge=judge,
+                judge=evaluate,
                 shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
                 identity=digest("colt/1", [encoder.fingerprint, lesson.fingerprint, options]),
             )
@@ -128,17 +125,17 @@ class Colt:
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The tools nearest to the encoder's vector of the query."""
-        encoder = FittedEncoder(model.folder / FOLDER, model.manifest.values["tool_length"])
+        """Build the search for the tools nearest to the query."""
+        encoder = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"])
         tools: list[Tool] = catalogue.tools()
         places = model.places(tools)
-        known = np.flatnonzero(places >= 0)
+        fitted = np.flatnonzero(places >= 0)
         rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
-        rows[known] = model.arrays["tools"][places[known]]
+        rows[fitted] = model.arrays["tools"][places[fitted]]
         new = np.flatnonzero(places < 0)
-        rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
+        rows[new] = encoder.encode([render(tools[number], dpr.TUNED_TEXT_STYLE) for number in new], "tool")
         index = Exact(encoder.dim)
         index.upsert(catalogue.ids, rows)
         encode = functools.partial(encoder.encode, kind="query")
-        found = Retrieve(index, label="colt", encode=encode, mask=catalogue.mask, depth=DEPTH)
-        return set_new_tools_back(found, catalogue, model)
+        stage = Retrieve(index, label="colt", encode=encode, mask=catalogue.mask, depth=DEPTH)
+        return demote_new_tools(stage, catalogue, model)

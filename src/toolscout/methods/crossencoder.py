@@ -1,11 +1,11 @@
-"""Rerank-m (Nogueira and Cho, 2019): a cross-encoder reads the query with each of the first m tools, pair by pair.
+"""Rerank-m (Nogueira and Cho, 2019): a cross-encoder scores the query with each of the first m tools, pair by pair.
 
-Over any first stage (`base`). It learns from gold pairs and from hard negatives that the first stage put high, and is
-then written as an ONNX graph in whole numbers of 8 bits: a search needs no torch for it. What is chosen on dev is
-chosen with that graph.
+It works over any first stage (`base`). It learns from gold pairs and from hard negatives that the first stage ranked
+high. The fit then writes it as an ONNX graph with 8-bit integers, so that a search needs no torch. All choices on dev
+use that graph.
 
 The paper orders by the cross-encoder alone. Here the first stage's score is added to the logit with a weight chosen on
-dev, which may be 0; a logistic curve over the sum, fitted on dev, makes it the probability that the tool is needed.
+dev, which may be 0. A logistic curve, fitted on dev, turns the sum into the probability that the tool is needed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import DEV_METRICS, Lesson
-from toolscout.methods.shared.reranking import Ranked, trust
+from toolscout.methods.shared.reranking import RankedQueries, choose_blend
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Batch,
     Count,
+    NonNegative,
     Positive,
     Tuning,
-    Whole,
     describe_training,
     make_tower,
     require_tunable,
@@ -54,22 +54,22 @@ if TYPE_CHECKING:
     from toolscout.training.crossencoders import CrossEncoder
 
 __all__ = [
-    "READS_PAIRS",
+    "CROSSENCODER_BASE",
     "Blend",
     "CrossEncoderRerank",
-    "Judge",
-    "Judging",
+    "CrossEncoderStage",
+    "NeedScorer",
     "Options",
-    "cache_judge",
+    "cache_scorer",
     "export",
-    "read_all",
-    "split_stage",
+    "score_candidates",
+    "split_crossencoder",
 ]
 
-GRAPHS: Final = "pairs"  # of the exported cross-encoder, in a model's own
+PAIR_GRAPH_FOLDER: Final = "pairs"  # subfolder of a model that holds the exported cross-encoder
 CROSSENCODER_LABEL: Final = "crossencoder"
-STYLE: Final = "short"
-READS_PAIRS: Final = BaseRule("precise", "the recipe crossencoder")
+PAIR_TEXT_STYLE: Final = "short"
+CROSSENCODER_BASE: Final = BaseRule("precise", "the recipe crossencoder")
 CROSSENCODER_BLEND_GRID: Final = (
     0.0,
     0.25,
@@ -80,9 +80,9 @@ CROSSENCODER_BLEND_GRID: Final = (
     8.0,
     16.0,
     32.0,
-)  # the last is the first stage, but for near ties
+)  # with the last one, the first stage decides all but near ties
 CALIBRATION_RIDGE: Final = 1e-3
-CALIBRATION_PAIRS: Final = 64  # pairs in which the peaks of the activations are looked for
+CALIBRATION_PAIRS: Final = 64  # pairs that measure the peaks of the activations
 QUERIES_PER_PROGRESS_LINE: Final = 50
 
 
@@ -91,24 +91,24 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe of the first stage.
-        candidates: m, how many tools of the first stage are read; no search ranks more than 100.
-        length: pieces that are read of a pair; the longer of query and tool is cut first.
-        layers: the first so many layers of the encoder alone; 0: all.
-        negatives: hard negatives of a query at a step, drawn from its candidates.
-        unused: whether tools that no training query needs may be negatives: nothing says that they are not needed.
+        candidates: m, the number of tools of the first stage that are scored; no search ranks more than 100.
+        length: maximum tokens of a pair; the longer of query and tool is cut first.
+        layers: number of layers to keep from the encoder, the lowest ones; 0: all.
+        negatives: hard negatives of a query per step, drawn from its candidates.
+        unused: whether tools that no training query needs may be negatives. Nothing proves that they are not needed.
         loss: yes or no for each pair (`binary`), or this and a list-wise softmax over a query's pairs (`joint`).
-        start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
-        blend: weight of the first stage's score; None: chosen on dev (see `trust`).
-        precise: how the graph computes once it is written.
-        judged: dev queries that an epoch, and the blend, are chosen by, at most.
-        fast: the new layer learns so many times as fast.
-        patience: epochs without a better dev before it stops.
+        start: the encoder to tune: the tuned one of the first stage if there is one (`base`), or the original one.
+        blend: weight of the first stage's score; None: chosen on dev (see `choose_blend`).
+        precise: number format of the written graph.
+        judged: maximum number of dev queries for choosing the epoch and the blend.
+        fast: factor of the learning rate for the new layer.
+        patience: epochs without improvement on dev before training stops.
     """
 
     base: str = "hybrid-dpr"
     candidates: Annotated[int, msgspec.Meta(ge=2, le=DEPTH)] = 50
     length: Annotated[int, msgspec.Meta(ge=16, le=512)] = 64
-    layers: Whole = 0
+    layers: NonNegative = 0
     negatives: Count = 6
     unused: bool = False
     loss: Literal["binary", "joint"] = "joint"
@@ -123,24 +123,24 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
 
 
-def text_of(tool: Tool, length: int) -> str:
-    """What is read of a tool, in so many pieces."""
-    return render(tool, STYLE)[: MAX_CHARS_PER_PIECE * length]
+def render_pair_text(tool: Tool, length: int) -> str:
+    """Render the text of a tool, cut to what fits into `length` tokens."""
+    return render(tool, PAIR_TEXT_STYLE)[: MAX_CHARS_PER_PIECE * length]
 
 
-# --- the judge --------------------------------------------------------------------------------------------------------
+# --- scoring ----------------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Blend:
-    """From a cross-encoder's logit and the first stage's score to a probability.
+    """Turns a cross-encoder's logit and the first stage's score into a probability.
 
     `p = σ(slope · (logit + weight · z) + offset)`, `z = (score - highest score) / spread`.
 
     Attributes:
-        weight: of the first stage.
-        spread: mean deviation of its scores for a query.
-        far: z of a tool that is none of the candidates: the mean of the last ones.
+        weight: weight of the first stage.
+        spread: mean standard deviation of its scores for a query.
+        far: z of a tool outside the candidates: the mean z of last candidates.
         slope: of the logistic curve.
         offset: of the logistic curve.
     """
@@ -152,40 +152,41 @@ class Blend:
     offset: float = 0.0
 
     def distances(self, scores: Array) -> Floats:
-        """Z of candidates, best first, `(…, n)`."""
+        """Return z of the scores of candidates, best first, `(…, n)`."""
         return np.asarray((scores - scores[..., :1]) / self.spread)
 
     def shares(self, logits: Array, distances: Array | float) -> Floats:
-        """How likely each tool is needed, 0 to 1."""
+        """Return the probability that each tool is needed."""
         return sigmoid(self.slope * (logits + self.weight * np.asarray(distances)) + self.offset)
 
 
-class Judge:
-    """Reads a query with tools of a catalogue → how likely it needs each.
+class NeedScorer:
+    """Estimates the probability that a query needs each of some tools.
 
-    It is the caller's wording that is read, as in the fit, also over a first stage that rewrites.
+    It reads the caller's wording, as in the fit, even if the first stage rewrites the query.
     """
 
     def __init__(self, reader: PairScorer, tools: Sequence[Tool], blend: Blend) -> None:
-        """Take the graph, the catalogue, and what makes a probability of a logit."""
+        """Take the graph, the tools of the catalogue, and the blend that turns logits into probabilities."""
         self.reader, self.blend = reader, blend
         self.tools = {tool.id: tool for tool in tools}
 
     def logits(self, query: str, ids: Sequence[str], deadline: float | None = None) -> Floats:
-        """Of the tools, in this order; fewer where the deadline came first."""
-        return self.reader.logits(query, [text_of(self.tools[each], self.reader.length) for each in ids], deadline)
+        """Return the logits of the tools, in this order; fewer if the deadline comes first."""
+        texts = [render_pair_text(self.tools[tool], self.reader.length) for tool in ids]
+        return self.reader.logits(query, texts, deadline)
 
-    def others(self, search: Search, ids: Sequence[str]) -> Floats:
-        """How likely tools are that the first stage did not name; fewer where the deadline came first."""
+    def score_others(self, search: Search, ids: Sequence[str]) -> Floats:
+        """Return the probabilities of tools that the first stage did not name; fewer if the deadline comes first."""
         return self.blend.shares(self.logits(search.query, ids, search.deadline), self.blend.far)
 
     def __call__(self, searches: Sequence[Search]) -> list[list[float]]:
-        """A score for each hit of each search. One search takes one thread; of a batch, many are done side by side."""
+        """Score each hit of each search. A single search takes one thread; a batch runs in parallel."""
         if len(searches) == 1:
-            return [self._of(searches[0])]
-        return list(_threads().map(self._of, searches))
+            return [self._score_hits(searches[0])]
+        return list(_start_threads().map(self._score_hits, searches))
 
-    def _of(self, search: Search) -> list[float]:
+    def _score_hits(self, search: Search) -> list[float]:
         logits = self.logits(search.query, search.ids, search.deadline)
         distances = self.blend.distances(np.array([hit.score for hit in search.hits]))
         shares: list[float] = self.blend.shares(logits, distances[: len(logits)]).tolist()
@@ -193,36 +194,38 @@ class Judge:
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
-    """Of the process: what is kept of readings has one connection for each."""
+def _start_threads() -> ThreadPoolExecutor:
+    """Start the threads of the process. They are shared, because the pair cache opens a connection per thread."""
     return ThreadPoolExecutor(os.cpu_count(), "pairs")
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of these threads
-    os.register_at_fork(after_in_child=_threads.cache_clear)
+if hasattr(os, "register_at_fork"):  # a forked child inherits the pool without its threads
+    os.register_at_fork(after_in_child=_start_threads.cache_clear)
 
 
-class Judging(Rerank):
-    """The first hits in the order of a `Judge`."""
+class CrossEncoderStage(Rerank):
+    """Orders the first hits by a `NeedScorer`."""
 
-    def __init__(self, judge: Judge, depth: int, below: Stage | None = None) -> None:
-        """Take the judge, how many hits it reads, and the first stage: one over another one has a label of its own."""
+    def __init__(self, need_scorer: NeedScorer, depth: int, below: Stage | None = None) -> None:
+        """Take the scorer, the number of hits to score, and the first stage.
+
+        A cross-encoder over another one gets a numbered label.
+        """
         stages = below.stages if isinstance(below, Pipeline) else ()
-        others = sum(isinstance(stage, Judging) for stage in stages)
-        super().__init__(
-            judge, label=f"{CROSSENCODER_LABEL} {others + 1}" if others else CROSSENCODER_LABEL, depth=depth
-        )
-        self.judge = judge
+        n_below = sum(isinstance(stage, CrossEncoderStage) for stage in stages)
+        label = f"{CROSSENCODER_LABEL} {n_below + 1}" if n_below else CROSSENCODER_LABEL
+        super().__init__(need_scorer, label=label, depth=depth)
+        self.need_scorer = need_scorer
 
 
-def split_stage(stage: Stage, name: str) -> tuple[Stage, Judging]:
-    """The first stage of a cross-encoder's recipe, and its judge.
+def split_crossencoder(stage: Stage, name: str) -> tuple[Stage, CrossEncoderStage]:
+    """Split the pipeline of a cross-encoder's recipe into its first stage and the cross-encoder.
 
     Raises:
-        ConfigError: if the recipe `name` is another one.
+        ConfigError: if the recipe `name` does not end with a cross-encoder.
     """
     last = stage.stages[-1] if isinstance(stage, Pipeline) else stage
-    if not isinstance(stage, Pipeline) or not isinstance(last, Judging):
+    if not isinstance(stage, Pipeline) or not isinstance(last, CrossEncoderStage):
         raise ConfigError(f"expected a cross-encoder, found {name}")
     return Pipeline(stage.stages[:-1]), last
 
@@ -230,103 +233,104 @@ def split_stage(stage: Stage, name: str) -> tuple[Stage, Judging]:
 # --- the fit ----------------------------------------------------------------------------------------------------------
 
 
-def _of_base(model: Model | None) -> TransformerEncoder | None:
-    """The tuned encoder that the first stage, or what that goes on from, brings; None: there is none."""
+def _load_tuned_encoder(model: Model | None) -> TransformerEncoder | None:
+    """Load the tuned encoder of the first stage, or of its base, or of that one's; None: there is none."""
     folder = model.folder if model is not None else None
     while folder is not None and folder.is_dir():
-        if (folder / FOLDER).is_dir():
-            return TransformerEncoder(str(folder / FOLDER))
+        if (folder / ENCODER_FOLDER).is_dir():
+            return TransformerEncoder(str(folder / ENCODER_FOLDER))
         folder = folder / BASE_FOLDER
     return None
 
 
-def _encodes(stage: Stage) -> bool:
-    """Whether a first stage that is not fitted asks the encoder that is set."""
+def _uses_encoder(stage: Stage) -> bool:
+    """Return whether a first stage that is not fitted uses the encoder of the settings."""
     if isinstance(stage, Pipeline | Fuse):
-        return any(map(_encodes, stage.stages if isinstance(stage, Pipeline) else stage.branches))
+        return any(map(_uses_encoder, stage.stages if isinstance(stage, Pipeline) else stage.branches))
     return isinstance(stage, Retrieve) and stage.encode is not None
 
 
-def _wrong(learned: Ranked, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
-    """Places of the candidates of each query that it does not need."""
+def _collect_negatives(learned: RankedQueries, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
+    """Return the positions of the candidates that each query does not need."""
     allowed = np.zeros(n, dtype=np.bool_)
     allowed[np.unique(np.concatenate(gold))] = True
     if unused:
         allowed[:] = True
-    rows = [row[~right & (row >= 0)] for row, right in zip(learned.candidates, learned.gold, strict=True)]
+    rows = [row[~is_gold & (row >= 0)] for row, is_gold in zip(learned.candidates, learned.gold, strict=True)]
     return [row[allowed[row]] for row in rows]
 
 
-def _scale(learned: Ranked) -> Blend:
-    """The blend's constants, from the first stage's scores for the training queries."""
-    rows = [row[there >= 0] for row, there in zip(learned.scores, learned.candidates, strict=True)]
+def _measure_scale(learned: RankedQueries) -> Blend:
+    """Measure `spread` and `far` of the blend on the first stage's scores for the training queries."""
+    rows = [row[candidates >= 0] for row, candidates in zip(learned.scores, learned.candidates, strict=True)]
     rows = [row for row in rows if len(row) > 1]
     spread = float(np.mean([row.std() for row in rows])) if rows else 1.0
     spread = spread or 1.0
     return Blend(spread=spread, far=float(np.mean([(row[-1] - row[0]) / spread for row in rows])) if rows else 0.0)
 
 
-class _Study:
-    """The dev queries with their candidates: where the epoch and the blend are chosen."""
+class _DevPairs:
+    """The dev queries with their candidates, on which the epoch and the blend are chosen."""
 
-    def __init__(self, lesson: Lesson, dev: Ranked, scale: Blend, options: Options) -> None:
+    def __init__(self, lesson: Lesson, dev: RankedQueries, scale: Blend, options: Options) -> None:
         self.lesson, self.dev, self.scale, self.options = lesson, dev, scale, options
-        self.there = dev.candidates >= 0
+        self.is_candidate = dev.candidates >= 0
         self.ids = [tool.id for tool in lesson.tools]
-        self.distances = np.where(self.there, scale.distances(dev.scores), 0.0)
+        self.distances = np.where(self.is_candidate, scale.distances(dev.scores), 0.0)
 
     def pairs(self, texts: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The texts of every query, once for each of its candidates, and of these."""
-        rows, columns = np.nonzero(self.there)
-        asked = [self.lesson.texts[query] for query in self.dev.queries]
-        return [asked[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
+        """Return the query text and the tool text of every pair."""
+        rows, columns = np.nonzero(self.is_candidate)
+        queries = self.lesson.texts_of(self.dev.queries)
+        return [queries[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
 
-    def judge(self, totals: Floats) -> metrics.PerQuery:
-        """The figures of the candidates in this order."""
+    def evaluate(self, totals: Floats) -> metrics.PerQuery:
+        """Return the figures of the candidates, ordered by `totals`."""
         rankings = self.dev.rankings(totals, 0.0, self.ids)
         golds = {query: self.lesson.dev[query] for query in self.dev.queries}
         return metrics.score(rankings, golds, DEV_METRICS)
 
     def choose(self, logits: Floats) -> tuple[Blend, dict[str, float]]:
-        """The weight of the first stage (see `trust`), as a curve over all pairs, and its figures."""
+        """Choose the weight of the first stage (`choose_blend`) and fit the curve; return the blend and its figures."""
         if logits.ndim == 1:
-            logits, flat = np.zeros(self.there.shape), logits
-            logits[self.there] = flat
+            logits, flat = np.zeros(self.is_candidate.shape), logits
+            logits[self.is_candidate] = flat
         weights = CROSSENCODER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
-        found = {weight: self.judge(logits + weight * self.distances) for weight in weights}
-        best = trust(found)
+        figures_by_weight = {weight: self.evaluate(logits + weight * self.distances) for weight in weights}
+        best = choose_blend(figures_by_weight)
         blend = dataclasses.replace(self.scale, weight=best, slope=1 / (1 + best))
-        totals = (logits + best * self.distances)[self.there]
+        totals = (logits + best * self.distances)[self.is_candidate]
         if totals.size:
-            slope, offset = logistic(totals[:, None], self.dev.gold[self.there], CALIBRATION_RIDGE).tolist()
+            slope, offset = logistic(totals[:, None], self.dev.gold[self.is_candidate], CALIBRATION_RIDGE).tolist()
             if slope > 0:
                 blend = dataclasses.replace(blend, slope=slope, offset=offset)
-        return blend, found[best].means()
+        return blend, figures_by_weight[best].means()
 
 
-def cache_judge(workspace: Workspace, lesson: Lesson, judge: Judge) -> Judge:
-    """The judge for a fit: what it reads is kept, so that a fit that was interrupted goes on where it was."""
-    return Judge(cache_pairs(judge.reader, workspace.pairs or PairCache(workspace.work)), lesson.tools, judge.blend)
+def cache_scorer(workspace: Workspace, lesson: Lesson, scorer: NeedScorer) -> NeedScorer:
+    """Return a scorer for a fit that caches its logits, so that an interrupted fit can resume."""
+    cache = workspace.pairs or PairCache(workspace.work)
+    return NeedScorer(cache_pairs(scorer.reader, cache), lesson.tools, scorer.blend)
 
 
-def read_all(workspace: Workspace, lesson: Lesson, ranked: Ranked, judge: Judge) -> Floats:
-    """The logits of every query with each of its candidates, (queries, N), by the graph that will serve."""
-    found = np.zeros(ranked.candidates.shape)
+def score_candidates(workspace: Workspace, lesson: Lesson, ranked: RankedQueries, scorer: NeedScorer) -> Floats:
+    """Return the logits of every query with each of its candidates, (queries, N), from the exported graph."""
+    logits = np.zeros(ranked.candidates.shape)
     for row, query in enumerate(ranked.queries):
         if row % QUERIES_PER_PROGRESS_LINE == 0:
-            workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {found.shape[1]} tools each")
+            workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {logits.shape[1]} tools each")
         ids = [lesson.tools[place].id for place in ranked.candidates[row] if place >= 0]
-        found[row, : len(ids)] = judge.logits(lesson.texts[query], ids)
-    return found
+        logits[row, : len(ids)] = scorer.logits(lesson.texts[query], ids)
+    return logits
 
 
-def _probes(workspace: Workspace, lesson: Lesson, texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Some pairs of a training query and a tool."""
+def _draw_pairs(workspace: Workspace, lesson: Lesson, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Draw random pairs of a training query and a tool."""
     queries = [lesson.texts[query] for query in lesson.train]
     random = np.random.default_rng(workspace.seed)
     return [
-        (queries[int(one)], texts[int(other)])
-        for one, other in zip(
+        (queries[int(query)], texts[int(tool)])
+        for query, tool in zip(
             random.integers(len(queries), size=CALIBRATION_PAIRS),
             random.integers(len(texts), size=CALIBRATION_PAIRS),
             strict=True,
@@ -335,15 +339,15 @@ def _probes(workspace: Workspace, lesson: Lesson, texts: Sequence[str]) -> list[
 
 
 def export(
-    net: CrossEncoder, folder: Path, precise: Literal["int8", "float32"], probes: Sequence[tuple[str, str]]
+    net: CrossEncoder, folder: Path, precise: Literal["int8", "float32"], calibration_pairs: Sequence[tuple[str, str]]
 ) -> None:
     """Write a cross-encoder as a folder that `OnnxPairs` reads.
 
     Args:
         net: the cross-encoder.
-        folder: where to; it is made.
-        precise: how the graph computes.
-        probes: some queries with a tool, in which the peaks of the activations are looked for.
+        folder: the folder to make.
+        precise: number format of the graph.
+        calibration_pairs: queries with a tool, on which the peaks of the activations are measured.
     """
     from toolscout.encoders.onnx_export import trace_to_onnx
     from toolscout.encoders.onnx_int8 import to_int8
@@ -353,13 +357,13 @@ def export(
     tokenizer = str(model.tokenizer.backend_tokenizer.to_str())
     write(folder, graph, tokenizer)
     if precise == "int8":
-        made = OnnxPairs(folder, net.length)
-        to_int8(graph, [made.feed(made.pieces(query, [text])) for query, text in probes])
+        reader = OnnxPairs(folder, net.length)
+        to_int8(graph, [reader.feed(reader.pieces(query, [text])) for query, text in calibration_pairs])
         write(folder, graph, tokenizer)
 
 
 class CrossEncoderRerank:
-    """Reads the query with each of the first tools of another recipe."""
+    """Reranks the first tools of another recipe with a cross-encoder."""
 
     options_type = Options
     needs_usage = True
@@ -378,62 +382,63 @@ class CrossEncoderRerank:
 
         assert lesson.base is not None
         raw = require_tunable(workspace.load_encoder())
-        own = _of_base(lesson.base.model) if options.start == "base" else None
-        started = own or raw
+        tuned = _load_tuned_encoder(lesson.base.model) if options.start == "base" else None
+        start = tuned or raw
         workspace.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        judged = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
-        learned, dev = (Ranked(lesson, qrels, options.candidates, place) for qrels in (lesson.train, judged))
-        tower = make_tower(started, options)
+        sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
+        learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (lesson.train, sample))
+        tower = make_tower(start, options)
         net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=workspace.seed)
-        texts = [text_of(tool, options.length) for tool in lesson.tools]
+        texts = [render_pair_text(tool, options.length) for tool in lesson.tools]
         gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()]
-        study = _Study(lesson, dev, _scale(learned), options)
-        pairs = net.pairs(*study.pairs(texts))
-        wrong = _wrong(learned, gold, len(texts), options.unused)
+        dev_pairs = _DevPairs(lesson, dev, _measure_scale(learned), options)
+        pairs = net.pairs(*dev_pairs.pairs(texts))
+        negatives = _collect_negatives(learned, gold, len(texts), options.unused)
         task = PairTask(
             net,
-            PairData([lesson.texts[query] for query in lesson.train], texts, gold, wrong),
+            PairData([lesson.texts[query] for query in lesson.train], texts, gold, negatives),
             negatives=options.negatives,
             loss=options.loss,
             fast=options.fast,
-            judge=lambda: study.choose(net.logits(pairs))[1],
-            identity=digest("crossencoder/1", [started.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
+            judge=lambda: dev_pairs.choose(net.logits(pairs))[1],
+            identity=digest("crossencoder/1", [start.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
         )
         done = train_task(workspace, options, task, tower)
         workspace.say(f"writing the graph in {options.precise}")
-        graphs = workspace.work / GRAPHS
-        export(net, graphs, options.precise, _probes(workspace, lesson, texts))
-        judge = cache_judge(workspace, lesson, Judge(OnnxPairs(graphs, options.length), lesson.tools, Blend()))
-        logits = read_all(workspace, lesson, dev, judge)
-        blend, figures = study.choose(logits)
+        graphs = workspace.work / PAIR_GRAPH_FOLDER
+        export(net, graphs, options.precise, _draw_pairs(workspace, lesson, texts))
+        scorer = cache_scorer(workspace, lesson, NeedScorer(OnnxPairs(graphs, options.length), lesson.tools, Blend()))
+        logits = score_candidates(workspace, lesson, dev, scorer)
+        blend, figures = dev_pairs.choose(logits)
         base = lesson.base
 
-        def files(folder: Path) -> None:
+        def write_files(folder: Path) -> None:
             base.save(folder)
-            graphs.rename(folder / GRAPHS)
+            graphs.rename(folder / PAIR_GRAPH_FOLDER)
 
         return Artifacts(
             {},
             metrics=figures,
-            encoder=raw if base.model is None and _encodes(base.stage) else None,
+            encoder=raw if base.model is None and _uses_encoder(base.stage) else None,
             chosen={"blend": blend.weight} if options.blend is None else {},
             values={
                 "blend": dataclasses.asdict(blend),
-                "first_stage": study.judge(dev.scores).means(),
-                "logits_alone": study.judge(logits).means(),
+                "first_stage": dev_pairs.evaluate(dev.scores).means(),
+                "logits_alone": dev_pairs.evaluate(logits).means(),
                 "in_training": done.figures,
-                "judged": len(judged),
+                "judged": len(sample),
                 **describe_training(done),
             },
             seconds_before=done.earlier,
-            files=files,
+            files=write_files,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The first stage, and its first tools in the order of the cross-encoder."""
+        """Build the first stage, followed by the cross-encoder over its first tools."""
         settings = model.manifest.settings
-        reader = OnnxPairs(model.folder / GRAPHS, settings["length"].value)
-        judge = Judge(cache_pairs(reader, workspace.pairs), catalogue.tools(), Blend(**model.manifest.values["blend"]))
+        reader = OnnxPairs(model.folder / PAIR_GRAPH_FOLDER, settings["length"].value)
+        blend = Blend(**model.manifest.values["blend"])
+        scorer = NeedScorer(cache_pairs(reader, workspace.pairs), catalogue.tools(), blend)
         first = workspace.build_base(catalogue, model)
-        return first >> Judging(judge, settings["candidates"].value, first)
+        return first >> CrossEncoderStage(scorer, settings["candidates"].value, first)

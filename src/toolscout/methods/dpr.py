@@ -1,7 +1,7 @@
-"""A fine-tuned bi-encoder: queries and tools are texts of one encoder, which learns to bring them together.
+"""A fine-tuned bi-encoder: one encoder for queries and tools learns to place a query near its gold tools.
 
-`dpr` sets all gold tools of a query against the whole catalogue; `dpr-inbatch` is the recipe of the papers, one
-positive against the other tools of its batch. Tools that training never saw are found by the same encoder.
+`dpr` contrasts all gold tools of a query with the whole catalogue. `dpr-inbatch` is the recipe of the papers: one
+positive against the other tools of its batch. The same encoder serves tools that training never saw.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from toolscout.indexes import top_k
 from toolscout.indexes.sparse import BM25
 from toolscout.methods import Artifacts, BaseRule, zero_shot
 from toolscout.methods.lesson import Base, Lesson
-from toolscout.methods.shared.novelty import choose_margin, set_new_tools_back
+from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Amount,
     Batch,
     Count,
+    NonNegative,
     Positive,
     Tuning,
-    Whole,
     describe_training,
     make_tower,
     require_tunable,
@@ -43,45 +43,45 @@ from toolscout.types import Tool, digest, render
 from toolscout.workspace import Workspace
 
 __all__ = [
-    "STYLE",
+    "TUNED_TEXT_STYLE",
     "TUNES_ENCODER",
     "Dpr",
     "FittedEncoder",
     "Options",
     "SearchTuned",
-    "encoder_of",
-    "encoder_of_base",
-    "nearest",
-    "tune",
+    "load_base_encoder",
+    "load_model_encoder",
+    "rank_nearest",
+    "tune_encoder",
 ]
 
-STYLE: Final = "short"
+TUNED_TEXT_STYLE: Final = "short"
 TUNES_ENCODER: Final = BaseRule("tool_length", "a recipe that tunes an encoder (dpr)")
 DEV_DEPTH: Final = 10
-HARD_NEGATIVE_DEPTH: Final = 30  # wrong tools by words, from which the first hard negatives of a query are drawn
+HARD_NEGATIVE_DEPTH: Final = 30  # wrong tools by BM25; the first epoch draws hard negatives from them
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
-    """Settings of the fit; `batch` counts pairs where `negatives` is `batch`.
+    """Settings of the fit. `batch` counts pairs if `negatives` is `batch`.
 
     Attributes:
         negatives: `catalogue`: all gold tools of a query against the catalogue; `batch`: one against its batch.
-        whole: a catalogue of more tools than this is sampled at each step.
-        sampled: tools drawn at random for a step, of such a catalogue.
-        hard: hard negatives of a query at a step, of such a catalogue.
-        patience: epochs without a better dev before it stops.
-        temperature: cosines are divided by it.
-        tool_length: tokens after which the text of a tool is cut, in training and later.
-        margin: by how much nearer a tool that training did not use must be, in cosine; None: the best on dev (see
+        whole: maximum number of tools in a step; a step samples tools from a larger catalogue.
+        sampled: tools that a step draws at random from such a catalogue.
+        hard: hard negatives of a query per step in such a catalogue.
+        patience: epochs without improvement on dev before training stops.
+        temperature: divisor of the cosines.
+        tool_length: maximum tokens of a tool's text, in training and in search.
+        margin: cosine by which a tool that training did not use must be nearer; None: the best on dev (see
             `methods.shared.novelty`).
-        hold: tokens of a step that are held with their graph, 150 KB each in MiniLM; gradients of larger steps are
-            cached, which costs a third more time.
+        hold: maximum tokens of a step in memory with their graph, 150 KB each in MiniLM. Larger steps cache
+            gradients, which costs a third more time.
     """
 
     negatives: Literal["catalogue", "batch"] = "catalogue"
     whole: Count = 1_000
     sampled: Count = 512
-    hard: Whole = 2
+    hard: NonNegative = 2
     epochs: Count = 4
     batch: Batch = 384
     rate: Positive = 2e-4
@@ -89,62 +89,62 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     temperature: Positive = 0.05
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
     margin: Amount | None = None
-    hold: Whole = 32_768
+    hold: NonNegative = 32_768
 
 
 class FittedEncoder(TransformerEncoder):
-    """The encoder of a fitted model; texts of tools are cut where they were cut in training.
+    """The encoder of a fitted model. It cuts texts of tools as training did.
 
     Attributes:
-        tool_length: in tokens.
+        tool_length: maximum tokens of a tool's text.
     """
 
     def __init__(self, folder: Path | str, tool_length: int) -> None:
-        """Load the folder of the encoder, or whatever else an encoder is loaded from."""
+        """Load the encoder from a folder or by its name."""
         super().__init__(str(folder))
         self.tool_length = tool_length
         self.fingerprint = digest("fitted/1", [self.fingerprint, tool_length])
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Texts → `(n, dim)` float32 unit rows."""
+        """Encode texts as `(n, dim)` float32 unit rows."""
         return super().encode(self._shorten(texts) if kind == "tool" else texts, kind)
 
     def _shorten(self, texts: Sequence[str]) -> list[str]:
-        whole = [split_identifiers(text) for text in texts]
-        if not whole:
-            return whole
-        found = self.model.tokenizer(whole, truncation=True, max_length=self.tool_length, return_offsets_mapping=True)
-        ends = [max(end for _, end in spans) for spans in found["offset_mapping"]]
-        return [text[:end] for text, end in zip(whole, ends, strict=True)]
+        split = [split_identifiers(text) for text in texts]
+        if not split:
+            return split
+        tokens = self.model.tokenizer(split, truncation=True, max_length=self.tool_length, return_offsets_mapping=True)
+        ends = [max(end for _, end in spans) for spans in tokens["offset_mapping"]]
+        return [text[:end] for text, end in zip(split, ends, strict=True)]
 
 
-def nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
-    """Query id → the ids of its nearest tools; rows in the order of the queries."""
+def rank_nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dict[str, list[str]]:
+    """Map each query id to the ids of its nearest tools. Rows are in the order of the queries."""
     return {
         query: [tools[number].id for number in top_k(row, DEV_DEPTH)]
         for query, row in zip(queries, cosines, strict=True)
     }
 
 
-def _by_words(lesson: Lesson, place: Mapping[str, int]) -> list[Places]:
+def _rank_by_words(lesson: Lesson, place: Mapping[str, int]) -> list[Places]:
     depth = HARD_NEGATIVE_DEPTH + max(map(len, lesson.train.values()))
     ids, _ = BM25.build(lesson.tools).search([lesson.texts[query] for query in lesson.train], depth)
-    return [np.array([place[tool] for tool in found], dtype=np.intp) for found in ids]
+    return [np.array([place[tool] for tool in ranking], dtype=np.intp) for ranking in ids]
 
 
-def encoder_of(model: Model) -> FittedEncoder:
-    """The encoder that a model brings, for methods that go on from it."""
-    return FittedEncoder(model.folder / FOLDER, model.manifest.settings["tool_length"].value)
+def load_model_encoder(model: Model) -> FittedEncoder:
+    """Load the encoder of a model, for methods that use it as their base."""
+    return FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.settings["tool_length"].value)
 
 
-def encoder_of_base(base: Base) -> FittedEncoder:
-    """The encoder that the first stage of another method brings; that it has one, `TUNES_ENCODER` has seen to."""
+def load_base_encoder(base: Base) -> FittedEncoder:
+    """Load the encoder of a base. `TUNES_ENCODER` guarantees that it has one."""
     assert base.model is not None
-    return encoder_of(base.model)
+    return load_model_encoder(base.model)
 
 
-def tune(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-    """Tune the encoder on the training queries, and keep the epoch that is best on dev by ndcg@5.
+def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
+    """Tune the encoder on the training queries; keep the epoch with the best ndcg@5 on dev.
 
     Raises:
         MissingExtra: without torch or sentence-transformers.
@@ -158,10 +158,10 @@ def tune(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
     texts = Texts(
         tower=tower,
         queries=tower.tokens([lesson.texts[query] for query in lesson.train], "query"),
-        tools=tower.tokens([render(tool, STYLE) for tool in lesson.tools], "tool", options.tool_length),
+        tools=tower.tokens([render(tool, TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", options.tool_length),
         gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()],
         dev=tower.tokens([lesson.texts[query] for query in lesson.dev], "query"),
-        judge=lambda cosines: lesson.evaluate(nearest(cosines, lesson.dev, lesson.tools)).means(),
+        judge=lambda cosines: lesson.evaluate(rank_nearest(cosines, lesson.dev, lesson.tools)).means(),
         identity=digest("dpr/1", [encoder.fingerprint, lesson.fingerprint, options]),
         temperature=options.temperature,
         hold=options.hold,
@@ -172,7 +172,7 @@ def tune(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
     elif len(lesson.tools) <= options.whole:
         task = Lists(texts)
     else:
-        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _by_words(lesson, place))
+        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _rank_by_words(lesson, place))
     done = train_task(workspace, options, task, tower)
     used = np.zeros(len(lesson.tools), dtype=np.bool_)
     used[np.concatenate(texts.gold)] = True
@@ -190,7 +190,7 @@ def tune(workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
 
 
 class SearchTuned:
-    """What methods share that tune an encoder and search with it."""
+    """Base of the methods that tune an encoder and search with it."""
 
     needs_usage = True
     transfers = True
@@ -198,16 +198,16 @@ class SearchTuned:
     base: BaseRule | None = None
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The nearest tools by the fitted encoder."""
-        stage = zero_shot.search_vectors(workspace, catalogue, encoder_of(model), STYLE)
-        return set_new_tools_back(stage, catalogue, model)
+        """Build the search for the nearest tools by the fitted encoder."""
+        stage = zero_shot.search_vectors(workspace, catalogue, load_model_encoder(model), TUNED_TEXT_STYLE)
+        return demote_new_tools(stage, catalogue, model)
 
 
 class Dpr(SearchTuned):
-    """Tunes an encoder, and finds the tools nearest to the query."""
+    """Tunes an encoder and returns the tools nearest to the query."""
 
     options_type = Options
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """See `tune`."""
-        return tune(workspace, lesson, options)
+        """Tune the encoder; see `tune_encoder`."""
+        return tune_encoder(workspace, lesson, options)

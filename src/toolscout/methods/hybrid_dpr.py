@@ -1,7 +1,7 @@
-"""BM25 beside a recipe that learned, joined as `hybrid` joins it with an encoder that did not.
+"""Joins BM25 with a fitted recipe, as `hybrid` joins it with an untrained encoder.
 
-A tuned encoder knows what queries mean in its field; rare words, names and numbers stay the business of BM25. How much
-the learned ranking weighs is chosen on dev (`fusion.words_and_meaning`).
+A tuned encoder knows the meaning of queries in its field. BM25 matches rare words, names and numbers. The weight of the
+fitted ranking is chosen on dev (`fusion.words_and_meaning`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
-        base: the recipe that learned; the weights on offer are meant for one that ranks by cosines.
-        weight: the most that it may add to a BM25 score; None: the best on dev.
+        base: the fitted recipe; the weights in the grid suit one that ranks by cosines.
+        weight: the maximum that it adds to a BM25 score; None: the best on dev.
     """
 
     base: str = "dpr"
     weight: Positive | None = None
 
 
-def _ranking(search: Search) -> Ranking:
+def _list_scores(search: Search) -> Ranking:
     return [(hit.id, hit.score) for hit in search.hits]
 
 
 class HybridDpr:
-    """Joins BM25 with a recipe that learned."""
+    """Joins BM25 with a fitted recipe."""
 
     options_type = Options
     needs_usage = True
@@ -52,34 +52,33 @@ class HybridDpr:
     base: BaseRule | None = None
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Rank the dev queries both ways, and choose the weight; nothing is trained beyond the base."""
+        """Rank the dev queries by words and by the base, then choose the weight. Only the base is trained."""
         assert lesson.base is not None
         words = zero_shot.search_words(Catalogue.of(lesson.tools))
-        asked = [Search(query=lesson.texts[query], k=DEPTH) for query in lesson.dev]
-        both = [stage(asked) for stage in (words, lesson.base.stage)]
-        pairs = [[_ranking(one), _ranking(other)] for one, other in zip(*both, strict=True)]
+        searches = [Search(query=lesson.texts[query], k=DEPTH) for query in lesson.dev]
+        results = [stage(searches) for stage in (words, lesson.base.stage)]
+        pairs = [[_list_scores(by_words), _list_scores(by_base)] for by_words, by_base in zip(*results, strict=True)]
 
-        def figures(weight: float) -> dict[str, float]:
+        def evaluate_weight(weight: float) -> dict[str, float]:
             rankings = {}
-            for query, search, pair in zip(lesson.dev, asked, pairs, strict=True):
+            for query, search, pair in zip(lesson.dev, searches, pairs, strict=True):
                 scores = words_and_meaning(pair, search, weight=weight)
-                rankings[query] = sorted(scores, key=lambda tool, scores=scores: (-scores[tool], tool))  # type: ignore[misc]
+                rankings[query] = [tool for tool, _ in sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))]
             return lesson.evaluate(rankings).means()
 
-        found = {
-            weight: figures(weight) for weight in (FUSION_WEIGHT_GRID if options.weight is None else (options.weight,))
-        }
-        weight = max(found, key=lambda each: found[each]["ndcg@5"] + found[each]["comp@5"])
+        weights = FUSION_WEIGHT_GRID if options.weight is None else (options.weight,)
+        figures = {weight: evaluate_weight(weight) for weight in weights}
+        weight = max(figures, key=lambda tried: figures[tried]["ndcg@5"] + figures[tried]["comp@5"])
         return Artifacts(
             {},
-            metrics=found[weight],
+            metrics=figures[weight],
             chosen={"weight": weight} if options.weight is None else {},
-            values={"by_weight": {str(each): figures for each, figures in found.items()}},
+            values={"by_weight": {str(tried): means for tried, means in figures.items()}},
             files=lesson.base.save,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """BM25 and the base's ranking, joined."""
+        """Build BM25, the base, and their fusion."""
         weight = model.manifest.settings["weight"].value
-        joined = functools.partial(words_and_meaning, weight=weight)
-        return Fuse(zero_shot.search_words(catalogue), workspace.build_base(catalogue, model), by=joined)
+        join = functools.partial(words_and_meaning, weight=weight)
+        return Fuse(zero_shot.search_words(catalogue), workspace.build_base(catalogue, model), by=join)

@@ -1,17 +1,17 @@
-"""MassTool (arXiv:2507.00487): whether a query needs a tool, and what it means by the queries that are like it.
+"""MassTool (arXiv:2507.00487): detects whether a query needs a tool, and represents it by similar training queries.
 
-Over the frozen encoder of another recipe (`base`). Queries, tools and scenes are joined by graphs as in COLT
-(`training.collaboration`). A query's vector is the sum of three unit rows (eq. 6): its own; the mean of its nearest
-training queries' graph vectors, by attention; and that mean again, joined with what the detection tower knows of
-the query (AdaKT). A later query has no edges: its own part is the encoder's vector. The pool of neighbours can grow
-without any training (`Pool.extend`). A tool that no training query used keeps the encoder's vector of its text.
+It works over the frozen encoder of another recipe (`base`). Graphs join queries, tools and scenes as in COLT
+(`training.collaboration`). The vector of a query is the sum of three unit rows (eq. 6): its own vector; the mean of the
+graph vectors of its nearest training queries, weighted by attention; and that mean joined with the hidden layer of the
+detection tower (AdaKT). A later query has no edges: its own part is the encoder's vector. The pool of neighbours can
+grow without training (`Pool.extend`). A tool that no training query used keeps the encoder's vector of its text.
 
-Where this differs from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours
-pass; a query without neighbours is its own part alone; the contrast compares cosines, as the released code does and
-eq. 11 does not; the need is calibrated on queries that were not trained on; the epoch is chosen on dev. Three parts
-that were not worth their place on dev are settings, and not the default: a query that sees its own edges in training
-(`seen`), COLT's list-wise loss over ten tools (`loss`, `length`), and the gate of AdaKT (`transfer`), for which
-self-attention stands, another of the paper's four ways.
+Differences from the paper: its threshold of 1.0 for "no filtering" is -1 here, a cosine that all neighbours pass. A
+query without neighbours has only its own part. The contrast compares cosines, like the released code and unlike eq.
+11. The need is calibrated on queries outside the training set. The epoch is chosen on dev. Three parts gained nothing
+on dev and are off by default: a query that sees its own edges in training (`seen`), COLT's list-wise loss over ten
+tools (`loss`, `length`), and the gate of AdaKT (`transfer`). Self-attention, another of the paper's four variants,
+replaces the gate.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from toolscout.abstain.calibration import floors, platt
 from toolscout.arrays import Arrays, Floats, Mask, Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
-from toolscout.indexes import top_k
 from toolscout.indexes.exact import Exact
+from toolscout.journal.evidence import Example
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tool_sets import Sets
+from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Amount,
     Count,
     Graphs,
+    NonNegative,
     Positive,
-    Whole,
     describe_training,
     save_encoder,
     train_task,
@@ -54,21 +54,21 @@ from toolscout.workspace import LiveEvidence, Workspace
 __all__ = ["MassTool", "Options", "Pool", "Reader", "meanings"]
 
 NEIGHBOUR_BLOCK: Final = 1024
-MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # new queries that a search encodes besides its own
+MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
 
 
 class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
-        base: the recipe whose encoder is the backbone; it stays as it is.
-        seen: a training query sees itself with its edges (`graph`), as published, or as a later query will (`new`).
-        search: whether neighbours are searched (SUIM).
-        k: how many at most.
+        base: the recipe with the encoder, which stays frozen.
+        seen: whether a training query sees its own edges (`graph`), as published, or none, like a later query (`new`).
+        search: whether to search neighbours (SUIM).
+        k: maximum number of neighbours.
         floor: cosine that a neighbour must exceed (dynamic filtering, ε); -1: all pass.
-        transfer: how the detection tower's knowledge is passed on (AdaKT): `gate`, `attention`, `concatenation`,
-            `addition`; `none`: it is not.
-        need: λ, weight of the loss of the detection tower; it learns when there are queries that need no tool.
+        transfer: how to pass on the knowledge of the detection tower (AdaKT): `gate`, `attention`, `concatenation`,
+            `addition`, or `none`.
+        need: λ, weight of the loss of the detection tower, which learns if there are queries that need no tool.
     """
 
     base: str = "dpr"
@@ -79,51 +79,51 @@ class Options(Graphs, frozen=True, forbid_unknown_fields=True):
     transfer: Literal["gate", "attention", "concatenation", "addition", "none"] = "attention"
     need: Amount = 0.2
     loss: Literal["colt", "softmax"] = "softmax"
-    length: Whole = 0
+    length: NonNegative = 0
     sharpness: Positive = 8.0
     epochs: Count = 40
     patience: Count = 10
 
 
 def _encode_no_tool(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> tuple[Vectors, Vectors]:
-    """Rows of queries that need no tool: those to train on, and those to calibrate with."""
+    """Encode the queries that need no tool: those for training, and those for calibration."""
     parts = (lesson.no_tool.train, lesson.no_tool.calibrate) if lesson.no_tool else ((), ())
-    learned, held = (workspace.encode_queries(encoder, [each.text for each in part]) for part in parts)
-    return learned, held
+    train_rows, calibration_rows = (workspace.encode_queries(encoder, [query.text for query in part]) for part in parts)
+    return train_rows, calibration_rows
 
 
 # --- neighbours -------------------------------------------------------------------------------------------------------
 
 
 def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
-    """The `k` likest rows of the pool of each row, `(n, k)`, and their cosines; place -1 where there are fewer."""
+    """Find the `k` nearest rows of the pool for each row, `(n, k)`, with cosines; place -1 where there are fewer."""
     near = np.full((len(rows), k), -1, dtype=np.intp)
     likeness = np.full((len(rows), k), -1.0, dtype=np.float32)
     size = min(k, len(pool))
     for start in range(0, len(rows), NEIGHBOUR_BLOCK):
         cosines = rows[start : start + NEIGHBOUR_BLOCK] @ pool.T
-        some = np.argpartition(-cosines, size - 1, axis=1)[:, :size]
-        values = np.take_along_axis(cosines, some, axis=1)
+        candidates = np.argpartition(-cosines, size - 1, axis=1)[:, :size]
+        values = np.take_along_axis(cosines, candidates, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
-        near[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(some, order, axis=1)
+        near[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(candidates, order, axis=1)
         likeness[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
     return near, likeness
 
 
-def _without_itself(near: Places, likeness: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
-    """The first `k` neighbours; the first `n` rows are the pool's own, and none is its own neighbour."""
-    kept_near, kept_likeness = near[:, :k].copy(), likeness[:, :k].copy()
+def _drop_self(near: Places, likeness: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
+    """Keep the first `k` neighbours. The first `n` rows belong to the pool; none may be its own neighbour."""
+    first_near, first_likeness = near[:, :k].copy(), likeness[:, :k].copy()
     for row in range(n):
-        others = near[row] != row
-        kept_near[row], kept_likeness[row] = near[row][others][:k], likeness[row][others][:k]
-    return kept_near, kept_likeness
+        is_other = near[row] != row
+        first_near[row], first_likeness[row] = near[row][is_other][:k], likeness[row][is_other][:k]
+    return first_near, first_likeness
 
 
 class Pool:
-    """Queries whose tools are known: what later queries are understood by.
+    """Queries with known tools, among which later queries find their neighbours.
 
     Attributes:
-        keys: (n, d) vectors of the encoder, unit rows.
+        keys: (n, d) vectors from the encoder, unit rows.
         values: (n, d) graph vectors.
     """
 
@@ -131,24 +131,24 @@ class Pool:
         self.keys, self.values = keys, values
 
     def near(self, rows: Vectors, k: int, floor: float) -> Places:
-        """(n, k) places of the likest queries above the floor; -1 where there are fewer."""
+        """Return (n, k) places of the nearest queries above the floor; -1 where there are fewer."""
         places, likeness = nearest(self.keys, rows, k)
         return np.where(likeness > floor, places, -1)
 
     def extend(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
-        """A pool with more queries, without training.
+        """Return a pool with more queries, without training.
 
-        A query joins with its own vector and, of the same weight, the mean of its tools', in both views: what one layer
-        of propagation would bring it if it were its tools' only query. What the fit saw may weigh more: 1.6
-        times as much in a model of ToolLens.
+        The graph vector of a new query is its own vector plus the mean of its tools' vectors, in both views. One layer
+        of propagation would give this result if it were the only query of its tools. Queries of the fit may weigh more:
+        1.6 times as much in a model of ToolLens.
 
         Args:
-            rows: (n, d) of the encoder.
+            rows: (n, d) from the encoder.
             tools: the final vectors of each query's tools, (≥ 1, d).
         """
         if not len(rows):
             return self
-        values = (2 * (rows + unit_rows(np.stack([each.mean(axis=0) for each in tools])))).astype(np.float32)
+        values = (2 * (rows + unit_rows(np.stack([vectors.mean(axis=0) for vectors in tools])))).astype(np.float32)
         return Pool(np.concatenate([self.keys, rows]), np.concatenate([self.values, values]))
 
 
@@ -156,65 +156,66 @@ class Pool:
 
 
 class Reader:
-    """The towers without torch: `training.intents.Towers`, over arrays."""
+    """Computes the towers from arrays, without torch; see `training.intents.Towers`."""
 
     def __init__(self, arrays: Arrays, transfer: str) -> None:
-        """Take `towers.*` of the arrays of a model."""
-        self._layers = {name.removeprefix("towers."): each for name, each in arrays.items() if name[:7] == "towers."}
+        """Take the arrays `towers.*` of a model."""
+        self._layers = {name.removeprefix("towers."): array for name, array in arrays.items() if name[:7] == "towers."}
         self.transfer = transfer
 
     def logits(self, rows: Vectors) -> Floats:
-        """(n,) how much each query needs a tool, before calibration."""
+        """Return (n,) logits of the need for a tool, before calibration."""
         return self._need_logits(self._hidden(rows))
 
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, Floats]:
-        """Queries → their vectors (eq. 6), the sum of `parts`, `(n, d)`, and the logits of their need, `(n,)`."""
+        """Return the vectors of queries (eq. 6), `(n, d)`, and the logits of their need for a tool, `(n,)`."""
         hidden = self._hidden(rows)
         total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
         return total.astype(np.float32), self._need_logits(hidden)
 
     def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
-        """`graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero where there is no neighbour.
+        """Return the parts `graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero without neighbours.
 
         Args:
-            rows: (n, d) of the encoder.
-            values: of the pool.
+            rows: (n, d) from the encoder.
+            values: graph vectors of the pool.
             near: (n, K) places in it; -1: none.
 
         Returns:
-            Those parts that the model has.
+            The parts that the model has.
         """
         return self._parts(rows, self._hidden(rows), values, near)
 
     def _parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
-        graph = found = 2 * rows
-        some: Mask = np.ones(len(rows), dtype=np.bool_)
+        graph = neighbours = 2 * rows
+        has_neighbour: Mask = np.ones(len(rows), dtype=np.bool_)
         parts = {"graph": unit_rows(graph)}
         if "attend" in self._layers:
-            there = near >= 0
-            some = np.asarray(there.any(axis=1))
-            held = values[np.maximum(near, 0)]
-            fits = np.einsum("nd,nkd->nk", self._times(graph, self._layers["attend"].T), held)
-            weights = np.where(there, softmax(np.where(there | ~some[:, None], fits, -np.inf)), 0.0)
-            found = np.einsum("nk,nkd->nd", weights, held)
-            parts["search"] = unit_rows(found) * some[:, None]
+            present = near >= 0
+            has_neighbour = np.asarray(present.any(axis=1))
+            near_values = values[np.maximum(near, 0)]
+            fits = np.einsum("nd,nkd->nk", self._multiply(graph, self._layers["attend"].T), near_values)
+            weights = np.where(present, softmax(np.where(present | ~has_neighbour[:, None], fits, -np.inf)), 0.0)
+            neighbours = np.einsum("nk,nkd->nd", weights, near_values)
+            parts["search"] = unit_rows(neighbours) * has_neighbour[:, None]
         if self.transfer != "none":
-            parts["joint"] = unit_rows(self._join(hidden, found)) * some[:, None]
+            parts["joint"] = unit_rows(self._join(hidden, neighbours)) * has_neighbour[:, None]
         return parts
 
-    def _join(self, hidden: Vectors, found: Vectors) -> Vectors:
+    def _join(self, hidden: Vectors, neighbours: Vectors) -> Vectors:
         if self.transfer == "gate":
-            gated: Vectors = found / (1 + np.exp(-self._linear("join.0", hidden)))
+            gated: Vectors = neighbours / (1 + np.exp(-self._linear("join.0", hidden)))
             return gated
         if self.transfer == "addition":
-            return hidden + found
+            return hidden + neighbours
         if self.transfer == "concatenation":
-            both = self._linear("join.0", np.concatenate([hidden, found], axis=1))
-            return self._linear("join.1", np.maximum(both, 0))
-        asked, offered, values = (
-            np.stack([self._linear(f"join.{number}", each) for each in (hidden, found)], axis=1) for number in range(3)
+            joined = self._linear("join.0", np.concatenate([hidden, neighbours], axis=1))
+            return self._linear("join.1", np.maximum(joined, 0))
+        queries, keys, values = (
+            np.stack([self._linear(f"join.{number}", rows) for rows in (hidden, neighbours)], axis=1)
+            for number in range(3)
         )
-        fits = np.einsum("nid,njd->nij", asked, offered) / hidden.shape[1] ** 0.5
+        fits = np.einsum("nid,njd->nij", queries, keys) / hidden.shape[1] ** 0.5
         summed: Vectors = np.einsum("nij,njd->nd", softmax(fits), values)
         return summed
 
@@ -225,16 +226,16 @@ class Reader:
         return np.asarray(self._linear("need", hidden * np.float32(hidden.shape[1] ** 0.5))[:, 0], dtype=np.float64)
 
     def _linear(self, name: str, rows: Vectors) -> Vectors:
-        return self._times(rows, self._layers[f"{name}.weight"]) + self._layers[f"{name}.bias"]
+        return self._multiply(rows, self._layers[f"{name}.weight"]) + self._layers[f"{name}.bias"]
 
     @staticmethod
-    def _times(rows: Vectors, weights: Vectors) -> Vectors:
-        """Rows · weightsᵀ, each row by itself: a query has the same answer alone and in a batch."""
+    def _multiply(rows: Vectors, weights: Vectors) -> Vectors:
+        """Multiply rows by weightsᵀ, row by row, so that a query gets the same result alone and in a batch."""
         return np.stack([weights @ row for row in rows]) if len(rows) else np.empty((0, len(weights)), dtype=np.float32)
 
 
 def needs(logits: Floats, by: Mapping[str, float]) -> Floats:
-    """Logits → probabilities; see `platt`."""
+    """Turn logits of need into probabilities; see `platt`."""
     probabilities: Floats = 1 / (1 + np.exp(-np.clip(by["slope"] * logits + by["shift"], -40, 40)))
     return probabilities
 
@@ -245,25 +246,25 @@ def _score_detection(tool: Floats, chat: Floats) -> dict[str, float]:
     return {"detect_auroc": metrics.detection(labels, shares)["detect_auroc"]}
 
 
-class _Twice:
-    """An encoder that need and retrieval ask one after the other for the same texts: it encodes them once."""
+class _EncodeOnce:
+    """Keeps the last batch of rows, because detection and retrieval encode the same texts in turn."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self._last: tuple[list[str], Vectors] = [], np.empty((0, encoder.dim), dtype=np.float32)
 
     def __call__(self, texts: list[str]) -> Vectors:
-        held, rows = self._last
-        if held != texts:
+        last_texts, rows = self._last
+        if last_texts != texts:
             rows = self._encoder.encode(texts, "query")
             self._last = list(texts), rows
         return rows
 
 
-class _Growing:
-    """The pool of a model, and what was used since it was fitted.
+class _GrowingPool:
+    """The pool of a model, extended with the queries used since the fit.
 
-    Of what is new, so many queries are encoded at a search, the newest first: nobody waits for more.
+    A search encodes only a few new queries, the newest first, so that nobody waits long.
     """
 
     def __init__(
@@ -275,43 +276,55 @@ class _Growing:
     ) -> None:
         self._fitted, self._encoder, self._tools, self._live = fitted, encoder, tools, live
         self._rows: dict[str, Vectors] = {}
-        self._held: tuple[int, int, Pool] = -1, 0, fitted  # version, how many are not encoded yet, the pool
+        self._latest: tuple[int, int, Pool] = -1, 0, fitted  # version, queries still to encode, pool
 
     def __call__(self) -> Pool:
         if self._live is None:
             return self._fitted
         version, examples = self._live()
-        held, waiting, pool = self._held
-        if held == version and not waiting:
+        latest_version, waiting, pool = self._latest
+        if latest_version == version and not waiting:
             return pool
-        of_tools = [(each.query, [self._tools[id] for id in each.tools if id in self._tools]) for each in examples]
-        used = [(query, np.stack(vectors)) for query, vectors in of_tools if vectors]
-        wanted = {query for query, _ in used}
-        self._rows = {query: row for query, row in self._rows.items() if query in wanted}
-        new = [query for query, _ in reversed(used) if query not in self._rows]
-        some = new[:MAX_QUERIES_ENCODED_BY_SEARCH]
-        self._rows |= dict(zip(some, self._encoder.encode(some, "query"), strict=True)) if some else {}
+        used = self._collect_vectors(examples)
+        waiting = self._encode_new([query for query, _ in used])
         ready = [(query, vectors) for query, vectors in used if query in self._rows]
+        pool = self._fitted
         if ready:
-            pool = self._fitted.extend(np.stack([self._rows[query] for query, _ in ready]), [each for _, each in ready])
-        else:
-            pool = self._fitted
-        self._held = version, len(new) - len(some), pool
+            rows = np.stack([self._rows[query] for query, _ in ready])
+            pool = pool.extend(rows, [vectors for _, vectors in ready])
+        self._latest = version, waiting, pool
         return pool
+
+    def _collect_vectors(self, examples: Sequence[Example]) -> list[tuple[str, Vectors]]:
+        """Return the queries that used a tool of the catalogue, with the vectors of these tools."""
+        tools = [
+            (example.query, [self._tools[id] for id in example.tools if id in self._tools]) for example in examples
+        ]
+        return [(query, np.stack(vectors)) for query, vectors in tools if vectors]
+
+    def _encode_new(self, queries: Sequence[str]) -> int:
+        """Encode the newest queries without a row, forget rows of other queries; return how many still wait."""
+        current = set(queries)
+        self._rows = {query: row for query, row in self._rows.items() if query in current}
+        new = [query for query in reversed(queries) if query not in self._rows]
+        batch = new[:MAX_QUERIES_ENCODED_BY_SEARCH]
+        self._rows |= dict(zip(batch, self._encoder.encode(batch, "query"), strict=True)) if batch else {}
+        return len(new) - len(batch)
 
 
 def meanings(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The parts of queries' vectors in a fitted model, see `Reader.parts`, of queries that have a neighbour in it."""
+    """Return the parts of queries' vectors in a fitted model (`Reader.parts`), for queries with a neighbour."""
     options = model.manifest.settings
-    rows = FittedEncoder(model.folder / FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
+    rows = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
     pool = Pool(model.arrays["keys"], model.arrays["pool"])
     near = pool.near(rows, options["k"].value, options["floor"].value)
-    some = (near >= 0).any(axis=1)
-    return Reader(model.arrays, options["transfer"].value).parts(rows[some], pool.values, near[some])
+    has_neighbour = (near >= 0).any(axis=1)
+    reader = Reader(model.arrays, options["transfer"].value)
+    return reader.parts(rows[has_neighbour], pool.values, near[has_neighbour])
 
 
 class MassTool:
-    """Understands a query by those that are like it, and judges whether it needs a tool."""
+    """Represents a query by similar queries, and detects whether it needs a tool."""
 
     options_type = Options
     needs_usage = True
@@ -320,7 +333,7 @@ class MassTool:
     base: BaseRule | None = dpr.TUNES_ENCODER
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Train both towers over the base's encoder, and calibrate the need if there are queries that need no tool.
+        """Train both towers over the base's encoder; calibrate the need if there are queries that need no tool.
 
         Raises:
             MissingExtra: without torch.
@@ -329,50 +342,48 @@ class MassTool:
         from toolscout.training.intents import IntentQueries, Intents, IntentShape
 
         assert lesson.base is not None
-        encoder = dpr.encoder_of_base(lesson.base)
+        encoder = dpr.load_base_encoder(lesson.base)
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in lesson.train.values()]
         n = len(gold)
         workspace.say("encoding queries and tools")
         rows = workspace.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
-        tools = workspace.encode_tools(encoder, lesson.tools, dpr.STYLE)
+        tools = workspace.encode_tools(encoder, lesson.tools, dpr.TUNED_TEXT_STYLE)
         used = np.zeros(len(tools), dtype=np.bool_)
         used[np.concatenate(gold)] = True
-        _, scene_of = Sets.among(gold)
-        learned, held = _encode_no_tool(workspace, lesson, encoder)
+        _, scene_of = ToolSets.group(gold)
+        chat_rows, calibration_rows = _encode_no_tool(workspace, lesson, encoder)
         near, likeness = nearest(rows[:n], rows, options.k + 1)
-        near, likeness = _without_itself(near, likeness, n, options.k)
+        near, likeness = _drop_self(near, likeness, n, options.k)
         passed = np.where(likeness > options.floor, near, -1)
 
-        judges = bool(options.need and len(held))
+        detects = bool(options.need and len(calibration_rows))
         data = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
 
-        def judge(arrays: Arrays) -> dict[str, float]:
+        def evaluate(arrays: Arrays) -> dict[str, float]:
             towers = Reader(arrays, options.transfer)
             vectors, logits = towers.read(rows[n:], arrays["pool"], passed[n:])
-            kept_rows = unit_rows(np.where(used[:, None], arrays["tools"], tools))
-            scores = vectors @ kept_rows.T
-            found = zip(lesson.dev, scores, strict=True)
-            rankings = {query: [lesson.tools[number].id for number in top_k(row, 10)] for query, row in found}
+            tool_rows = unit_rows(np.where(used[:, None], arrays["tools"], tools))
+            rankings = dpr.rank_nearest(vectors @ tool_rows.T, lesson.dev, lesson.tools)
             figures = lesson.evaluate(rankings).means()
-            return {**figures, **_score_detection(logits, towers.logits(held))} if judges else figures
+            return {**figures, **_score_detection(logits, towers.logits(calibration_rows))} if detects else figures
 
         task = Intents(
-            queries=IntentQueries(rows[:n], gold, scene_of, near=passed[:n], chat=learned),
+            queries=IntentQueries(rows[:n], gold, scene_of, near=passed[:n], chat=chat_rows),
             tools=tools,
-            judge=judge,
+            judge=evaluate,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
             identity=digest("masstool/2", [encoder.fingerprint, *data, options]),
             seed=workspace.seed,
         )
-        targets = ("ndcg@5", "detect_auroc") if judges else ("ndcg@5",)
+        targets = ("ndcg@5", "detect_auroc") if detects else ("ndcg@5",)
         done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
         arrays = task.arrays()
         values: dict[str, Any] = {"tool_length": encoder.tool_length, **describe_training(done)}
-        if judges:
+        if detects:
             towers = Reader(arrays, options.transfer)
             logits = towers.read(rows[n:], arrays["pool"], passed[n:])[1]
-            values["need"] = platt(logits, towers.logits(held))
+            values["need"] = platt(logits, towers.logits(calibration_rows))
             values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
         return Artifacts(
             {
@@ -380,38 +391,40 @@ class MassTool:
                 "keys": rows[:n],
                 "tools": np.where(used[:, None], unit_rows(arrays["tools"]), tools),
             },
-            metrics=judge(arrays),
+            metrics=evaluate(arrays),
             values=values,
             seconds_before=done.earlier,
             files=save_encoder(encoder.model),
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Whether a tool is needed, where that was learned; and the tools nearest to what the query means."""
+        """Build the detection of need, if the model learned it, and the search for the nearest tools."""
         settings, values = model.manifest.settings, model.manifest.values
-        encoder = FittedEncoder(model.folder / FOLDER, values["tool_length"])
+        encoder = FittedEncoder(model.folder / ENCODER_FOLDER, values["tool_length"])
         tools: list[Tool] = catalogue.tools()
         places = model.places(tools)
-        known, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+        fitted_rows, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
         rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
-        rows[known] = model.arrays["tools"][places[known]]
-        rows[new] = encoder.encode([render(tools[number], dpr.STYLE) for number in new], "tool")
+        rows[fitted_rows] = model.arrays["tools"][places[fitted_rows]]
+        rows[new] = encoder.encode([render(tools[number], dpr.TUNED_TEXT_STYLE) for number in new], "tool")
         index = Exact(encoder.dim)
         index.upsert(catalogue.ids, rows)
         fitted, towers = (
             Pool(model.arrays["keys"], model.arrays["pool"]),
             Reader(model.arrays, settings["transfer"].value),
         )
-        encode = _Twice(encoder)
-        grown = _Growing(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
+        encode = _EncodeOnce(encoder)
+        grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
 
-        def meant(texts: list[str]) -> Vectors:
-            held, pool = encode(texts), grown()
+        def encode_meaning(texts: list[str]) -> Vectors:
+            query_rows, pool = encode(texts), grow()
             return unit_rows(
-                towers.read(held, pool.values, pool.near(held, settings["k"].value, settings["floor"].value))[0]
+                towers.read(
+                    query_rows, pool.values, pool.near(query_rows, settings["k"].value, settings["floor"].value)
+                )[0]
             )
 
-        retrieve = Retrieve(index, label="masstool", encode=meant, mask=catalogue.mask, depth=DEPTH)
+        retrieve = Retrieve(index, label="masstool", encode=encode_meaning, mask=catalogue.mask, depth=DEPTH)
         if "need" not in values:
             return retrieve
         low = msgspec.convert(values["need_floors"], Floors) if "need_floors" in values else None

@@ -1,8 +1,8 @@
-"""MLC (arXiv:2409.02141): a linear layer over a fine-tuned encoder says of every tool whether a query needs it.
+"""MLC (arXiv:2409.02141): a linear layer over a fine-tuned encoder estimates for every tool whether a query needs it.
 
-The sets of tools that training queries needed are classes too (`methods.shared.tool_sets`). Both are the usage side of
-`methods.shared.usage`; the bundled encoder and words are the description side, so that a tool without usage is found.
-The paper has the layer over the tools alone, and ranks by it.
+The sets of tools that training queries needed are classes too (`methods.shared.tool_sets`). Both give the usage side of
+`methods.shared.usage`. The bundled encoder and words give the description side, which ranks tools without usage. The
+paper has the layer over the tools alone, and ranks by it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,30 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, Sets
+from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Amount,
     Batch,
     Count,
+    NonNegative,
     Positive,
     Share,
-    Whole,
     describe_training,
     make_tower,
     require_tunable,
     save_encoder,
     train_task,
 )
-from toolscout.methods.shared.usage import DESCRIBED, Study, TunedBlend, best, build_usage_stage, keep_unset, softmax
+from toolscout.methods.shared.usage import (
+    DESCRIPTION_ENCODER,
+    FitData,
+    TunedBlend,
+    build_usage_stage,
+    choose_best,
+    select_unset,
+    softmax,
+)
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import digest
@@ -40,20 +48,20 @@ from toolscout.workspace import Workspace
 
 __all__ = ["Mlc", "Options"]
 
-SCALE: Final = 20.0
+LOGIT_SCALE: Final = 20.0
 
 
 class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit.
 
     Attributes:
-        loss: of the tools: list-wise `softmax`, or `binary` cross-entropy as published.
-        start: the layer starts at the mean of the queries that used each tool (`usage`), or at `zeros`.
+        loss: loss over the tools: list-wise `softmax`, or `binary` cross-entropy as published.
+        start: start of the layer: the mean of the queries that used each tool (`usage`), or `zeros`.
         sets: weight of the sets of tools; None: the best on dev; 0: they are not learned.
-        fast: the layer learns so many times as fast.
-        patience: epochs without a better dev before it stops.
-        thinned: share of a query's tokens that are left out at random in training.
-        hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
+        fast: factor of the learning rate for the layer.
+        patience: epochs without improvement on dev before training stops.
+        thinned: share of a query's tokens that training leaves out at random.
+        hold: maximum tokens of a step in memory with their graph; larger steps cache gradients.
     """
 
     loss: Literal["softmax", "binary"] = "softmax"
@@ -65,7 +73,7 @@ class Options(TunedBlend, frozen=True, forbid_unknown_fields=True):
     fast: Positive = 10.0
     patience: Count = 2
     thinned: Share = 0.1
-    hold: Whole = 32_768
+    hold: NonNegative = 32_768
     novelty: Amount = 0.5
 
 
@@ -79,7 +87,7 @@ class Mlc:
     base: BaseRule | None = None
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Tune the job's encoder under the layers, keep the epoch that is best on dev, and choose the blend there.
+        """Tune the encoder under the layers, keep the best epoch on dev, and choose the blend there.
 
         Raises:
             MissingExtra: without torch or sentence-transformers.
@@ -89,16 +97,18 @@ class Mlc:
 
         encoder = require_tunable(workspace.load_encoder())
         tower = make_tower(encoder, options)
-        described = encoders.load(DESCRIBED, workspace.settings)
-        study = Study(workspace, lesson, options, described)
-        n = study.n_train
-        tokens = tower.tokens(study.texts, "query")
+        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        data = FitData(workspace, lesson, options, described)
+        n = data.n_train
+        tokens = tower.tokens(data.texts, "query")
         gold = np.zeros((n, len(lesson.tools)), dtype=np.bool_)
-        for row, tools in zip(gold, study.gold[:n], strict=True):
+        for row, tools in zip(gold, data.gold[:n], strict=True):
             row[tools] = True
-        sets, set_of = Sets.among(study.gold[:n])
+        sets, set_of = ToolSets.group(data.gold[:n])
         learned = bool(len(sets)) and options.sets != 0
-        heads = Heads(encoder.dim, {"tools": len(lesson.tools), **({"sets": len(sets)} if learned else {})}, SCALE)
+        heads = Heads(
+            encoder.dim, {"tools": len(lesson.tools), **({"sets": len(sets)} if learned else {})}, LOGIT_SCALE
+        )
         if options.start == "usage":
             workspace.say("starting the layer at the mean of the queries that used each tool")
             rows = tower.vectors(tokens[:n])
@@ -107,8 +117,8 @@ class Mlc:
                 heads.start(rows, set_of[:, None] == np.arange(len(sets)), "sets")
 
         def usage(weight: float) -> Scores:
-            found = task.shares(tokens[n:])
-            return sets.join(found["tools"], found["sets"], weight) if learned else found["tools"]
+            shares = task.shares(tokens[n:])
+            return sets.join(shares["tools"], shares["sets"], weight) if learned else shares["tools"]
 
         task = Classifier(
             tower,
@@ -116,40 +126,40 @@ class Mlc:
             queries=tokens[:n],
             gold=gold,
             set_of=set_of if learned else None,
-            judge=lambda: study.judge(usage(1.0 if options.sets is None else options.sets)),
+            judge=lambda: data.evaluate(usage(1.0 if options.sets is None else options.sets)),
             identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
             tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
         )
         done = train_task(workspace, options, task, tower)
         weights = (options.sets,) if options.sets is not None else SET_WEIGHT_GRID if learned else SET_WEIGHT_GRID[:1]
-        weight = best(weights, lambda each: study.quality(usage(each)))
-        chosen, figures = study.choose_mix(usage(weight))
+        weight = choose_best(weights, lambda tried: data.quality(usage(tried)))
+        chosen, figures = data.choose_mix(usage(weight))
         return Artifacts(
             {
                 **{name: value.detach().cpu().numpy() for name, value in heads.layers.state_dict().items()},
                 **(sets.arrays() if learned else {}),
-                "uses": study.uses(n),
+                "uses": data.uses(n),
             },
             metrics=figures,
             encoder=described,
-            chosen=keep_unset(options, {"sets": weight, **chosen}),
+            chosen=select_unset(options, {"sets": weight, **chosen}),
             values=describe_training(done),
             seconds_before=done.earlier,
             files=save_encoder(tower.model),
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The pipeline over a catalogue."""
-        described = encoders.load(DESCRIBED, workspace.settings)
+        """Build the pipeline over a catalogue."""
+        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
         model.check_encoder(described)
         model.check_catalogue(catalogue.tools())
-        tuned = TransformerEncoder(str(model.folder / FOLDER))
+        tuned = TransformerEncoder(str(model.folder / ENCODER_FOLDER))
         arrays, settings = model.arrays, model.manifest.settings
-        sets = Sets.of_arrays(arrays) if "sets.indptr" in arrays else None
+        sets = ToolSets.from_arrays(arrays) if "sets.indptr" in arrays else None
 
         def logits(name: str, row: Vectors) -> Scores:
-            found = np.einsum("nd,d->n", arrays[f"{name}.weight"], row) + arrays[f"{name}.bias"]
-            return np.asarray(SCALE * found.astype(np.float64))
+            products = np.einsum("nd,d->n", arrays[f"{name}.weight"], row) + arrays[f"{name}.bias"]
+            return np.asarray(LOGIT_SCALE * products.astype(np.float64))
 
         def usage(text: str, row: Vectors) -> Scores:
             if settings["loss"].value == "softmax":
@@ -162,4 +172,6 @@ class Mlc:
             shares: Scores = sets.join(tools[None], softmax(logits("sets", row))[None], settings["sets"].value)[0]
             return shares
 
-        return build_usage_stage(workspace, catalogue, model, described, usage, label="mlc", own=tuned.encode)
+        return build_usage_stage(
+            workspace, catalogue, model, described, usage, label="mlc", encode_for_usage=tuned.encode
+        )

@@ -1,9 +1,9 @@
-"""Multi-label classification without a transformer: which tools, and which *set* of tools, does a query need?
+"""Multi-label classification without a transformer: predicts the tools, and the set of tools, that a query needs.
 
 A query is represented by the encoder's vector and by its words and pairs of words. One linear layer over them has two
-softmaxes. The first is over the tools; its target is spread evenly over the gold tools (the list-wise form of MLC in
-arXiv:2409.02141). The second is over the sets of tools that training queries needed; `methods.shared.tool_sets` joins
-both. Training is AdaGrad: it touches only features that occur in a batch, and rare ones keep a high rate.
+softmaxes. The first is over the tools. Its target is uniform over the gold tools (the list-wise form of MLC in
+arXiv:2409.02141). The second is over the sets of tools that training queries needed. `methods.shared.tool_sets` joins
+both. Training uses AdaGrad: it updates only features that occur in a batch, and rare features keep a high rate.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from toolscout.arrays import Scores, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
-from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, Sets
+from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
+from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
-from toolscout.methods.shared.usage import Blend, Study, best, build_usage_stage, keep_unset, softmax
+from toolscout.methods.shared.usage import Blend, FitData, build_usage_stage, choose_best, select_unset, softmax
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
@@ -34,11 +34,10 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `mlc-light`.
 
     Attributes:
-        rate: step of AdaGrad.
-        batch: queries a step.
-        epochs: how often training goes through the queries; None: until another one brings dev less than a tenth of a
-            point, `most_epochs` at most.
-        most_epochs: see `epochs`.
+        rate: learning rate of AdaGrad.
+        batch: queries per step.
+        epochs: number of passes over the queries; None: until one gains less than a tenth of a point on dev.
+        most_epochs: maximum number of epochs if `epochs` is None.
         sets: weight of the sets of tools; None: the best on dev.
     """
 
@@ -55,52 +54,52 @@ class Head:
     Attributes:
         sparse: `(features, tools + sets)` float32.
         dense: `(dim + 1, tools + sets)` float32; the last row is the bias.
-        sets: of tools that are classes of their own.
-        n_tools: how many tools.
+        sets: sets of tools that are classes.
+        n_tools: number of tools.
     """
 
-    def __init__(self, sparse: Vectors, dense: Vectors, sets: Sets, n_tools: int) -> None:
+    def __init__(self, sparse: Vectors, dense: Vectors, sets: ToolSets, n_tools: int) -> None:
         self.sparse, self.dense, self.sets, self.n_tools = sparse, dense, sets, n_tools
 
     def logits(self, bags: Bags, rows: Vectors) -> Vectors:
-        """`(n, tools + sets)`."""
-        logits: Vectors = bags.times(self.sparse) + rows @ self.dense[:-1] + self.dense[-1]
+        """Return the logits, `(n, tools + sets)`."""
+        logits: Vectors = bags.multiply(self.sparse) + rows @ self.dense[:-1] + self.dense[-1]
         return logits
 
     def usage(self, logits: Vectors, weight: float) -> Scores:
-        """How likely each tool is, `(n, tools)`."""
+        """Return the probability of each tool, `(n, tools)`."""
         tools, sets = np.split(logits.astype(np.float64), [self.n_tools], axis=1)
         return self.sets.join(softmax(tools), softmax(sets) if len(self.sets) else sets, weight)
 
 
 class Training:
-    """AdaGrad over the first `n` queries of a study, one epoch at a time; equal seeds give equal weights."""
+    """AdaGrad over the first `n` queries of a data, one epoch at a time; equal seeds give equal weights."""
 
-    def __init__(self, study: Study, n: int) -> None:
-        self.options: Options = study.options
-        self.rng = np.random.default_rng(study.workspace.seed)
-        n_tools = len(study.lesson.tools)
-        self.ngrams = Ngrams.of(study.features[:n])
-        self.bags, self.rows, self.gold = self.ngrams.bags(study.features[:n]), study.rows[:n], study.gold[:n]
-        sets, self.set_of = Sets.among(self.gold)
+    def __init__(self, data: FitData, n: int) -> None:
+        self.options: Options = data.options
+        self.rng = np.random.default_rng(data.workspace.seed)
+        n_tools = len(data.lesson.tools)
+        self.ngrams = Ngrams.of(data.features[:n])
+        self.bags, self.rows, self.gold = self.ngrams.make_bags(data.features[:n]), data.rows[:n], data.gold[:n]
+        sets, self.set_of = ToolSets.group(self.gold)
         width = n_tools + len(sets)
         sparse = np.zeros((self.ngrams.keys.size, width), dtype=np.float32)
         dense = np.zeros((self.rows.shape[1] + 1, width), dtype=np.float32)
         self.head = Head(sparse, dense, sets, n_tools)
         self._squares = np.full_like(sparse, 1e-8), np.full_like(dense, 1e-8)
 
-    def epoch(self) -> float:
-        """Once through the queries; the mean loss."""
+    def run_epoch(self) -> float:
+        """Train once on each query; return the mean loss."""
         order = self.rng.permutation(len(self.bags))
         batches = [order[start : start + self.options.batch] for start in range(0, len(order), self.options.batch)]
         return sum(self._step(batch) * len(batch) for batch in batches) / len(order)
 
     def _step(self, batch: Any) -> float:
         head, n_tools = self.head, self.head.n_tools
-        features, block = self.bags.take(batch).block()
+        features, to_dense = self.bags.take(batch).to_dense()
         rows: Vectors = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)
         weights = head.sparse[features]
-        logits = block @ weights + rows @ head.dense
+        logits = to_dense @ weights + rows @ head.dense
         targets = np.zeros_like(logits)
         for row, place in zip(targets, batch, strict=True):
             row[self.gold[place]] = 1 / len(self.gold[place])
@@ -112,16 +111,16 @@ class Training:
             logits[:, group] = softmax(logits[:, group])
         loss = -float((targets * np.log(logits + 1e-9)).sum()) / len(batch)
         slope = ((logits - targets) / len(batch)).astype(np.float32)
-        head.sparse[features] = weights - self._stride(self._squares[0], features, block.T @ slope)
-        head.dense -= self._stride(self._squares[1], slice(None), rows.T @ slope)
+        head.sparse[features] = weights - self._compute_step(self._squares[0], features, to_dense.T @ slope)
+        head.dense -= self._compute_step(self._squares[1], slice(None), rows.T @ slope)
         return loss
 
-    def _stride(self, squares: Vectors, places: Any, gradient: Vectors) -> Vectors:
-        """What AdaGrad takes off: rate · gradient / √(sum of its squares so far), which grows by this one's."""
-        held = squares[places] + gradient * gradient
-        squares[places] = held
+    def _compute_step(self, squares: Vectors, places: Any, gradient: Vectors) -> Vectors:
+        """Return AdaGrad's step, rate · gradient / √(sum of squares); add this gradient to the sum first."""
+        sums = squares[places] + gradient * gradient
+        squares[places] = sums
         gradient *= self.options.rate
-        gradient /= np.sqrt(held, out=held)
+        gradient /= np.sqrt(sums, out=sums)
         return gradient
 
 
@@ -135,11 +134,11 @@ class MlcLight:
     base: BaseRule | None = None
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Train on train, choose on dev, train on both (without `refit` it stays with train)."""
+        """Train on train, choose on dev, then train on both (without `refit`, only on train)."""
         encoder = workspace.load_encoder()
-        study = Study(workspace, lesson, options, encoder)
-        training = Training(study, study.n_train)
-        bags, rows = training.ngrams.bags(study.features[study.n_train :]), study.rows[study.n_train :]
+        data = FitData(workspace, lesson, options, encoder)
+        training = Training(data, data.n_train)
+        bags, rows = training.ngrams.make_bags(data.features[data.n_train :]), data.rows[data.n_train :]
         quality, logits, epochs, weight, head = -1.0, np.empty(0, np.float32), 0, 0.0, training.head
         weights = (
             (SET_WEIGHT_GRID if len(training.head.sets) else SET_WEIGHT_GRID[:1])
@@ -147,22 +146,22 @@ class MlcLight:
             else (options.sets,)
         )
         for epoch in range(1, (options.epochs or options.most_epochs) + 1):
-            loss = training.epoch()
-            found = training.head.logits(bags, rows)
-            scored = {each: study.quality(training.head.usage(found, each)) for each in weights}
-            likest = best(weights, scored.__getitem__)
-            workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[likest]:.4f}")
-            if not options.epochs and scored[likest] < quality + MIN_EPOCH_GAIN:
+            loss = training.run_epoch()
+            dev_logits = training.head.logits(bags, rows)
+            scored = {tried: data.quality(training.head.usage(dev_logits, tried)) for tried in weights}
+            best = choose_best(weights, scored.__getitem__)
+            workspace.say(f"epoch {epoch}: loss {loss:.3f}, ndcg@5 and comp@5 on dev {scored[best]:.4f}")
+            if not options.epochs and scored[best] < quality + MIN_EPOCH_GAIN:
                 break
-            quality, logits, epochs, weight = scored[likest], found, epoch, likest
+            quality, logits, epochs, weight = scored[best], dev_logits, epoch, best
             if not options.refit:
                 head = copy.deepcopy(training.head)
-        chosen, figures = study.choose_mix(training.head.usage(logits, weight))
+        chosen, figures = data.choose_mix(training.head.usage(logits, weight))
         if options.refit:
             workspace.say(f"training on train and dev, {epochs} epochs")
-            training = Training(study, study.n_kept)
+            training = Training(data, data.n_final)
             for _ in range(epochs):
-                training.epoch()
+                training.run_epoch()
             head = training.head
         return Artifacts(
             {
@@ -171,26 +170,26 @@ class MlcLight:
                 "sparse": head.sparse,
                 "dense": head.dense,
                 **head.sets.arrays(),
-                "uses": study.uses(study.n_kept),
+                "uses": data.uses(data.n_final),
             },
             metrics=figures,
             encoder=encoder,
-            chosen=keep_unset(options, {"epochs": epochs, "sets": weight, **chosen}),
+            chosen=select_unset(options, {"epochs": epochs, "sets": weight, **chosen}),
             refit=options.refit,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The pipeline over a catalogue."""
+        """Build the pipeline over a catalogue."""
         encoder = workspace.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
         arrays = model.arrays
-        head = Head(arrays["sparse"], arrays["dense"], Sets.of_arrays(arrays), len(model.tools))
+        head = Head(arrays["sparse"], arrays["dense"], ToolSets.from_arrays(arrays), len(model.tools))
         ngrams = Ngrams(arrays["keys"], arrays["rarity"])
         weight = model.manifest.settings["sets"].value
 
         def usage(text: str, row: Vectors) -> Scores:
-            bags = ngrams.bags([checksums(text)])
+            bags = ngrams.make_bags([hash_features(text)])
             if not row.any() and not bags.indices.size:
                 return np.zeros(len(model.tools))
             shares: Scores = head.usage(head.logits(bags, row[None]), weight)[0]

@@ -1,7 +1,7 @@
-"""Nearest logged queries: what like requests used is what this one needs. Nothing is trained.
+"""Nearest logged queries: a query needs the tools that similar queries used. Nothing is trained.
 
-Likeness is the mean of two cosines, of the encoder's vectors and of words and pairs of words; the K likest queries vote
-for their tools with weights exp(sharpness · likeness).
+Similarity is the mean of two cosines: of the encoder's vectors, and of words and pairs of words. The K most similar
+queries vote for their tools with weights exp(focus · similarity).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.indexes import top_k
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.ngrams import Bags, Ngrams, checksums
+from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tuning import Amount, Count
-from toolscout.methods.shared.usage import Blend, Study, Usage, best, build_usage_stage, keep_unset
+from toolscout.methods.shared.usage import Blend, FitData, Usage, build_usage_stage, choose_best, select_unset
 from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
@@ -35,8 +35,8 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `neighbours`; None: the best on dev.
 
     Attributes:
-        k: how many queries vote.
-        focus: how much more the nearer ones count: weights exp(focus · likeness).
+        k: number of queries that vote.
+        focus: how much more the nearer ones count, with weights exp(focus · similarity).
     """
 
     k: Count | None = None
@@ -45,7 +45,7 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
 
 
 class Log:
-    """Queries that were seen, and the tools that each used."""
+    """Logged queries with the tools that each used."""
 
     def __init__(self, rows: Vectors, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
         """Take the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
@@ -56,25 +56,25 @@ class Log:
         self._bounds = np.searchsorted(bags.indices[order], np.arange(ngrams.keys.size + 1))
 
     @classmethod
-    def of(cls, study: Study, n: int) -> Log:
-        """The first `n` queries of a fit."""
-        ngrams = Ngrams.of(study.features[:n])
-        bags, gold = ngrams.bags(study.features[:n]), _share_evenly(study.gold[:n])
-        return cls(study.rows[:n], bags, ngrams, gold, len(study.lesson.tools))
+    def of(cls, data: FitData, n: int) -> Log:
+        """Build the log of the first `n` queries of a fit."""
+        ngrams = Ngrams.of(data.features[:n])
+        bags, gold = ngrams.make_bags(data.features[:n]), _share_evenly(data.gold[:n])
+        return cls(data.rows[:n], bags, ngrams, gold, len(data.lesson.tools))
 
     def nearest(self, text: str, row: Vectors) -> tuple[Places, Scores]:
-        """The likest queries, best first, and how like they are; none that has nothing in common."""
+        """Return the most similar queries, best first, with their similarities; all of these are above 0."""
         likeness = np.einsum("nd,d->n", self.rows, row)
-        bag = self.ngrams.bags([checksums(text)])
+        bag = self.ngrams.make_bags([hash_features(text)])
         for feature, weight in zip(bag.indices, bag.data, strict=True):
-            held = slice(self._bounds[feature], self._bounds[feature + 1])
-            likeness[self._holders[held]] += weight * self._weights[held]
+            postings = slice(self._bounds[feature], self._bounds[feature + 1])
+            likeness[self._holders[postings]] += weight * self._weights[postings]
         likeness /= 2
-        found = top_k(likeness, MAX_NEIGHBOURS, floor=0.0)
-        return found, likeness[found]
+        rows = top_k(likeness, MAX_NEIGHBOURS, floor=0.0)
+        return rows, likeness[rows]
 
     def votes(self, nearest: Places, likeness: Scores, k: int, focus: float) -> Scores:
-        """How likely each tool is, `(tools,)`, by the `k` nearest; zeros where there is none."""
+        """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest; zeros if there is none."""
         shares = np.zeros(self.n_tools)
         if nearest.size:
             gold = self.gold.take(nearest[:k])
@@ -82,34 +82,33 @@ class Log:
             np.add.at(shares, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
         return shares
 
-    def beside(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
-        """A log of other queries that knows the same words."""
-        return Log(
-            rows, self.ngrams.bags([checksums(text) for text in texts]), self.ngrams, _share_evenly(gold), n_tools
-        )
+    def make_companion(self, rows: Vectors, texts: Sequence[str], gold: Sequence[Places], n_tools: int) -> Log:
+        """Make a log of other queries over the same features."""
+        bags = self.ngrams.make_bags([hash_features(text) for text in texts])
+        return Log(rows, bags, self.ngrams, _share_evenly(gold), n_tools)
 
 
 def _share_evenly(gold: Sequence[Places]) -> Bags:
-    """The tools of each query as a sparse row of equal shares."""
-    lengths = [len(each) for each in gold]
+    """Return the tools of each query as a sparse row of equal shares."""
+    lengths = [len(tools) for tools in gold]
     shares = np.repeat([1 / length for length in lengths], lengths).astype(np.float32)
     return Bags(np.cumsum([0, *lengths]), np.concatenate(gold), shares)
 
 
-def _vote_together(one: Log, other: Log, text: str, row: Vectors, k: int, focus: float) -> Scores:
-    """The votes of the nearest queries of two logs; the tools of `other` begin with those of `one`."""
-    (near, likeness), (near_too, likeness_too) = one.nearest(text, row), other.nearest(text, row)
-    everything = np.concatenate([likeness, likeness_too])
-    if not everything.size:
-        return np.zeros(other.n_tools)
-    chosen = np.argsort(-everything, kind="stable")[:k]
-    ballots = np.exp(focus * (everything[chosen] - everything[chosen[0]]))
+def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, focus: float) -> Scores:
+    """Return the votes of the nearest queries of two logs. The tools of `fresh` begin with those of `fitted`."""
+    (fitted_rows, fitted_likeness), (fresh_rows, fresh_likeness) = fitted.nearest(text, row), fresh.nearest(text, row)
+    likeness = np.concatenate([fitted_likeness, fresh_likeness])
+    if not likeness.size:
+        return np.zeros(fresh.n_tools)
+    chosen = np.argsort(-likeness, kind="stable")[:k]
+    ballots = np.exp(focus * (likeness[chosen] - likeness[chosen[0]]))
     ballots /= ballots.sum()
-    shares = np.zeros(other.n_tools)
-    first = chosen < len(near)
+    shares = np.zeros(fresh.n_tools)
+    is_fitted = chosen < len(fitted_rows)
     for log, rows, weights in (
-        (one, near[chosen[first]], ballots[first]),
-        (other, near_too[chosen[~first] - len(near)], ballots[~first]),
+        (fitted, fitted_rows[chosen[is_fitted]], ballots[is_fitted]),
+        (fresh, fresh_rows[chosen[~is_fitted] - len(fitted_rows)], ballots[~is_fitted]),
     ):
         gold = log.gold.take(rows)
         np.add.at(shares, gold.indices, gold.data * np.repeat(weights, np.diff(gold.indptr)))
@@ -126,38 +125,38 @@ class Neighbours:
     base: BaseRule | None = None
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Choose on dev among the neighbours in train; the model holds both, or train alone without `refit`."""
+        """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
         encoder = workspace.load_encoder()
-        study = Study(workspace, lesson, options, encoder)
-        log = Log.of(study, study.n_train)
+        data = FitData(workspace, lesson, options, encoder)
+        log = Log.of(data, data.n_train)
         workspace.say("looking up the neighbours of the dev queries")
-        found = [log.nearest(study.texts[i], study.rows[i]) for i in study.dev]
+        neighbours = [log.nearest(data.texts[i], data.rows[i]) for i in data.dev]
 
         def usage(pair: tuple[int, float]) -> Scores:
-            return np.array([log.votes(*each, *pair) for each in found])
+            return np.array([log.votes(*nearest, *pair) for nearest in neighbours])
 
         ks = NEIGHBOUR_GRID if options.k is None else (options.k,)
         focuses = FOCUS_GRID if options.focus is None else (options.focus,)
-        k, focus = best(itertools.product(ks, focuses), lambda pair: study.quality(usage(pair)))
-        chosen, figures = study.choose_mix(usage((k, focus)))
-        whole = Log.of(study, study.n_kept)
+        k, focus = choose_best(itertools.product(ks, focuses), lambda pair: data.quality(usage(pair)))
+        chosen, figures = data.choose_mix(usage((k, focus)))
+        final_log = Log.of(data, data.n_final)
         return Artifacts(
             {
-                "rows": whole.rows,
-                "keys": whole.ngrams.keys,
-                "rarity": whole.ngrams.rarity,
-                **{f"bags.{name}": array for name, array in whole.bags._asdict().items()},
-                **{f"gold.{name}": array for name, array in whole.gold._asdict().items()},
-                "uses": study.uses(study.n_kept),
+                "rows": final_log.rows,
+                "keys": final_log.ngrams.keys,
+                "rarity": final_log.ngrams.rarity,
+                **{f"bags.{name}": array for name, array in final_log.bags._asdict().items()},
+                **{f"gold.{name}": array for name, array in final_log.gold._asdict().items()},
+                "uses": data.uses(data.n_final),
             },
             metrics=figures,
             encoder=encoder,
-            chosen=keep_unset(options, {"k": k, "focus": focus, **chosen}),
+            chosen=select_unset(options, {"k": k, "focus": focus, **chosen}),
             refit=options.refit,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The pipeline over a catalogue."""
+        """Build the pipeline over a catalogue."""
         encoder = workspace.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
@@ -171,7 +170,7 @@ class Neighbours:
             return log.votes(*log.nearest(text, row), k, focus)
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
-            fresh = log.beside(encoder.encode(texts, "query"), texts, new, n_tools)
+            fresh = log.make_companion(encoder.encode(texts, "query"), texts, new, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
         return build_usage_stage(workspace, catalogue, model, encoder, usage, label="neighbours", grow=grow)

@@ -1,6 +1,6 @@
-"""Two baselines that let a language model write (MassTool, appendix C.2), both as simple as published.
+"""Two baselines with a language model (MassTool, appendix C.2), both as simple as published.
 
-`mmrr`: for each query the model imagines the tool that would serve it, and what is searched for is that description.
+`mmrr`: the model describes an imaginary tool that would serve the query, and the search uses that description.
 `qta`: the model rewrites the training queries, so that `dpr` learns from more of them.
 """
 
@@ -29,7 +29,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class DescribeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of `mmrr`: the recipe that searches, seconds and tokens for a query."""
+    """Settings of `mmrr`: the recipe that searches, and the seconds and tokens per query."""
 
     base: str = "dense"
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 30.0
@@ -37,7 +37,7 @@ class DescribeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Described(msgspec.Struct):
-    """A tool that does not exist."""
+    """An imaginary tool, as the language model describes it."""
 
     name: str
     description: str
@@ -45,28 +45,28 @@ class Described(msgspec.Struct):
 
 
 class Describe:
-    """The refiner of `mmrr`."""
+    """The refiner of `mmrr`: replaces the query by the description of an imaginary tool."""
 
     def __init__(self, model: LLM, *, tokens: int | None = None) -> None:
-        """Take the model, and tokens for each query."""
+        """Take the model and the tokens per query."""
         self.model, self.tokens = model, tokens
 
     def __call__(self, searches: Any, states: Any, seconds: Any) -> list[Refined]:
-        """The text of an imagined tool; a model that fails leaves the query as it was."""
+        """Describe a tool for each search. If the model fails, the query stays as it was."""
         return refine_each(self.model, self._describe, searches, states, seconds, self.tokens)
 
     def _describe(self, model: LLM, search: Search, seconds: Any) -> Refined:
-        found = model.ask(
+        tool = model.ask(
             prompt("mmrr_describe", query=search.query),
             Described,
             typical=Described("find_it", "Finds what is asked for, by its name or kind.", ["name", "kind"]),
             seconds=seconds(),
         )
-        return Refined(f"{found.name} {found.description} {' '.join(found.parameters)}", "searched by description")
+        return Refined(f"{tool.name} {tool.description} {' '.join(tool.parameters)}", "searched by description")
 
 
 class QtaOptions(dpr.Options, frozen=True, forbid_unknown_fields=True):
-    """Settings of `qta`: those of `dpr`, and how many rewritings each training query gets."""
+    """Settings of `qta`: those of `dpr`, and the number of rewritings per training query."""
 
     rewritings: Count = 2
 
@@ -78,7 +78,7 @@ class Variants(msgspec.Struct):
 
 
 class Mmrr:
-    """Searches for the description of a tool that a language model imagines."""
+    """Searches with the description of a tool that a language model imagines."""
 
     options_type = DescribeOptions
     needs_usage = False
@@ -87,7 +87,7 @@ class Mmrr:
     base: BaseRule | None = None
 
     def build(self, workspace: Workspace, catalogue: Catalogue, options: DescribeOptions) -> Stage:
-        """The base, asked for an imagined tool. The plain answer is what counts if the model fails."""
+        """Build the base with the refiner in front. If the model fails, the plain answer counts."""
         assert workspace.build is not None
         refiner = Describe(llm.connect(workspace.settings), tokens=options.tokens)
         return Rounds(
@@ -108,26 +108,26 @@ class Qta(dpr.SearchTuned):
         """Fit `dpr` on the training queries and their rewritings, without rewritings that repeat a dev query.
 
         Raises:
-            OverBudget, Unavailable: what is answered is kept; begun again, the fit goes on from there.
+            OverBudget, Unavailable: the answers so far are kept, and a new fit continues from them.
         """
         count = options.rewritings
         with llm.connect(workspace.settings) as model:
 
             def vary(query: str) -> list[str]:
-                what = prompt("qta_rewrite", count=count, query=lesson.texts[query])
+                request = prompt("qta_rewrite", count=count, query=lesson.texts[query])
                 try:
-                    found = model.ask(what, Variants, typical=Variants([lesson.texts[query]] * count)).queries
+                    typical = Variants([lesson.texts[query]] * count)
+                    wordings = model.ask(request, Variants, typical=typical).queries
                 except BadReply:
                     return []
-                return [text.strip() for text in found[:count] if text.strip()]
+                return [text.strip() for text in wordings[:count] if text.strip()]
 
-            written = dict(zip(lesson.train, model.map(vary, lesson.train), strict=True))
-            workspace.say(
-                f"{sum(map(len, written.values())):,} rewritings of {len(written):,} queries by {model.backend.model}"
-            )
+            rewritings = dict(zip(lesson.train, model.map(vary, lesson.train), strict=True))
+            n_variants = sum(map(len, rewritings.values()))
+            workspace.say(f"{n_variants:,} rewritings of {len(rewritings):,} queries by {model.backend.model}")
         texts, train = dict(lesson.texts), dict(lesson.train)
-        for query, others in written.items():
-            for number, text in enumerate(others, 1):
+        for query, variants in rewritings.items():
+            for number, text in enumerate(variants, 1):
                 texts[f"{query}#{number}"], train[f"{query}#{number}"] = text, lesson.train[query]
         train, _ = drop_leaks(train, texts, {query: texts[query] for query in lesson.dev})
-        return dpr.tune(workspace, dataclasses.replace(lesson, texts=texts, train=train), options)
+        return dpr.tune_encoder(workspace, dataclasses.replace(lesson, texts=texts, train=train), options)

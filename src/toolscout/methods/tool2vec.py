@@ -1,8 +1,8 @@
 """Tool2Vec (arXiv:2409.02141): the vector of a tool is the mean of the vectors of the queries that used it.
 
-The encoder stays as it is, or is tuned first with a triplet loss (`tool2vec-tuned`), as in the paper: a query shall lie
-nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with the mean. Here
-a softmax over it is the usage side of `methods.shared.usage`, so that tools without usage are found by their
+`tool2vec` keeps the encoder as it is. `tool2vec-tuned` first tunes it with a triplet loss, as in the paper: a query
+must lie nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with
+the mean. Here a softmax over it is the usage side of `methods.shared.usage`, so tools without usage rank by their
 description.
 """
 
@@ -21,12 +21,12 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Amount,
     Batch,
     Count,
+    NonNegative,
     Positive,
-    Whole,
     describe_training,
     make_tower,
     require_tunable,
@@ -34,14 +34,14 @@ from toolscout.methods.shared.tuning import (
     train_task,
 )
 from toolscout.methods.shared.usage import (
-    DESCRIBED,
+    DESCRIPTION_ENCODER,
     Blend,
-    Study,
+    FitData,
     TunedBlend,
     Usage,
-    best,
     build_usage_stage,
-    keep_unset,
+    choose_best,
+    select_unset,
     softmax,
 )
 from toolscout.models.model_store import Model
@@ -51,14 +51,14 @@ from toolscout.workspace import Workspace
 
 __all__ = ["Options", "Tool2Vec", "Tool2VecTuned", "TunedOptions"]
 
-SHARPEST: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
+BETA_GRID: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
 
 
 class Options(Blend, frozen=True, forbid_unknown_fields=True):
     """Settings of `tool2vec`.
 
     Attributes:
-        beta: what a cosine with a mean is multiplied with before the softmax; None: the likeliest on dev.
+        beta: factor of the cosine with a mean before the softmax; None: the likeliest on dev.
     """
 
     beta: Positive | None = None
@@ -66,14 +66,14 @@ class Options(Blend, frozen=True, forbid_unknown_fields=True):
 
 
 class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
-    """Settings of `tool2vec-tuned`: of the tuning, and of what comes after it.
+    """Settings of `tool2vec-tuned`, for the tuning and for the means.
 
     Attributes:
         beta: as in `Options`.
         refit: as in `Blend`.
-        epochs: of the tuning; one in the paper.
-        margin: by which the query that shares a tool must be nearer, in cosine.
-        hold: tokens of a step that are held with their graph; gradients of larger steps are cached.
+        epochs: epochs of the tuning; one in the paper.
+        margin: cosine by which the query that shares a tool must be nearer.
+        hold: maximum tokens of a step in memory with their graph; larger steps cache gradients.
     """
 
     beta: Positive | None = None
@@ -83,27 +83,27 @@ class TunedOptions(TunedBlend, frozen=True, forbid_unknown_fields=True):
     batch: Batch = 128
     rate: Positive = 5e-5
     margin: Positive = 0.3
-    hold: Whole = 32_768
+    hold: NonNegative = 32_768
 
 
-def _means(study: Study, rows: Vectors, n: int) -> tuple[Vectors, Mask]:
-    """The unit mean of the first `n` queries that use each tool, `(tools, dim)`, and which tools have one."""
-    return unit_rows(_sums(study, rows, n)), study.uses(n) > 0
+def _compute_means(data: FitData, rows: Vectors, n: int) -> tuple[Vectors, Mask]:
+    """Return the unit mean of the first `n` queries that use each tool, `(tools, dim)`, and which tools have one."""
+    return unit_rows(_sum_rows(data, rows, n)), data.uses(n) > 0
 
 
-def _sums(study: Study, rows: Vectors, n: int) -> Vectors:
-    sums = np.zeros((len(study.lesson.tools), rows.shape[1]), dtype=np.float32)
-    for row, gold in zip(rows[:n], study.gold[:n], strict=True):
+def _sum_rows(data: FitData, rows: Vectors, n: int) -> Vectors:
+    sums = np.zeros((len(data.lesson.tools), rows.shape[1]), dtype=np.float32)
+    for row, gold in zip(rows[:n], data.gold[:n], strict=True):
         sums[gold] += row
     return sums
 
 
-def _shares(cosines: Scores, used: Mask, beta: float) -> Scores:
+def _softmax_over_used(cosines: Scores, used: Mask, beta: float) -> Scores:
     return softmax(np.where(used, beta * cosines, -np.inf))
 
 
 class _Means:
-    """What both methods share: the model is the means, and the stage compares queries with them."""
+    """Base of both methods: the model holds the means, and the stage compares queries with them."""
 
     needs_usage = True
     transfers = False
@@ -111,9 +111,9 @@ class _Means:
     base: BaseRule | None = None
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The pipeline over a catalogue."""
-        tuned = (model.folder / FOLDER).is_dir()
-        encoder = encoders.load(DESCRIBED, workspace.settings) if tuned else workspace.load_encoder()
+        """Build the pipeline over a catalogue."""
+        tuned = (model.folder / ENCODER_FOLDER).is_dir()
+        encoder = encoders.load(DESCRIPTION_ENCODER, workspace.settings) if tuned else workspace.load_encoder()
         model.check_encoder(encoder)
         model.check_catalogue(catalogue.tools())
         means, used = model.arrays["means"], model.arrays["uses"] > 0
@@ -122,9 +122,9 @@ class _Means:
         def usage(text: str, row: Vectors) -> Scores:
             if not row.any():
                 return np.zeros(len(means))
-            return _shares(np.einsum("nd,d->n", means, row), used, beta)
+            return _softmax_over_used(np.einsum("nd,d->n", means, row), used, beta)
 
-        own = TransformerEncoder(str(model.folder / FOLDER)).encode if tuned else None
+        encode_for_usage = TransformerEncoder(str(model.folder / ENCODER_FOLDER)).encode if tuned else None
 
         def grow(texts: Sequence[str], new: Sequence[Places], n_tools: int) -> Usage:
             sums = np.zeros((n_tools, means.shape[1]), dtype=np.float32)
@@ -135,33 +135,46 @@ class _Means:
             any_use[np.concatenate(new)] = True
 
             def usage(text: str, row: Vectors) -> Scores:
-                return _shares(np.einsum("nd,d->n", grown, row), any_use, beta) if row.any() else np.zeros(n_tools)
+                return (
+                    _softmax_over_used(np.einsum("nd,d->n", grown, row), any_use, beta)
+                    if row.any()
+                    else np.zeros(n_tools)
+                )
 
             return usage
 
-        grows = grow if own is None and "lengths" in model.arrays else None  # a tuned encoder is too slow to grow by
-        return build_usage_stage(workspace, catalogue, model, encoder, usage, label="tool2vec", own=own, grow=grows)
+        can_grow = encode_for_usage is None and "lengths" in model.arrays  # a tuned encoder is too slow for a search
+        return build_usage_stage(
+            workspace,
+            catalogue,
+            model,
+            encoder,
+            usage,
+            label="tool2vec",
+            encode_for_usage=encode_for_usage,
+            grow=grow if can_grow else None,
+        )
 
 
 class Tool2Vec(_Means):
-    """Takes the mean of the queries that used a tool as its vector."""
+    """Represents a tool by the mean vector of the queries that used it."""
 
     options_type = Options
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Take means over train, choose on dev, take means over both (over train again without `refit`)."""
+        """Average over train, choose on dev, then average over both (without `refit`, over train)."""
         encoder = workspace.load_encoder()
-        study = Study(workspace, lesson, options, encoder)
-        return _fit_means(study, study.rows, encoder=encoder)
+        data = FitData(workspace, lesson, options, encoder)
+        return _fit_means(data, data.rows, encoder=encoder)
 
 
 class Tool2VecTuned(_Means):
-    """The same with an encoder that is tuned first."""
+    """Tunes the encoder, then represents a tool by the mean vector of the queries that used it."""
 
     options_type = TunedOptions
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: TunedOptions) -> Artifacts:
-        """Tune the encoder on train, then as `fit`.
+        """Tune the encoder on train, then continue as `Tool2Vec.fit`.
 
         Raises:
             MissingExtra: without torch or sentence-transformers.
@@ -170,15 +183,15 @@ class Tool2VecTuned(_Means):
         from toolscout.training.biencoders import Texts, Triplets
 
         encoder = require_tunable(workspace.load_encoder())
-        described = encoders.load(DESCRIBED, workspace.settings)
-        study = Study(workspace, lesson, options, described)
+        described = encoders.load(DESCRIPTION_ENCODER, workspace.settings)
+        data = FitData(workspace, lesson, options, described)
         tower = make_tower(encoder, options)
-        tokens = tower.tokens(study.texts, "query")
+        tokens = tower.tokens(data.texts, "query")
         texts = Texts(
             tower=tower,
-            queries=tokens[: study.n_train],
+            queries=tokens[: data.n_train],
             tools=[],
-            gold=study.gold[: study.n_train],
+            gold=data.gold[: data.n_train],
             dev=[],
             judge=lambda cosines: {},
             identity=digest("tool2vec-tuned/1", [encoder.fingerprint, lesson.fingerprint, options]),
@@ -187,7 +200,7 @@ class Tool2VecTuned(_Means):
         done = train_task(workspace, options, Triplets(texts, options.margin), tower)
         workspace.say("encoding the queries")
         return _fit_means(
-            study,
+            data,
             tower.vectors(tokens),
             encoder=described,
             values=describe_training(done),
@@ -196,26 +209,26 @@ class Tool2VecTuned(_Means):
         )
 
 
-def _fit_means(study: Study, rows: Vectors, **more: Any) -> Artifacts:
-    """Take means and choose on dev; `rows` are those of the queries of the study."""
-    options = study.options
-    study.workspace.say("taking means and choosing on dev")
-    means, used = _means(study, rows, study.n_train)
-    cosines = rows[study.n_train :] @ means.T
+def _fit_means(data: FitData, rows: Vectors, **artifacts: Any) -> Artifacts:
+    """Take means and choose on dev; `rows` are those of the queries of the data."""
+    options = data.options
+    data.workspace.say("taking means and choosing on dev")
+    means, used = _compute_means(data, rows, data.n_train)
+    cosines = rows[data.n_train :] @ means.T
 
     def shares(beta: float) -> Scores:
-        return _shares(cosines, used, beta)
+        return _softmax_over_used(cosines, used, beta)
 
     beta = options.beta
     if beta is None:
-        beta = best(SHARPEST, lambda each: study.likelihood(shares(each)))
-    chosen, figures = study.choose_mix(shares(beta))
-    sums = _sums(study, rows, study.n_kept)
+        beta = choose_best(BETA_GRID, lambda tried: data.likelihood(shares(tried)))
+    chosen, figures = data.choose_mix(shares(beta))
+    sums = _sum_rows(data, rows, data.n_final)
     means, lengths = unit_rows(sums), np.sqrt(np.einsum("nd,nd->n", sums, sums))
     return Artifacts(
-        {"means": means, "lengths": lengths, "uses": study.uses(study.n_kept)},
+        {"means": means, "lengths": lengths, "uses": data.uses(data.n_final)},
         metrics=figures,
-        chosen=keep_unset(options, {"beta": beta, **chosen}),
+        chosen=select_unset(options, {"beta": beta, **chosen}),
         refit=options.refit,
-        **more,
+        **artifacts,
     )

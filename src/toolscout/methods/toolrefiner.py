@@ -1,15 +1,15 @@
-"""ToolRefiner (arXiv:2409.02141): one look at a query and all its candidates together, each tool as a single vector.
+"""ToolRefiner (arXiv:2409.02141): scores a query with all its candidates at once, each tool as a single vector.
 
-Over any first stage (`base`). The query's tokens are followed by the vectors of the first N tools, projected to the
-width of the encoder; each tool gets one logit, learned with a list-wise softmax. All tools have the same position, and
-their order is shuffled in training, so that the order of the first stage cannot leak. A tool's vector is the mean of
-the queries that used it, or that of its description; without usage it is always the description.
+It works over any first stage (`base`). The vectors of the first N tools, projected to the width of the encoder, follow
+the tokens of the query. Each tool gets one logit, learned with a list-wise softmax. All tools have the same position,
+and training shuffles them, so that the order of the first stage cannot leak. The vector of a tool is the mean of the
+queries that used it, or the vector of its description. Without usage it is always the description.
 
 The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
-the greatest that is within a standard error of the best. And a tool that no training query needs keeps the place that
-the first stage gave it (see `keep_places`): all that the logits could have learned is that it is never needed. With
-`give_way` all such tools but the first let one more of the others pass: over a first stage that orders badly, where the
-refiner brings what is needed to the top, they would crowd it out.
+the greatest within a standard error of the best. A tool that no training query needs keeps the place that the first
+stage gave it (see `keep_places`), because the logits could only have learned that it is never needed. With `give_way`,
+all such tools but the first let one more of the others pass. This matters over a first stage that orders badly: there
+these tools would crowd out the needed ones that the refiner brings to the top.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.reranking import Ranked, keep_places, trust
+from toolscout.methods.shared.reranking import RankedQueries, choose_blend, keep_places
 from toolscout.methods.shared.tuning import (
-    FOLDER,
+    ENCODER_FOLDER,
     Amount,
     Batch,
     Count,
@@ -62,16 +62,16 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe of the first stage.
-        candidates: N, how many tools of the first stage are put in a new order; no search ranks more than 100.
+        candidates: N, the number of tools of the first stage to rerank; no search ranks more than 100.
         tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
-        start: the encoder to tune: that of the first stage, if it has one (`base`), or the one it began from.
-        blend: weight of the first stage's score; None: chosen on dev (see `trust`).
+        start: the encoder to tune: that of the first stage if it has one (`base`), or the original one.
+        blend: weight of the first stage's score; None: chosen on dev (see `choose_blend`).
         give_way: whether tools that no training query needs give way, all but the first (see `keep_places`). Dev shows
-            only what this gains: none of its queries needs such a tool.
-        part: share of the training queries that are used; for sweeps.
-        fast: the new layers learn so many times as fast.
-        patience: epochs without a better dev before it stops.
-        thinned: share of a query's tokens that are left out at random in training.
+            only the gain, because none of its queries needs such a tool.
+        part: share of the training queries to use; for sweeps.
+        fast: factor of the learning rate for the new layers.
+        patience: epochs without improvement on dev before training stops.
+        thinned: share of a query's tokens that training leaves out at random.
     """
 
     base: str = "mlc"
@@ -89,18 +89,18 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     thinned: Share = 0.1
 
 
-def _of_base(lesson: Lesson) -> TransformerEncoder | None:
-    """The encoder that the first stage brings; None: it has none of its own."""
+def _load_base_encoder(lesson: Lesson) -> TransformerEncoder | None:
+    """Load the tuned encoder of the first stage; None: it has none."""
     assert lesson.base is not None
-    if lesson.base.model is None or not (lesson.base.model.folder / FOLDER).is_dir():
+    if lesson.base.model is None or not (lesson.base.model.folder / ENCODER_FOLDER).is_dir():
         return None
-    return TransformerEncoder(str(lesson.base.model.folder / FOLDER))
+    return TransformerEncoder(str(lesson.base.model.folder / ENCODER_FOLDER))
 
 
-def _vectors(
+def _compute_tool_vectors(
     workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, place: Mapping[str, int]
 ) -> Vectors:
-    """(tools, dim) unit rows: what each tool is to the refiner."""
+    """Return the vectors of the tools for the refiner, (tools, dim) unit rows."""
     described = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
     if not by_usage:
         return described
@@ -114,14 +114,14 @@ def _vectors(
     return np.where(used[:, None], unit_rows(sums), described)
 
 
-def _known_or_described(workspace: Workspace, model: Model, tools: Sequence[Tool], places: Places) -> Vectors:
-    """(tools, dim): as the model has them at these places, and by their description where it has not (-1)."""
+def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool], places: Places) -> Vectors:
+    """Return vectors of tools, (tools, dim): from the model at `places`, from the description for place -1."""
     rows = model.arrays["tools"][np.maximum(places, 0)]
     new = np.flatnonzero(places < 0)
     if new.size:
-        inside = model.folder / BASE_FOLDER / FOLDER
+        base_encoder = model.folder / BASE_FOLDER / ENCODER_FOLDER
         encoder: Encoder = (
-            TransformerEncoder(str(inside)) if model.manifest.encoder is None else workspace.load_encoder()
+            TransformerEncoder(str(base_encoder)) if model.manifest.encoder is None else workspace.load_encoder()
         )
         if model.manifest.encoder is not None:
             model.check_encoder(encoder)
@@ -130,7 +130,7 @@ def _known_or_described(workspace: Workspace, model: Model, tools: Sequence[Tool
 
 
 class ToolRefiner:
-    """Reads the query with all first tools of another recipe together, and puts them in a new order."""
+    """Reranks the first tools of another recipe, scoring all of them at once."""
 
     options_type = Options
     needs_usage = True
@@ -139,7 +139,7 @@ class ToolRefiner:
     base: BaseRule | None = None
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Rank the queries with the first stage, tune the refiner on its first tools, and choose the blend on dev.
+        """Rank the queries with the first stage, tune the refiner on its candidates, choose the blend on dev.
 
         Raises:
             MissingExtra: without torch or sentence-transformers.
@@ -149,24 +149,24 @@ class ToolRefiner:
 
         assert lesson.base is not None
         raw = require_tunable(workspace.load_encoder())
-        own = _of_base(lesson)
+        base_encoder = _load_base_encoder(lesson)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
         workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {lesson.base.recipe}")
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        learned, dev = (Ranked(lesson, qrels, options.candidates, place) for qrels in (chosen, lesson.dev))
-        there = np.asarray(learned.gold.any(axis=1))
-        if not there.any():
+        learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (chosen, lesson.dev))
+        has_gold = np.asarray(learned.gold.any(axis=1))
+        if not has_gold.any():
             raise ConfigError(
                 f"none of the first {options.candidates} tools of {lesson.base.recipe} is needed by a training query. "
                 "Set another base, or more candidates"
             )
-        encoder = own or raw
+        encoder = base_encoder or raw
         used = np.zeros(len(place), dtype=np.bool_)
         used[[place[tool] for tools in chosen.values() for tool in tools]] = True
         by_usage = options.tool_vectors == "usage"
-        vectors = _vectors(workspace, lesson, encoder if by_usage else raw, by_usage, place)
-        started = own if own is not None and options.start == "base" else raw
-        tower = make_tower(started, options)
+        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, place)
+        start = base_encoder if base_encoder is not None and options.start == "base" else raw
+        tower = make_tower(start, options)
         refiner = Refiner(tower, vectors, workspace.seed)
 
         def score_blend(logs: Any, blend: float, give_way: bool = options.give_way) -> PerQuery:
@@ -176,22 +176,22 @@ class ToolRefiner:
             return lesson.evaluate(dev.rankings(totals, 0.0, [tool.id for tool in lesson.tools]))
 
         def choose(logs: Any) -> tuple[float, dict[str, float]]:
-            found = {
+            figures_by_blend = {
                 blend: score_blend(logs, blend)
                 for blend in (REFINER_BLEND_GRID if options.blend is None else (options.blend,))
             }
-            blend = trust(found)
-            return blend, found[blend].means()
+            blend = choose_blend(figures_by_blend)
+            return blend, figures_by_blend[blend].means()
 
         dev_tokens = tower.tokens([lesson.texts[query] for query in lesson.dev], "query")
         tokens = tower.tokens([lesson.texts[query] for query in chosen], "query")
         task = Refine(
             refiner,
-            queries=list(itertools.compress(tokens, there)),
-            candidates=learned.candidates[there],
-            gold=learned.gold[there],
+            queries=list(itertools.compress(tokens, has_gold)),
+            candidates=learned.candidates[has_gold],
+            gold=learned.gold[has_gold],
             judge=lambda: choose(refiner.shares(dev_tokens, dev.candidates))[1],
-            identity=digest("toolrefiner/1", [started.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
+            identity=digest("toolrefiner/1", [start.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
@@ -200,7 +200,7 @@ class ToolRefiner:
         blend, figures = choose(logs)
         base = lesson.base
 
-        def files(folder: Any) -> None:
+        def write_files(folder: Any) -> None:
             base.save(folder)
             save_encoder(tower.model)(folder)
 
@@ -209,13 +209,16 @@ class ToolRefiner:
                 "tools": vectors,
                 "used": used.astype(np.uint8),
                 **{
-                    f"project.{name}": each.detach().cpu().numpy()
-                    for name, each in refiner.project.state_dict().items()
+                    f"project.{name}": values.detach().cpu().numpy()
+                    for name, values in refiner.project.state_dict().items()
                 },
-                **{f"score.{name}": each.detach().cpu().numpy() for name, each in refiner.score.state_dict().items()},
+                **{
+                    f"score.{name}": values.detach().cpu().numpy()
+                    for name, values in refiner.score.state_dict().items()
+                },
             },
             metrics=figures,
-            encoder=raw if own is None or options.tool_vectors == "description" else None,
+            encoder=raw if base_encoder is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
                 "first_stage": score_blend(np.zeros(dev.scores.shape), 1.0, False).means(),
@@ -225,11 +228,11 @@ class ToolRefiner:
                 **describe_training(done),
             },
             seconds_before=done.earlier,
-            files=files,
+            files=write_files,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The first stage, and its first tools in a new order."""
+        """Build the first stage, followed by the refiner over its first tools."""
         import torch
 
         from toolscout.training.refiners import Refiner
@@ -239,30 +242,32 @@ class ToolRefiner:
         first = workspace.build_base(catalogue, model)
         tools: list[Tool] = catalogue.tools()
         place = {tool.id: number for number, tool in enumerate(tools)}
-        known = model.places(tools)
-        used = (known >= 0) & (model.arrays["used"][known] > 0)
-        tower = Tower(TransformerEncoder(str(model.folder / FOLDER)).model, dropout=0.0, precision="float32")
-        refiner = Refiner(tower, _known_or_described(workspace, model, tools, known))
+        places = model.places(tools)
+        used = (places >= 0) & (model.arrays["used"][places] > 0)
+        tower = Tower(TransformerEncoder(str(model.folder / ENCODER_FOLDER)).model, dropout=0.0, precision="float32")
+        refiner = Refiner(tower, _load_tool_vectors(workspace, model, tools, places))
         for name, layer in (("project", refiner.project), ("score", refiner.score)):
             layer.load_state_dict({key: torch.from_numpy(model.arrays[f"{name}.{key}"]) for key in ("weight", "bias")})
         refiner.eval()
         blend, give_way = settings["blend"].value, settings["give_way"].value
 
-        def scorer(searches: Sequence[Search]) -> list[list[float]]:
+        def score(searches: Sequence[Search]) -> list[list[float]]:
             candidates = np.full(
                 (len(searches), max((len(search.hits) for search in searches), default=0)), -1, dtype=np.intp
             )
             for row, search in zip(candidates, searches, strict=True):
                 row[: len(search.hits)] = [place[hit.id] for hit in search.hits]
-            asked = [number for number, search in enumerate(searches) if search.hits]
-            texts = [search.query for search in searches if search.hits]  # as in training, whatever the base made of it
+            rows = [number for number, search in enumerate(searches) if search.hits]
+            texts = [
+                search.query for search in searches if search.hits
+            ]  # the caller's wording, as in training, even if the base rewrote it
             logs = np.zeros(candidates.shape)
-            logs[asked] = refiner.shares(tower.tokens(texts, "query"), candidates[asked])
-            found = []
+            logs[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
+            scores = []
             for log, row, search in zip(logs, candidates, searches, strict=True):
                 n = len(search.hits)
                 totals = log[:n] + blend * np.array([hit.score for hit in search.hits])
-                found.append(keep_places(totals, used[row[:n]], give_way).tolist())
-            return found
+                scores.append(keep_places(totals, used[row[:n]], give_way).tolist())
+            return scores
 
-        return first >> Rerank(scorer, label="toolrefiner", depth=settings["candidates"].value)
+        return first >> Rerank(score, label="toolrefiner", depth=settings["candidates"].value)

@@ -1,4 +1,4 @@
-"""Methods that need no fitting: words (BM25), vectors, and both joined. Fitted methods begin from these."""
+"""Methods that need no fitting: BM25, search over vectors, and both joined. Fitted methods build on these."""
 
 from __future__ import annotations
 

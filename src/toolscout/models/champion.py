@@ -1,9 +1,11 @@
-"""The champion: which fitted model every search uses that names none. A pointer with a memory, moved in one step.
+"""The champion is the fitted model used by searches that name no model.
+
+Promotion is atomic and keeps a history for rollback.
 
 ::
 
-    <home>/models/champion.json     who was promoted, when and why, the present one last; absent: nobody was yet
-                  lock.db           held while that changes, among all processes
+    <home>/models/champion.json     promotions with time and reason, the present one last; absent: none yet
+                  lock.db           locks changes across all processes
                   <name>/           the fitted models (`toolscout.models.model_store`)
 
 Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
@@ -31,7 +33,7 @@ Stamp = tuple[int, int, int]
 
 
 class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of the memory: the name of a model on the shelf, when it was promoted, and why."""
+    """One entry of the history: the name of a model, when it was promoted, and why."""
 
     model: str
     at: str
@@ -44,34 +46,34 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def shelf(home: Path) -> Path:
-    """The folder of the models of a home."""
+    """Return the folder of the models of a home."""
     return home / "models"
 
 
 def place(home: Path, name: str) -> Path:
-    """The folder of a model by its name on the shelf.
+    """Return the folder of a model by its name.
 
     Raises:
-        NotFound: if there is none; naming those there are.
+        NotFound: if there is none; the message lists the models.
     """
     folder = shelf(home) / name
     if Path(name).name == name and (folder / model_store.MANIFEST).is_file():
         return folder
-    there = ", ".join(path.name for path, _ in model_store.list_models(shelf(home))) or "none"
-    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {there}")
+    names = ", ".join(path.name for path, _ in model_store.list_models(shelf(home))) or "none"
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {names}")
 
 
 def stamp(home: Path) -> Stamp | None:
-    """Changes when another model is promoted, and costs next to nothing; None: nobody was yet."""
+    """Return a cheap stamp that changes with every promotion; None: none yet."""
     try:
-        found = (shelf(home) / CHAMPION_FILE).stat()
+        status = (shelf(home) / CHAMPION_FILE).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def history(home: Path) -> list[Promotion]:
-    """Who was promoted, the present champion last; empty: nobody.
+    """Return the promotions, the present champion last; empty: none.
 
     Raises:
         StoreError: if the file is damaged.
@@ -89,16 +91,16 @@ def history(home: Path) -> list[Promotion]:
 
 
 def current(home: Path) -> Path | None:
-    """The folder of the champion, whether or not it is still there; None: nobody was promoted."""
-    held = history(home)
-    return shelf(home) / held[-1].model if held else None
+    """Return the folder of the champion, even if it is gone; None: no promotion yet."""
+    promotions = history(home)
+    return shelf(home) / promotions[-1].model if promotions else None
 
 
 def changing(home: Path) -> AbstractContextManager[None]:
-    """Hold the pointer, and the models that it may point at, among all processes.
+    """Lock the champion and its models across all processes.
 
     Raises:
-        StoreError: if somebody holds it for too long.
+        StoreError: if another process holds the lock for too long.
     """
     refusal = f"{shelf(home)}: expected nobody else to change the champion, found somebody at it: try again"
     return alone(shelf(home) / "lock.db", refusal, wait=BUSY_SECONDS)
@@ -110,8 +112,8 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
     Args:
         home: where.
         name: of the model.
-        why: a sentence for the memory.
-        over: the `stamp` when the champion was looked at; by default whoever serves is followed.
+        why: a sentence for the history.
+        over: the `stamp` of the champion that the caller saw; by default any champion is replaced.
 
     Raises:
         NotFound: if there is none of that name.
@@ -129,7 +131,7 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
 
 
 def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
-    """Take the last promotion back; former champions whose model is gone are passed over.
+    """Take the last promotion back; skip former champions without a model folder.
 
     Args:
         home: where.
@@ -157,7 +159,7 @@ def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
     return left[-1] if left else None
 
 
-def _write(home: Path, held: list[Promotion]) -> None:
+def _write(home: Path, promotions: list[Promotion]) -> None:
     file = shelf(home) / CHAMPION_FILE
     make_private_folder(file.parent)
-    replace_file(file, msgspec.json.format(msgspec.json.encode(_File(held)), indent=1) + b"\n")
+    replace_file(file, msgspec.json.format(msgspec.json.encode(_File(promotions)), indent=1) + b"\n")

@@ -1,4 +1,4 @@
-"""The shelf of fitted models: folders that explain themselves. Save, load, verify, list.
+"""Saves, loads, verifies and lists fitted models; each is a folder with a manifest.
 
 ::
 
@@ -170,9 +170,9 @@ class Model:
         """
         fitted_on = self.manifest.encoder
         if fitted_on is None or fitted_on.fingerprint != encoder.fingerprint:
-            found = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
+            expected = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
             raise ConfigError(
-                f"{self.folder}: this model was fitted on {found}, not on the encoder {encoder.name} "
+                f"{self.folder}: this model was fitted on {expected}, not on the encoder {encoder.name} "
                 f"({encoder.fingerprint}). Use that encoder, or fit again"
             )
 
@@ -332,9 +332,9 @@ def _write(file: Path, manifest: Manifest) -> None:
 
 def _files(folder: Path) -> list[str]:
     """Every file below a folder but the manifest and hidden ones, as paths with slashes, sorted."""
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(
-        path.as_posix() for path in found if path.as_posix() != MANIFEST and not any(p[0] == "." for p in path.parts)
+        path.as_posix() for path in paths if path.as_posix() != MANIFEST and not any(p[0] == "." for p in path.parts)
     )
 
 
@@ -350,7 +350,7 @@ def _digest(file: Path) -> str:
 
 
 def verify(folder: Path) -> Manifest:
-    """The manifest of a model folder, after every file was compared with its digest.
+    """Compare every file of a model folder with its digest; return the manifest.
 
     Raises:
         NotFound: if there is no model.
@@ -363,15 +363,15 @@ def verify(folder: Path) -> Manifest:
         raise StoreError(
             f"{folder}: expected the files that {MANIFEST} lists, found {odd} {state}: fit the model again"
         )
-    for name, wanted in manifest.files.items():
-        found = _digest(folder / name)
-        if found != wanted:
-            raise StoreError(f"{folder / name}: expected digest {wanted}, found {found}: fit the model again")
+    for name, expected in manifest.files.items():
+        actual = _digest(folder / name)
+        if actual != expected:
+            raise StoreError(f"{folder / name}: expected digest {expected}, found {actual}: fit the model again")
     return manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a model folder, without a look at the other files.
+    """Read the manifest of a model folder, without checking the other files.
 
     Raises:
         NotFound: if there is none.
@@ -404,10 +404,10 @@ def stamp(folder: Path | None) -> tuple[int, int, int] | None:
     if folder is None:
         return None
     try:
-        found = (folder / MANIFEST).stat()
+        status = (folder / MANIFEST).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
@@ -454,12 +454,12 @@ def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:
 
     Every file is compared with its digest. Folders that hold neither a manifest nor arrays are no models.
     """
-    found: list[tuple[Path, Manifest | str]] = []
+    models: list[tuple[Path, Manifest | str]] = []
     for folder in sorted(path for path in shelf.glob("*") if path.is_dir() and path.name[0] != "."):
         if not any((folder / name).exists() for name in (MANIFEST, ARRAYS)):
             continue
         try:
-            found.append((folder, verify(folder)))
+            models.append((folder, verify(folder)))
         except (NotFound, StoreError) as error:
-            found.append((folder, str(error)))
-    return found
+            models.append((folder, str(error)))
+    return models

@@ -126,8 +126,8 @@ class Rounds(Stage):
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Search, then refine and search again what is not finished, until nothing is left or time is up."""
-        found, answers = self.answers(searches)
-        return join_answers(found, answers) if self.join == "fuse" else found
+        last, answers = self.answers(searches)
+        return join_answers(last, answers) if self.join == "fuse" else last
 
     def answers(self, searches: Sequence[Search]) -> tuple[list[Search], list[list[tuple[Hit, ...]]]]:
         """The searches as they end, and for each the hits of every wording: of the query, then of each rewrite."""
@@ -180,8 +180,8 @@ class Rounds(Stage):
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         """Where the tool stands for the last wording."""
-        [found] = self.run([search])
-        inner = self.inner.explain(found, tool_id)
+        [last] = self.run([search])
+        inner = self.inner.explain(last, tool_id)
         return inner and msgspec.structs.replace(inner, stage=self.name)
 
 
@@ -285,12 +285,12 @@ class Critic:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards = [card(tool) for tool in shown]
-        known = {tool.id for tool in shown}
+        ids = {tool.id for tool in shown}
 
         understood = model.ask(
             prompt("feedback_comprehend", query=wording, tools=cards),
             Comprehension,
-            typical=Comprehension([wording], [Purpose(each, "does what is asked") for each in known]),
+            typical=Comprehension([wording], [Purpose(each, "does what is asked") for each in ids]),
             seconds=left(),
         )
         purposes = {each.id: each.purpose for each in understood.tools}
@@ -303,7 +303,7 @@ class Critic:
             ),
             Assessment,
             typical=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
-            check=lambda reply: _unknown(reply, known),
+            check=lambda reply: _unknown(reply, ids),
             seconds=left(),
         )
         refinement = model.ask(
@@ -353,16 +353,16 @@ def refine_each(
             return None if ends == math.inf else max(0.01, ends - time.monotonic())
 
         try:
-            said = ask(model, search, left)._replace(state=model) if ends > started else NO_TIME
+            refined = ask(model, search, left)._replace(state=model) if ends > started else NO_TIME
         except BadReply as error:
-            said = Refined(None, f"{LEFT_NOTE}: the model's reply was {error.reason}")
+            refined = Refined(None, f"{LEFT_NOTE}: the model's reply was {error.reason}")
         except (OverBudget, Unavailable, NotFound) as error:
             if strict:
                 raise
             spent, late = isinstance(error, OverBudget), isinstance(error, TimedOut)
             why = f"{LEFT_NOTE}: the {'budget is spent' if spent else 'model does not answer'}"
-            said = NO_TIME if late else Refined(None, why)
-        return said._replace(seconds=time.monotonic() - started)
+            refined = NO_TIME if late else Refined(None, why)
+        return refined._replace(seconds=time.monotonic() - started)
 
     turns = math.ceil(len(searches) / model.concurrency)
     ends = time.monotonic() + turns * max(seconds, default=0.0)

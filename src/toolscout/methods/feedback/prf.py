@@ -1,10 +1,10 @@
-"""Pseudo-relevance feedback: the informative words of the first tools are added to the query, which is searched again.
+"""Pseudo-relevance feedback: adds informative words of the first tools to the query and searches again.
 
-It sits where `feedback` asks a language model, and needs none. Words are weighed by how often they stand in the first
-tools, better tools counting more, and by how rare they are in the catalogue (after RM3: Abdul-Jaleel et al., 2004). How
-many tools and words, and whether the new answer replaces or joins the old one, is chosen on dev; where nothing is
-surely better there than to leave the query alone, the query is left alone. Nothing is trained, so where the recipe
-inside has learned nothing either, training queries judge beside those of dev.
+It replaces the language model of `feedback` by a rule. The weight of a word grows with its frequency in the first
+tools, where better tools count more, and with its rarity in the catalogue (after RM3: Abdul-Jaleel et al., 2004). Dev
+chooses the number of tools and words, and whether the new answer replaces or joins the old one. If nothing is
+significantly better on dev than the plain query, the query stays as it is. Nothing is trained, so if the base has
+learned nothing either, training queries serve for these choices too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from toolscout.search.pipeline import Stage, newest
 from toolscout.types import Search, Tool, render
 from toolscout.workspace import Workspace
 
-__all__ = ["SURE", "Expand", "FeedbackPrf", "Options", "both"]
+__all__ = ["MAX_P_VALUE", "Expand", "FeedbackPrf", "Options", "sum_quality"]
 
 Join = Literal["last", "fuse"]
 TOOLS_GRID: Final = (2, 5, 10)
 WORDS_GRID: Final = (5, 15)
 JOIN_GRID: Final[tuple[Join, ...]] = ("last", "fuse")
 MAX_JUDGING_QUERIES: Final = 600
-SURE: Final = 0.05
+MAX_P_VALUE: Final = 0.05
 FEEDBACK_PRF_LABEL: Final = "feedback-prf"
 _PRF_WORD: Final = re.compile(r"[^\W\d_]{2,}")
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -50,10 +50,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe inside.
-        tools: how many of the first tools lend words.
-        words: how many words are added.
-        join: `last`: the new answer; `fuse`: both, by reciprocal rank.
-        on: whether to expand at all; None: only where dev says that it surely helps.
+        tools: number of the first tools that lend words.
+        words: number of words to add.
+        join: `last`: the new answer; `fuse`: sum_quality, by reciprocal rank.
+        on: whether to expand at all; None: only if it helps significantly on dev.
     """
 
     base: str = "hybrid"
@@ -64,19 +64,19 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Expand:
-    """The refiner; in a further round the first tools that were found by then lend words that are not there yet."""
+    """The refiner that adds words. In a further round, the new first tools lend words that are still missing."""
 
     def __init__(self, catalogue: Catalogue, *, tools: int, words: int) -> None:
-        """Count in how many tools of the catalogue each word stands."""
+        """Count the tools of the catalogue that contain each word."""
         self.catalogue, self.depth, self.words = catalogue, tools, words
-        self.terms = {tool.id: _terms(tool) for tool in catalogue.tools()}
+        self.terms = {tool.id: _count_terms(tool) for tool in catalogue.tools()}
         self.rarity = Counter(term for terms in self.terms.values() for term in terms)
 
     def __call__(self, searches: Sequence[Search], states: Sequence[Any], seconds: Sequence[float]) -> list[Refined]:
-        """Query and words, unless the first tools have no word of their own."""
-        return [self._one(search) for search in searches]
+        """Add words to each query, unless the first tools have no new word."""
+        return [self._expand(search) for search in searches]
 
-    def _one(self, search: Search) -> Refined:
+    def _expand(self, search: Search) -> Refined:
         wording = newest(search)
         present = set(tokenize(wording))
         scores: dict[str, float] = {}
@@ -95,14 +95,14 @@ class Expand:
         return Refined(f"{wording} {' '.join(spelled[term] for term in chosen)}", f"{len(chosen)} words added")
 
 
-def _terms(tool: Tool) -> dict[str, tuple[int, str]]:
-    """Stem → how often it stands in what the tool says of itself, and a word that it comes from."""
-    found: dict[str, tuple[int, str]] = {}
+def _count_terms(tool: Tool) -> dict[str, tuple[int, str]]:
+    """Map each stem of a tool's text to its count and a word that it comes from."""
+    terms: dict[str, tuple[int, str]] = {}
     for word in _PRF_WORD.findall(split_identifiers(render(tool, "short"))):
         for term in tokenize(word):
-            count, spelled = found.get(term, (0, word.lower()))
-            found[term] = (count + 1, spelled)
-    return found
+            count, spelled = terms.get(term, (0, word.lower()))
+            terms[term] = (count + 1, spelled)
+    return terms
 
 
 class _Trial(NamedTuple):
@@ -111,18 +111,18 @@ class _Trial(NamedTuple):
     join: Join
 
 
-def both(found: metrics.PerQuery) -> Any:
-    """ndcg@5 + comp@5 of each query, by which is chosen."""
-    return np.asarray(found.values["ndcg@5"]) + np.asarray(found.values["comp@5"])
+def sum_quality(figures: metrics.PerQuery) -> Any:
+    """Return ndcg@5 + comp@5 of each query, the criterion of choices."""
+    return np.asarray(figures.values["ndcg@5"]) + np.asarray(figures.values["comp@5"])
 
 
-def _rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Join) -> Rounds:
+def _build_rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Join) -> Rounds:
     refiner = Expand(catalogue, tools=tools, words=words)
     return Rounds(inner, refiner, label=FEEDBACK_PRF_LABEL, rounds=1, join=join, seconds=math.inf)
 
 
 class FeedbackPrf:
-    """Adds words of the first tools to the query where dev says that this helps."""
+    """Adds words of the first tools to the query if this helps on dev."""
 
     options_type = Options
     needs_usage = True
@@ -131,50 +131,55 @@ class FeedbackPrf:
     base: BaseRule | None = None
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Try the settings on dev, and keep the best if it is surely better than none; nothing is trained."""
+        """Try the settings on dev; keep the best if it is significantly better than none. Nothing is trained."""
         assert lesson.base is not None
-        chosen = options
         catalogue = Catalogue.of(lesson.tools)
-        judges = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
-        judges = dict(itertools.islice(judges.items(), MAX_JUDGING_QUERIES))
-        asked = [Search(query=lesson.texts[query], k=DEPTH) for query in judges]
+        qrels = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
+        qrels = dict(itertools.islice(qrels.items(), MAX_JUDGING_QUERIES))
+        plain_searches = [Search(query=lesson.texts[query], k=DEPTH) for query in qrels]
 
         def score(searches: Sequence[Search]) -> metrics.PerQuery:
-            rankings = {query: found.ids for query, found in zip(judges, searches, strict=True)}
-            return metrics.score(rankings, judges, DEV_METRICS)
+            rankings = {query: search.ids for query, search in zip(qrels, searches, strict=True)}
+            return metrics.score(rankings, qrels, DEV_METRICS)
 
-        plain = score(lesson.base.stage(asked))
+        plain = score(lesson.base.stage(plain_searches))
         results: dict[_Trial, metrics.PerQuery] = {}
         for tools, words in itertools.product(
-            TOOLS_GRID if chosen.tools is None else (chosen.tools,),
-            WORDS_GRID if chosen.words is None else (chosen.words,),
+            TOOLS_GRID if options.tools is None else (options.tools,),
+            WORDS_GRID if options.words is None else (options.words,),
         ):
-            workspace.say(f"trying the {words} words of {tools} tools on {len(judges):,} queries")
-            found, answers = _rounds(lesson.base.stage, catalogue, tools, words, "last").answers(asked)
-            for join in JOIN_GRID if chosen.join is None else (chosen.join,):
-                results[_Trial(tools, words, join)] = score(found if join == "last" else join_answers(found, answers))
-        test = metrics.best_of([both(found) for found in results.values()], both(plain), seed=workspace.seed)
+            workspace.say(f"trying the {words} words of {tools} tools on {len(qrels):,} queries")
+            searches, answers = _build_rounds(lesson.base.stage, catalogue, tools, words, "last").answers(
+                plain_searches
+            )
+            for join in JOIN_GRID if options.join is None else (options.join,):
+                joined = searches if join == "last" else join_answers(searches, answers)
+                results[_Trial(tools, words, join)] = score(joined)
+        test = metrics.best_of(
+            [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=workspace.seed
+        )
         best = list(results)[test.place]
-        on = test.p < SURE if chosen.on is None else chosen.on
-        told = {**best._asdict(), "on": on}
+        on = test.p < MAX_P_VALUE if options.on is None else options.on
+        chosen = {**best._asdict(), "on": on}
         return Artifacts(
             {},
             metrics=(results[best] if on else plain).means(),
-            chosen={name: value for name, value in told.items() if getattr(chosen, name) is None},
+            chosen={name: value for name, value in chosen.items() if getattr(options, name) is None},
             values={
-                "judges": len(judges),
+                "judges": len(qrels),
                 "p": test.p,
                 "difference": test.difference,
                 "plain": plain.means(),
-                "trials": [{**trial._asdict(), **found.means()} for trial, found in results.items()],
+                "trials": [{**trial._asdict(), **figures.means()} for trial, figures in results.items()],
             },
             files=lesson.base.save,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The base, and the loop around it where dev said that it helps."""
+        """Build the base, with the loop around it if the fit turned it on."""
         inner = workspace.build_base(catalogue, model)
-        told = model.manifest.settings
-        if not told["on"].value:
+        settings = model.manifest.settings
+        if not settings["on"].value:
             return inner
-        return _rounds(inner, catalogue, told["tools"].value, told["words"].value, told["join"].value)
+        tools, words, join = (settings[name].value for name in ("tools", "words", "join"))
+        return _build_rounds(inner, catalogue, tools, words, join)

@@ -1,14 +1,15 @@
-"""Iteration-aware training: an encoder that learns from every wording of a query, and searches with the loop around it.
+"""Iteration-aware training: an encoder learns from every wording of a query, and serves inside the feedback loop.
 
-Before training, the encoder as it is (fine-tuned on the queries first, the paper's warm-up) searches for each training
-query, a refiner says the query anew, and so on for some rounds; the wrong tools that each wording finds are its hard
-negatives. Then the encoder learns from all rounds together, and "Iteration t" before a wording says which round it is
-of (Iterative Feedback, section 4.3). The refiner is a language model (`feedback`), or words of the first tools
-(`feedback_prf`), which needs none.
+Before training, the untrained encoder (or one fine-tuned on the queries, the paper's warm-up) searches for each
+training query. A refiner rewords the query, and this repeats for some rounds. The wrong tools that a wording finds are
+its hard negatives. Then the encoder learns from all rounds together. The prefix "Iteration t" of a wording names its
+round (Iterative Feedback, section 4.3). The refiner is a language model (`feedback`) or adds words of the first tools
+(`feedback_prf`).
 
-Ours: the sum over rounds begins with the query itself. The epoch is the best on dev in the mean of all rounds, over the
-wordings that were made before training; then the loop is run on dev with the trained encoder, and a search gets as many
-rounds as are surely better there than none. Without joint training each epoch learns from one round, in their order.
+Where we differ: the sum over rounds begins with the query itself. The epoch is the best on dev in the mean over all
+rounds, with the wordings from before training. Then the loop runs on dev with the trained encoder. A search gets the
+best number of rounds if it is significantly better than none. Without joint training each epoch learns from one
+round, in order.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from toolscout.dataset import Qrels
 from toolscout.indexes.exact import Exact
 from toolscout.methods import Artifacts, BaseRule, dpr, parse_options, zero_shot
 from toolscout.methods.feedback.loop import Critic, Refiner, Rounds
-from toolscout.methods.feedback.prf import SURE, Expand, both
+from toolscout.methods.feedback.prf import MAX_P_VALUE, Expand, sum_quality
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
     Batch,
     Count,
+    NonNegative,
     Positive,
     Tuning,
-    Whole,
     describe_training,
     make_tower,
     require_tunable,
@@ -57,7 +58,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     """Settings of the fit; `batch` counts pairs of a query and one of its tools, each with all its wordings.
 
     Attributes:
-        base: the recipe whose encoder is trained further, the warm-up; None: the encoder as it was before any training.
+        base: the recipe whose encoder is trained further, the warm-up; None: the encoder before any training.
         refiner: `words`: of the first tools; `model`: the language model that is set.
         rounds: of new wordings, at most (T of the paper).
         depth: tools that a refiner is shown, and from which hard negatives are drawn (K).
@@ -66,7 +67,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
         joint: whether each step learns from all rounds together.
         hard: hard negatives of a wording at a step.
         balance: weight of a round, to the power of its number (α).
-        served: rounds of a search later; None: those that dev says are worth it.
+        served: rounds of a search; None: chosen on dev.
         size: of the vectors, by a linear layer behind the encoder; None: the encoder's own.
         patience: epochs without a better dev before it stops; with `joint` only.
         temperature: cosines are divided by it.
@@ -83,9 +84,9 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     tools: Count = 2
     words: Count = 5
     joint: bool = True
-    hard: Whole = 1
+    hard: NonNegative = 1
     balance: Positive = 1.0
-    served: Whole | None = None
+    served: NonNegative | None = None
     size: Count | None = None
     epochs: Count = 4
     batch: Batch = 64
@@ -93,24 +94,24 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     patience: Count = 2
     temperature: Positive = 0.05
     tool_length: Annotated[int, msgspec.Meta(ge=8)] = 64
-    hold: Whole = 32_768
+    hold: NonNegative = 32_768
     seconds: Positive = 60.0
     tokens: Count = 40_000
 
 
-class Said(NamedTuple):
-    """What became of a query before training.
+class QueryWordings(NamedTuple):
+    """The wordings of a query before training, with their results.
 
     Attributes:
-        texts: its wordings, as the encoder reads them, by round.
-        found: the first tools of each.
+        texts: the wordings by round, as the encoder reads them.
+        found: the first tools of each wording.
     """
 
     texts: list[str]
     found: list[list[str]]
 
 
-def _expand(chosen: Options, catalogue: Catalogue) -> Expand:
+def _make_expander(chosen: Options, catalogue: Catalogue) -> Expand:
     return Expand(catalogue, tools=chosen.tools, words=chosen.words)
 
 
@@ -118,91 +119,98 @@ def _expand(chosen: Options, catalogue: Catalogue) -> Expand:
 
 
 class Wordings(msgspec.Struct):
-    """What was made before training, as it is kept while it lasts; `fit` is the identity of the fit."""
+    """All wordings of a fit, stored for a resumed fit; `fit` is the identity of the fit."""
 
     fit: str
-    train: list[Said]
-    dev: list[Said]
+    train: list[QueryWordings]
+    dev: list[QueryWordings]
 
 
 def _load_or_make_wordings(
     workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds
-) -> tuple[list[Said], list[Said]]:
-    """The wordings of train and dev; a fit that goes on takes those that it had."""
+) -> tuple[list[QueryWordings], list[QueryWordings]]:
+    """Load the wordings of train and dev if a resumed fit has them; else make and store them."""
     file = workspace.work / "wordings.json"
     if workspace.resume and file.exists():
-        held = msgspec.json.decode(file.read_bytes(), type=Wordings)
-        if held.fit == workspace.identity:
+        stored = msgspec.json.decode(file.read_bytes(), type=Wordings)
+        if stored.fit == workspace.identity:
             workspace.say("going on with the wordings that were made before")
-            return held.train, held.dev
-    made = Wordings(
+            return stored.train, stored.dev
+    wordings = Wordings(
         workspace.identity,
         _make_wordings(workspace, lesson, lesson.train, depth, loop),
         _make_wordings(workspace, lesson, lesson.dev, depth, loop),
     )
     workspace.work.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
-    partial.write_bytes(msgspec.json.encode(made))
+    partial.write_bytes(msgspec.json.encode(wordings))
     partial.replace(file)
-    return made.train, made.dev
+    return wordings.train, wordings.dev
 
 
-def _make_wordings(workspace: Workspace, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds) -> list[Said]:
-    """The wordings of each query, and what each found with the encoder as it is."""
-    said: list[Said] = []
+def _make_wordings(
+    workspace: Workspace, lesson: Lesson, queries: Qrels, depth: int, loop: Rounds
+) -> list[QueryWordings]:
+    """Make the wordings of each query with the untrained encoder, and record what each finds."""
+    wordings: list[QueryWordings] = []
     ids = list(queries)
     for start in range(0, len(ids), QUERIES_PER_ROUND_BATCH):
-        asked = [Search(query=lesson.texts[query], k=depth) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]]
-        for search, answers in zip(*loop.answers(asked), strict=True):
+        batch = [Search(query=lesson.texts[query], k=depth) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]]
+        for search, answers in zip(*loop.answers(batch), strict=True):
             texts = [_add_round_number(number, text) for number, text in enumerate((search.query, *search.rewrites))]
-            said.append(Said(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
-        workspace.say(f"saying queries anew: {len(said):,} of {len(ids):,}")
-    workspace.say(f"{sum(len(each.texts) - 1 for each in said):,} new wordings of {len(said):,} queries")
-    return said
+            wordings.append(QueryWordings(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
+        workspace.say(f"saying queries anew: {len(wordings):,} of {len(ids):,}")
+    n_new = sum(len(query.texts) - 1 for query in wordings)
+    workspace.say(f"{n_new:,} new wordings of {len(wordings):,} queries")
+    return wordings
 
 
 def _add_round_number(number: int, text: str) -> str:
     return f"Iteration {number} {text}"
 
 
-def _by_query(said: Sequence[Said]) -> list[Places]:
-    """Of each query, where its wordings stand among all of them."""
-    ends = np.cumsum([len(each.texts) for each in said])
-    return [np.arange(end - len(each.texts), end, dtype=np.intp) for end, each in zip(ends, said, strict=True)]
+def _group_by_query(wordings: Sequence[QueryWordings]) -> list[Places]:
+    """Return for each query the positions of its wordings among all wordings."""
+    sizes = [len(query.texts) for query in wordings]
+    return [np.arange(end - size, end, dtype=np.intp) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
 
 
 # --- on dev -----------------------------------------------------------------------------------------------------------
 
 
-def _score_rounds(lesson: Lesson, n_rounds: int, dev: Sequence[Said], cosines: Vectors) -> list[dict[str, float]]:
-    """Figures after each round, of wordings that were made before training; a query that stopped keeps its last."""
-    rows = _by_query(dev)
+def _score_rounds(
+    lesson: Lesson, n_rounds: int, dev: Sequence[QueryWordings], cosines: Vectors
+) -> list[dict[str, float]]:
+    """Score each round on the wordings from before training. A query that stopped keeps its last wording."""
+    rows = _group_by_query(dev)
     return [
         lesson.evaluate(
-            dpr.nearest(cosines[[own[min(number, len(own) - 1)] for own in rows]], lesson.dev, lesson.tools)
+            dpr.rank_nearest(
+                cosines[[places[min(number, len(places) - 1)] for places in rows]], lesson.dev, lesson.tools
+            )
         ).means()
         for number in range(n_rounds + 1)
     ]
 
 
-def _average(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: sum(each[name] for each in figures) / len(figures) for name in figures[0]}
+def _average_figures(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(of_round[name] for of_round in figures) / len(figures) for name in figures[0]}
 
 
 def _run_loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], list[float]]:
-    """What the loop finds on dev with 0, 1, … rounds, and the seconds that each query takes until then."""
+    """Score the loop on dev with 0, 1, … rounds; return the figures and the mean seconds per query."""
     rounds = range(loop.rounds + 1)
     answers: list[list[tuple[Hit, ...]]] = []
     spent = np.zeros(len(rounds))
     ids = list(lesson.dev)
     for start in range(0, len(ids), QUERIES_PER_ROUND_BATCH):
-        asked = [
+        batch = [
             Search(query=lesson.texts[query], k=dpr.DEV_DEPTH) for query in ids[start : start + QUERIES_PER_ROUND_BATCH]
         ]
-        found, some = loop.answers(asked)
-        answers += some
-        spent += np.sum([_until(search, len(rounds)) for search in found], axis=0)
-    judged = [
+        searches, batch_answers = loop.answers(batch)
+        answers += batch_answers
+        spent += np.sum([_time_answers(search, len(rounds)) for search in searches], axis=0)
+    by_round = [
         lesson.evaluate(
             {
                 query: [hit.id for hit in hits[min(number, len(hits) - 1)]]
@@ -211,11 +219,11 @@ def _run_loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], lis
         )
         for number in rounds
     ]
-    return judged, (spent / len(ids)).tolist()
+    return by_round, (spent / len(ids)).tolist()
 
 
-def _until(search: Search, count: int) -> list[float]:
-    """Seconds until each of `count` answers was there; one that has none has that of the last."""
+def _time_answers(search: Search, count: int) -> list[float]:
+    """Return the seconds until each of `count` answers; missing answers get the time of the last."""
     ends, total = [], 0.0
     for step in search.trace:
         total += step.seconds
@@ -225,17 +233,17 @@ def _until(search: Search, count: int) -> list[float]:
 
 
 def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
-    """The best number of rounds, if it is surely better than none."""
-    plain, *others = map(both, by_round)
-    test = metrics.best_of(others, plain, seed=seed)
-    return test.place + 1 if test.p < SURE else 0
+    """Choose the best number of rounds if it is significantly better than none."""
+    plain, *refined = map(sum_quality, by_round)
+    test = metrics.best_of(refined, plain, seed=seed)
+    return test.place + 1 if test.p < MAX_P_VALUE else 0
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
 
 
-def _search(index: Exact, encode: Texts, rounds: int, mask: Any = None) -> Stage:
-    """The nearest tools of a wording that says of which round it is."""
+def _search_by_round(index: Exact, encode: Texts, rounds: int, mask: Any = None) -> Stage:
+    """Build the search for the nearest tools; the wording gets the prefix of its round."""
 
     def wording(search: Search) -> str:
         return _add_round_number(min(len(search.rewrites), rounds), newest(search))
@@ -263,7 +271,7 @@ class FeedbackDpr:
         """
         catalogue = Catalogue.of(lesson.tools)
         if options.refiner == "words":
-            return _fit(workspace, lesson, options, catalogue, _expand(options, catalogue))
+            return _fit(workspace, lesson, options, catalogue, _make_expander(options, catalogue))
         else:
             with llm.connect(workspace.settings) as model:
                 return _fit(
@@ -275,19 +283,22 @@ class FeedbackDpr:
                 )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The trained encoder, and the loop around it.
+        """Build the search with the trained encoder, inside the feedback loop.
 
         Raises:
             ConfigError: if it refines by a language model and none is set.
         """
-        chosen = parse_options({name: each.value for name, each in model.manifest.settings.items()}, Options)
-        encoder = dpr.encoder_of(model)
-        inner = _search(
-            workspace.index_tools(catalogue, encoder, dpr.STYLE), encoder.encode, chosen.rounds, catalogue.mask
+        chosen = parse_options({name: setting.value for name, setting in model.manifest.settings.items()}, Options)
+        encoder = dpr.load_model_encoder(model)
+        inner = _search_by_round(
+            workspace.index_tools(catalogue, encoder, dpr.TUNED_TEXT_STYLE),
+            encoder.encode,
+            chosen.rounds,
+            catalogue.mask,
         )
         if not chosen.served:
             return inner
-        refiner: Refiner = _expand(chosen, catalogue)
+        refiner: Refiner = _make_expander(chosen, catalogue)
         if chosen.refiner == "model":
             model_of = llm.connect(workspace.settings)
             refiner = Critic(model_of, catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
@@ -298,8 +309,8 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     from toolscout.training import biencoders
 
     chosen = options
-    encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.encoder_of_base(lesson.base)
-    before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.STYLE)
+    encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.load_base_encoder(lesson.base)
+    before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
     train, dev = _load_or_make_wordings(
         workspace,
         lesson,
@@ -311,27 +322,27 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     if chosen.size is not None:
         tower.project(chosen.size, workspace.seed)
     place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-    places = _by_query(train)
-    tools = tower.tokens([render(tool, dpr.STYLE) for tool in lesson.tools], "tool", chosen.tool_length)
+    places = _group_by_query(train)
+    tools = tower.tokens([render(tool, dpr.TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", chosen.tool_length)
     task = biencoders.Wordings(
         biencoders.Texts(
             tower=tower,
-            queries=tower.tokens([text for said in train for text in said.texts], "query"),
+            queries=tower.tokens([text for query in train for text in query.texts], "query"),
             tools=tools,
             gold=[np.array([place[tool] for tool in gold], dtype=np.intp) for gold in lesson.train.values()],
-            dev=tower.tokens([text for said in dev for text in said.texts], "query"),
-            judge=lambda cosines: _average(_score_rounds(lesson, chosen.rounds, dev, cosines)),
+            dev=tower.tokens([text for query in dev for text in query.texts], "query"),
+            judge=lambda cosines: _average_figures(_score_rounds(lesson, chosen.rounds, dev, cosines)),
             identity=digest(
-                "feedback-dpr/1", [encoder.fingerprint, lesson.fingerprint, chosen, [said.texts for said in train]]
+                "feedback-dpr/1", [encoder.fingerprint, lesson.fingerprint, chosen, [query.texts for query in train]]
             ),
             temperature=chosen.temperature,
             hold=chosen.hold,
         ),
         places,
         [
-            np.array([place[tool] for tool in found if tool not in gold], dtype=np.intp)
-            for said, gold in zip(train, lesson.train.values(), strict=True)
-            for found in said.found
+            np.array([place[tool] for tool in ranking if tool not in gold], dtype=np.intp)
+            for query, gold in zip(train, lesson.train.values(), strict=True)
+            for ranking in query.found
         ],
         hard=chosen.hard,
         balance=chosen.balance,
@@ -342,13 +353,13 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
     workspace.say("choosing the rounds of a search on dev")
     index = Exact(tower.vectors(tools[:1]).shape[1])
     index.upsert(catalogue.ids, tower.vectors(tools))
-    tuned = _search(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
+    tuned = _search_by_round(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
     by_round, seconds = _run_loop(
         lesson, Rounds(tuned, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf"))
     )
-    for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True)):
-        told = ", ".join(f"{name} {value:.4f}" for name, value in found.means().items())
-        workspace.say(f"dev with {number} rounds: {told}, {1000 * spent:.1f} ms a query in batches")
+    for number, (figures, spent) in enumerate(zip(by_round, seconds, strict=True)):
+        summary = ", ".join(f"{name} {value:.4f}" for name, value in figures.means().items())
+        workspace.say(f"dev with {number} rounds: {summary}, {1000 * spent:.1f} ms a query in batches")
     served = _choose_rounds(by_round, workspace.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
     return Artifacts(
         {},
@@ -356,10 +367,10 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
         chosen={"served": served} if chosen.served is None else {},
         values={
             **describe_training(done),
-            "wordings": sum(len(said.texts) for said in train),
+            "wordings": sum(len(query.texts) for query in train),
             "by_round": [
-                {"rounds": number, **found.means(), "seconds": round(spent, 4)}
-                for number, (found, spent) in enumerate(zip(by_round, seconds, strict=True))
+                {"rounds": number, **figures.means(), "seconds": round(spent, 4)}
+                for number, (figures, spent) in enumerate(zip(by_round, seconds, strict=True))
             ],
         },
         seconds_before=done.earlier,

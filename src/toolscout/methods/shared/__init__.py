@@ -1,1 +1,1 @@
-"""What several methods share."""
+"""Components that several methods share."""

@@ -1,6 +1,6 @@
-"""What the methods that train with gradients share: settings, the encoder to tune, and the training itself.
+"""Settings, encoders and training for methods that train with gradients.
 
-Nothing here needs torch before a training begins.
+The module imports torch only when a training begins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from toolscout.training.towers import Tower
 
 __all__ = [
-    "FOLDER",
+    "ENCODER_FOLDER",
     "Amount",
     "Count",
     "Graphs",
@@ -38,28 +38,28 @@ __all__ = [
     "train_task",
 ]
 
-FOLDER: Final = "encoder"  # of the tuned encoder, in a model's own
+ENCODER_FOLDER: Final = "encoder"  # subfolder of a model that holds its tuned encoder
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Amount = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Whole = Annotated[int, msgspec.Meta(ge=0)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Batch = Annotated[int, msgspec.Meta(ge=2)]
 
 
 class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of every fit that tunes an encoder; each method says its own epochs, batch and rate.
+    """Settings of every fit that tunes an encoder. Each method sets its own epochs, batch and rate.
 
     Attributes:
-        epochs: at most; the best on dev is kept, where there is a figure.
-        batch: examples a step.
+        epochs: maximum number; the model keeps the best epoch on dev, if dev has queries.
+        batch: examples per step.
         rate: highest learning rate of the encoder.
         decay: weight decay.
         warmup: share of the steps in which the rate rises.
-        schedule: how it falls.
-        dropout: in training, in place of the encoder's own; none is a third faster on a processor.
-        precision: `auto`: bfloat16 where the processor or the device has it.
-        threads: of the processor; 0: as many as torch takes by itself.
+        schedule: how the rate falls afterwards.
+        dropout: replaces the encoder's own in training. Training without dropout is a third faster on a CPU.
+        precision: `auto`: bfloat16 where the CPU or the device supports it.
+        threads: CPU threads; 0: the default of torch.
     """
 
     epochs: Count
@@ -70,38 +70,38 @@ class Tuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     dropout: Share = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    threads: Whole = 0
+    threads: NonNegative = 0
 
 
 class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of every fit over graphs of what was needed together; see `training.collaboration`.
+    """Settings of every fit over graphs of tools that were needed together; see `training.collaboration`.
 
     Attributes:
-        layers: of propagation; 0: none.
+        layers: propagation layers; 0: none.
         scaled: see `Bipartite.propagate`.
-        dropped: share of the edges that are left out in an epoch.
-        queries: whether the vectors of training queries are parameters too, or stay the encoder's.
+        dropped: share of the edges that an epoch leaves out.
+        queries: `free`: the vectors of training queries are parameters too; `frozen`: they stay as encoded.
         loss: COLT's list-wise multi-label loss, or the list-wise softmax.
-        length: tools in the list of a query: its own and others at random; 0: all that training queries use.
-        sharpness: the scores are multiplied with it in the list-wise loss.
+        length: tools in the list of a query: its gold tools, filled up at random; 0: all that training queries use.
+        sharpness: factor of the scores in the list-wise loss.
         contrast: weight of the contrast between both views of queries and scenes. COLT's released code takes means
-            where its eqs. 12 and 13 have sums, over the L tools of a list and over both contrasts: a weight there is
-            so many times L / 2 here.
+            where its eqs. 12 and 13 have sums, over the L tools of a list and over both contrasts. A weight there
+            equals L / 2 times that weight here.
         temperature: τ of that contrast.
-        epochs: at most; the best on dev is kept.
-        batch: queries a step.
+        epochs: maximum number; the model keeps the best on dev.
+        batch: queries per step.
         rate: learning rate.
         decay: weight decay.
-        patience: epochs without a better dev before it stops.
-        threads: of the processor; 0: as many as torch takes by itself.
+        patience: epochs without improvement on dev before training stops.
+        threads: CPU threads; 0: the default of torch.
     """
 
-    layers: Whole = 1
+    layers: NonNegative = 1
     scaled: bool = True
     dropped: Share = 0.2
     queries: Literal["free", "frozen"] = "free"
     loss: Literal["colt", "softmax"] = "colt"
-    length: Whole = 10
+    length: NonNegative = 10
     sharpness: Positive = 1.0
     contrast: Amount = 0.5
     temperature: Positive = 0.2
@@ -110,14 +110,14 @@ class Graphs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: Positive = 1e-3
     decay: Amount = 1e-7
     patience: Count = 20
-    threads: Whole = 0
+    threads: NonNegative = 0
 
 
 def require_tunable(encoder: Encoder) -> TransformerEncoder:
-    """The encoder, if it can be tuned.
+    """Return the encoder if it can be tuned.
 
     Raises:
-        ConfigError: if not.
+        ConfigError: if it cannot.
     """
     if not isinstance(encoder, TransformerEncoder):
         raise ConfigError(
@@ -128,7 +128,7 @@ def require_tunable(encoder: Encoder) -> TransformerEncoder:
 
 
 def make_tower(encoder: TransformerEncoder, options: Tuning) -> Tower:
-    """A copy of the encoder, to be tuned by these settings.
+    """Copy the encoder for tuning with these settings.
 
     Raises:
         MissingExtra: without torch.
@@ -139,28 +139,28 @@ def make_tower(encoder: TransformerEncoder, options: Tuning) -> Tower:
 
 
 def make_plan(options: msgspec.Struct, seed: int, **fixed: Any) -> Plan:
-    """How to train: the settings that a plan has by the same name, and `fixed` over them.
+    """Make a training plan from the options with the names of its fields; `fixed` overrides them.
 
     Raises:
         MissingExtra: without torch.
     """
     from toolscout.training import Plan
 
-    known = {field.name for field in dataclasses.fields(Plan)}
-    told = {name: value for name, value in msgspec.structs.asdict(options).items() if name in known}
-    return Plan(**{**told, "seed": seed, **fixed})
+    names = {field.name for field in dataclasses.fields(Plan)}
+    values = {name: value for name, value in msgspec.structs.asdict(options).items() if name in names}
+    return Plan(**{**values, "seed": seed, **fixed})
 
 
 def train_task(
     workspace: Workspace, options: msgspec.Struct, task: Task, tower: Tower | None = None, **fixed: Any
 ) -> Trained:
-    """Train the task by the options of a fit; the checkpoint lies in the work folder.
+    """Train a task with the options of a fit. The checkpoint lies in the work folder.
 
     Args:
         workspace: of the fit.
         options: of the fit.
-        task: what to train.
-        tower: the encoder that is tuned, if there is one: it knows device and precision.
+        task: the task to train.
+        tower: the encoder that is tuned, if any. The line of progress names its device and precision.
         **fixed: see `make_plan`.
 
     Raises:
@@ -183,12 +183,12 @@ def train_task(
 
 
 def save_encoder(model: Any) -> Callable[[Path], None]:
-    """Return what writes a `SentenceTransformer` into a model's folder; see `Artifacts.files`."""
-    return lambda folder: model.save(str(folder / FOLDER), create_model_card=False)
+    """Return a function that writes a `SentenceTransformer` into a model folder; see `Artifacts.files`."""
+    return lambda folder: model.save(str(folder / ENCODER_FOLDER), create_model_card=False)
 
 
 def describe_training(done: Trained) -> dict[str, Any]:
-    """What a manifest says of a training."""
+    """Return the record of a training for the manifest."""
     return {
         "best_epoch": done.best,
         "history": done.history,

@@ -1,6 +1,6 @@
-"""ToolRerank's three steps over ranked lists (arXiv:2403.06551, section 3): pure functions, no model in sight.
+"""ToolRerank's three steps over ranked lists (arXiv:2403.06551, section 3), as pure functions without a model.
 
-An entry of a list is anything hashable; `tool_of` says what it belongs to, in the paper the tool of an API.
+An entry of a list is anything hashable. `tool_of` maps an entry to its tool; the entries of the paper are APIs.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ import numpy as np
 
 from toolscout.arrays import Array
 
-__all__ = ["concentrate", "diversify", "extend_list", "likely", "truncate"]
+__all__ = ["concentrate", "diversify", "extend_list", "find_likely", "truncate"]
 
 Entry = TypeVar("Entry", bound=Hashable)
 Family = TypeVar("Family", bound=Hashable)
 
 
 def truncate(candidates: Sequence[Entry], seen: Callable[[Entry], bool], most_seen: int, most: int) -> list[Entry]:
-    """Adaptive truncation (3.2): the first `most_seen` (m_s) of what training saw, the first `most` (m_u) of the rest.
+    """Truncate adaptively (3.2): keep entries that training saw up to place m_s, others up to place m_u.
 
     Args:
-        candidates: C, best first; both limits count places in it.
+        candidates: C, best first; both limits are places in it.
         seen: whether training saw the tool of an entry.
         most_seen: m_s.
         most: m_u.
     """
-    return [each for place, each in enumerate(candidates, 1) if place <= (most_seen if seen(each) else most)]
+    return [entry for place, entry in enumerate(candidates, 1) if place <= (most_seen if seen(entry) else most)]
 
 
-def likely(
+def find_likely(
     ranked: Sequence[Entry], scores: Sequence[float], tool_of: Callable[[Entry], Family], threshold: float
 ) -> set[Family]:
-    """X of algorithm 1 (lines 1-4): the tool of the first entry, and of each that scores more than τ_s."""
-    found = {tool_of(each) for each, score in zip(ranked, scores, strict=True) if score > threshold}
-    return found | {tool_of(each) for each in ranked[:1]}
+    """Find X of algorithm 1 (lines 1-4): the tools of the first entry and of each entry that scores more than τ_s."""
+    tools = {tool_of(entry) for entry, score in zip(ranked, scores, strict=True) if score > threshold}
+    return tools | {tool_of(entry) for entry in ranked[:1]}
 
 
 def concentrate(
     ranked: Sequence[Entry], scores: Sequence[float], tool_of: Callable[[Entry], Hashable], threshold: float
 ) -> list[Entry]:
-    """Algorithm 1, for queries that one tool serves: what belongs to a likely tool goes before the rest.
+    """Apply algorithm 1, for queries that one tool serves: entries of likely tools go before the rest.
 
     Args:
         ranked: R, best first.
-        scores: of each of them, 0 to 1.
+        scores: of each entry of R, 0 to 1.
         tool_of: see above.
         threshold: τ_s.
     """
-    tools = likely(ranked, scores, tool_of, threshold)
-    return sorted(ranked, key=lambda each: tool_of(each) not in tools)
+    tools = find_likely(ranked, scores, tool_of, threshold)
+    return sorted(ranked, key=lambda entry: tool_of(entry) not in tools)
 
 
 def extend_list(
@@ -58,27 +58,27 @@ def extend_list(
     scores: Mapping[str, float],
     tool_of: Callable[[str], Family],
     threshold: float,
-    more: Callable[[set[Family]], Mapping[str, float]],
+    score_members: Callable[[set[Family]], Mapping[str, float]],
 ) -> tuple[list[str], Mapping[str, float]]:
-    """Algorithm 1 with the extended list: F, and what came in from beyond R, with its scores.
+    """Apply algorithm 1 with the extended list; return F, and the entries from beyond R with their scores.
 
-    What `more` brings joins the entries of the likely tools, and these are put in the order of their scores.
+    The entries from `score_members` join those of the likely tools, and these are ordered by score.
 
     Args:
         ranked: R, best first.
-        scores: of each of them, 0 to 1.
+        scores: of each entry of R, 0 to 1.
         tool_of: see above.
         threshold: τ_s.
-        more: the likely tools → their entries that are not in R, with the scores of these.
+        score_members: the likely tools → their entries that are not in R, with scores.
     """
-    values = [scores[each] for each in ranked]
-    tools = likely(ranked, values, tool_of, threshold)
-    listed, found = concentrate(ranked, values, tool_of, threshold), more(tools)
-    if not found:
-        return listed, found
-    known, inside = {**scores, **found}, sum(tool_of(each) in tools for each in listed)
-    first = sorted([*listed[:inside], *found], key=lambda each: (-known[each], each))
-    return [*first, *listed[inside:]], found
+    values = [scores[entry] for entry in ranked]
+    tools = find_likely(ranked, values, tool_of, threshold)
+    listed, added = concentrate(ranked, values, tool_of, threshold), score_members(tools)
+    if not added:
+        return listed, added
+    all_scores, inside = {**scores, **added}, sum(tool_of(entry) in tools for entry in listed)
+    first = sorted([*listed[:inside], *added], key=lambda entry: (-all_scores[entry], entry))
+    return [*first, *listed[inside:]], added
 
 
 def diversify(
@@ -88,22 +88,22 @@ def diversify(
     threshold: float,
     most: int,
 ) -> list[Entry]:
-    """Algorithm 2, for queries that need several tools: the best of each group of like entries before the rest.
+    """Apply algorithm 2, for queries that need several tools: the best of each group go before the rest.
 
-    Entries are of one group if a chain leads from one to the other in which neighbours have the same tool or a
-    similarity of more than τ_m.
+    Two entries are in one group if a chain connects them in which neighbours have the same tool, or a similarity of
+    more than τ_m.
 
     Args:
         ranked: R, best score first.
         tool_of: see above.
-        similar: (l, l): of each two entries, symmetric.
+        similar: (l, l) similarities of the entries, symmetric.
         threshold: τ_m.
-        most: n, how many of a group come first.
+        most: n, the number of entries of a group that come first.
     """
     numbers: dict[Hashable, int] = {}
-    tools = np.array([numbers.setdefault(tool_of(each), len(numbers)) for each in ranked], dtype=np.intp)
+    tools = np.array([numbers.setdefault(tool_of(entry), len(numbers)) for entry in ranked], dtype=np.intp)
     joined = (tools[:, None] == tools) | (similar > threshold)
-    left, kept = np.ones(len(ranked), dtype=np.bool_), set[int]()
+    left, leaders = np.ones(len(ranked), dtype=np.bool_), set[int]()
     for first in range(len(ranked)):
         if not left[first]:
             continue
@@ -113,6 +113,6 @@ def diversify(
             group |= edge
             edge = joined[edge].any(axis=0) & ~group
         left &= ~group
-        kept.update(np.flatnonzero(group)[:most].tolist())
-    order = sorted(range(len(ranked)), key=lambda place: place not in kept)
+        leaders.update(np.flatnonzero(group)[:most].tolist())
+    order = sorted(range(len(ranked)), key=lambda place: place not in leaders)
     return [ranked[place] for place in order]

@@ -1,18 +1,16 @@
-"""ToolRerank (arXiv:2403.06551): reads more of what training never saw, and heeds which tools belong together.
+"""ToolRerank (arXiv:2403.06551): scores more of the unseen tools, and keeps tools of one parent together.
 
-The paper's tool of an API is `Tool.parent`. The method goes on from a recipe that reads pairs (`base`), and its first
-stage:
+`Tool.parent` stands for the paper's tool of an API. The base is a cross-encoder's recipe (`base`):
 
-1. adaptive truncation: the first m_s candidates are read of tools whose parent training saw, the first m_u of others;
-2. the cross-encoder estimates probabilities;
-3. a classifier, fitted on the training queries, says whether one parent serves the query or several are needed
-   (`toolrerank.query_kind`);
-4. algorithm 1 or 2 of the paper follows (`toolrerank.hierarchy`); for one parent, its tools that training never saw are
-   read too.
+1. Adaptive truncation keeps candidates up to place m_s if training saw their parent, and up to place m_u if not.
+2. The cross-encoder estimates probabilities.
+3. A classifier, fitted on the training queries, predicts whether one parent serves the query (`toolrerank.query_kind`).
+4. Algorithm 1 or 2 of the paper orders the hits (`toolrerank.hierarchy`). For one parent, the cross-encoder also scores
+   those of its tools that training never saw.
 
-The settings are those of the paper's grid that are best on dev, if they clearly beat the defaults: all candidates are
-read, algorithm 1 has a τ_s of 0.8, algorithm 2 is off (`toolrerank.settings_search`). With flat paths the hierarchy is
-off, and the trace says so.
+The settings are the best of the paper's grid on dev, if they clearly beat the defaults: all candidates are scored,
+algorithm 1 has a τ_s of 0.8, algorithm 2 is off (`toolrerank.settings_search`). With flat paths the hierarchy is off,
+and the trace says so.
 """
 
 from __future__ import annotations
@@ -27,13 +25,19 @@ from toolscout.arrays import Array
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
-from toolscout.methods.crossencoder import READS_PAIRS, Judging, cache_judge, read_all, split_stage
+from toolscout.methods.crossencoder import (
+    CROSSENCODER_BASE,
+    CrossEncoderStage,
+    cache_scorer,
+    score_candidates,
+    split_crossencoder,
+)
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.reranking import Ranked
-from toolscout.methods.shared.tuning import Count, Whole
+from toolscout.methods.shared.reranking import RankedQueries
+from toolscout.methods.shared.tuning import Count, NonNegative
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
-from toolscout.methods.toolrerank.stages import FLAT, UNUSED, Chosen, Families, Hierarchy, Truncate
+from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Stage
@@ -42,7 +46,7 @@ from toolscout.workspace import Workspace
 
 __all__ = ["Options", "ToolRerank"]
 
-STYLE: Final = "short"
+HIERARCHY_TEXT_STYLE: Final = "short"
 
 Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=DEPTH)]
@@ -53,17 +57,16 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe of the cross-encoder.
-        seen: m_s, how many candidates are read of tools whose parent training saw; None: the best on dev, as below.
-        unseen: m_u, the same of the others.
-        sure: τ_s, the probability that makes a parent likely, for queries that one parent serves; 0: they are left as
-            they are.
-        alike: τ_m, the cosine that makes two tools alike, for the other queries.
-        each: n, how many of each group of like tools come first; 0: these queries are left as they are.
-        extend: of which likely parents all tools are read, for queries that one parent serves; of a parent with more
-            than 50 tools those that the first stage named.
-        hierarchy: which algorithm a query gets: as the `classifier` says, `none`, one for all, or (`oracle`) as its
-            gold tools say, which only `bench` can know.
-        judged: dev queries that all this is chosen by, at most.
+        seen: m_s, the last place that is scored if training saw the parent of a tool; None: the best on dev, as below.
+        unseen: m_u, the same for other tools.
+        sure: τ_s, the probability above which a parent is likely, for queries that one parent serves; 0: no change.
+        alike: τ_m, the cosine above which two tools are similar, for the other queries.
+        each: n, the number of tools of each group of similar tools that come first; 0: no change.
+        extend: the likely parents (seen or unseen) with all tools scored, for queries that one parent serves. Parents
+            with more than 50 tools are not extended.
+        hierarchy: the source of the algorithm for a query: the `classifier`, `none`, one for all, or its gold tools
+            (`oracle`), which only `bench` knows.
+        judged: maximum number of dev queries for these choices.
     """
 
     base: str = "crossencoder"
@@ -71,13 +74,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unseen: Limit | None = None
     sure: Threshold | None = None
     alike: Threshold | None = None
-    each: Whole | None = None
+    each: NonNegative | None = None
     extend: Literal["unseen", "none", "seen", "both"] = "unseen"
     hierarchy: Literal["classifier", "none", "single", "multi", "oracle"] = "classifier"
     judged: Count = 600
-
-
-# --- the fit ----------------------------------------------------------------------------------------------------------
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
@@ -89,27 +89,27 @@ def _build_hierarchy(
     model: Model,
     families: Families,
     seen: Callable[[str], bool],
-    judging: Judging,
+    reranker: CrossEncoderStage,
     chosen: Chosen,
 ) -> Hierarchy:
-    """The last stage. What it compares tools and queries with is embedded only if there is a hierarchy."""
-    told = model.manifest.settings["hierarchy"].value
+    """Build the last stage. It embeds tools and queries only if there is a hierarchy."""
+    algorithm = model.manifest.settings["hierarchy"].value
     one_parent = query_kind.OneParent(model.arrays) if "classifier" in model.arrays else None
     ids = catalogue.ids
     place = {tool: number for number, tool in enumerate(ids)}
     flat = families.flat or one_parent is None  # or fitted on flat paths: nothing was learned of the hierarchy
-    off = FLAT if flat else "" if chosen.sure or chosen.each else UNUSED
+    off = FLAT_NOTE if flat else "" if chosen.sure or chosen.each else UNUSED_NOTE
     encoder = None if off else workspace.load_encoder()
     if encoder is not None:
         model.check_encoder(encoder)
     rows = np.empty((len(ids), 0), dtype=np.float32)
     if encoder is not None and chosen.each:
-        rows = workspace.encode_tools(encoder, catalogue.tools(), STYLE)
+        rows = workspace.encode_tools(encoder, catalogue.tools(), HIERARCHY_TEXT_STYLE)
 
     def single(searches: Sequence[Search]) -> Sequence[bool]:
-        if told in ("single", "multi"):
-            return [told == "single"] * len(searches)
-        if told == "oracle":
+        if algorithm in ("single", "multi"):
+            return [algorithm == "single"] * len(searches)
+        if algorithm == "oracle":
             if workspace.gold is None:
                 raise ConfigError("hierarchy oracle: expected bench, which knows what queries need, found a search")
             return [families.one(workspace.gold(search.query)) for search in searches]
@@ -118,8 +118,8 @@ def _build_hierarchy(
         return one_parent(texts, encoder.encode(texts, "query"))
 
     def similar(tools: Sequence[str]) -> Array:
-        found = rows[[place[tool] for tool in tools]]
-        return np.asarray(found @ found.T)
+        tool_rows = rows[[place[tool] for tool in tools]]
+        return np.asarray(tool_rows @ tool_rows.T)
 
     def visible(search: Search) -> Callable[[str], bool]:
         mask = catalogue.mask(search.visible)
@@ -128,7 +128,7 @@ def _build_hierarchy(
     return Hierarchy(
         families,
         seen,
-        judging,
+        reranker,
         chosen,
         single=single,
         similar=similar,
@@ -138,78 +138,78 @@ def _build_hierarchy(
 
 
 class ToolRerank:
-    """Reads more of what training never saw, and heeds which tools belong together."""
+    """Scores more of the unseen tools, and keeps tools of one parent together."""
 
     options_type = Options
     needs_usage = True
     transfers = True
     abstains = False
-    base: BaseRule | None = READS_PAIRS
+    base: BaseRule | None = CROSSENCODER_BASE
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
-        """Fit the classifier on train, read the candidates of dev once, and choose on them.
+        """Fit the classifier on train, score the candidates of dev once, and choose the settings on them.
 
         Raises:
             ConfigError: if the base is no cross-encoder.
         """
         assert lesson.base is not None
-        first, judging = split_stage(lesson.base.stage, lesson.base.recipe)
+        first, reranker = split_crossencoder(lesson.base.stage, lesson.base.recipe)
         families = Families(lesson.tools)
         seen = {families.of[tool] for tools in lesson.train.values() for tool in tools}
-        judged = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
+        sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        workspace.say(f"ranking {len(judged):,} dev queries with the first stage of {lesson.base.recipe}")
-        ranked = Ranked(lesson, judged, max(map(max, limits(options))), place, first)
-        judge = cache_judge(workspace, lesson, judging.judge)
-        logits = read_all(workspace, lesson, ranked, judge)
+        workspace.say(f"ranking {len(sample):,} dev queries with the first stage of {lesson.base.recipe}")
+        ranked = RankedQueries(lesson, sample, max(map(max, limits(options))), place, first)
+        scorer = cache_scorer(workspace, lesson, reranker.need_scorer)
+        logits = score_candidates(workspace, lesson, ranked, scorer)
         hierarchical = options.hierarchy != "none" and not families.flat
         encoder = workspace.load_encoder() if hierarchical else None
         arrays: dict[str, Array] = {
             "seen": np.array([families.of[tool.id] in seen for tool in lesson.tools], dtype=np.uint8)
         }
         values: dict[str, Any] = {
-            "hierarchy": "off" if options.hierarchy == "none" else FLAT if families.flat else "on"
+            "hierarchy": "off" if options.hierarchy == "none" else FLAT_NOTE if families.flat else "on"
         }
-        golds = {query: families.one(list(tools)) for query, tools in judged.items()}
-        single = [options.hierarchy == "single"] * len(judged)
+        golds = {query: families.one(list(tools)) for query, tools in sample.items()}
+        single = [options.hierarchy == "single"] * len(sample)
         rows = np.empty((len(lesson.tools), 0), dtype=np.float32)
         if encoder is not None:
-            rows = workspace.encode_tools(encoder, lesson.tools, STYLE)
-            learned, told = query_kind.learn(workspace, lesson, families, encoder)
-            arrays |= learned
-            values |= {f"classifier_{name}": value for name, value in told.items()}
+            rows = workspace.encode_tools(encoder, lesson.tools, HIERARCHY_TEXT_STYLE)
+            classifier, facts = query_kind.fit_classifier(workspace, lesson, families, encoder)
+            arrays |= classifier
+            values |= {f"classifier_{name}": value for name, value in facts.items()}
             if options.hierarchy == "oracle":
                 single = list(golds.values())
             elif options.hierarchy == "classifier":
-                texts = [lesson.texts[query] for query in judged]
-                single = query_kind.OneParent(learned)(texts, workspace.encode_queries(encoder, texts))
-        grid = Grid(lesson, options, ReadQueries(ranked, logits, single, rows), families, seen, judge, workspace.say)
+                texts = [lesson.texts[query] for query in sample]
+                single = query_kind.OneParent(classifier)(texts, workspace.encode_queries(encoder, texts))
+        grid = Grid(lesson, options, ReadQueries(ranked, logits, single, rows), families, seen, scorer, workspace.say)
         chosen, figures = grid.search(hierarchical)
-        picked = msgspec.structs.asdict(chosen)
+        settings = msgspec.structs.asdict(chosen)
         return Artifacts(
             arrays,
             metrics=figures,
             encoder=encoder,
-            chosen={name: value for name, value in picked.items() if getattr(options, name) is None},
+            chosen={name: value for name, value in settings.items() if getattr(options, name) is None},
             values={
                 **values,
-                "first_stage": grid.figures([grid.ids(row) for row in range(len(judged))]),
+                "first_stage": grid.figures([grid.ids(row) for row in range(len(sample))]),
                 "truncation": grid.by_limits,
-                "judged": len(judged),
+                "judged": len(sample),
             },
             files=lesson.base.save,
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """The first stage, the truncation, the cross-encoder, and the hierarchy."""
-        settings = {name: each.value for name, each in model.manifest.settings.items()}
-        first, judging = split_stage(workspace.build_base(catalogue, model), settings["base"])
+        """Build the first stage, the truncation, the cross-encoder, and the hierarchy."""
+        settings = {name: setting.value for name, setting in model.manifest.settings.items()}
+        first, reranker = split_crossencoder(workspace.build_base(catalogue, model), settings["base"])
         tools: list[Tool] = catalogue.tools()
         families = Families(tools)
-        known = model.places(tools)
+        places = model.places(tools)
         trained = {
             families.of[tool.id]
-            for tool, place in zip(tools, known, strict=True)
+            for tool, place in zip(tools, places, strict=True)
             if place >= 0 and model.arrays["seen"][place]
         }
 
@@ -217,8 +217,8 @@ class ToolRerank:
             return families.of[tool] in trained
 
         chosen = Chosen(**{name: settings[name] for name in Chosen.__struct_fields__ if settings[name] is not None})
-        judging = Judging(judging.judge, max(chosen.seen, chosen.unseen), first)
-        stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> judging
+        reranker = CrossEncoderStage(reranker.need_scorer, max(chosen.seen, chosen.unseen), first)
+        stages = first >> Truncate(is_seen, chosen.seen, chosen.unseen) >> reranker
         if settings["hierarchy"] == "none":
             return stages
-        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, judging, chosen)
+        return stages >> _build_hierarchy(workspace, catalogue, model, families, is_seen, reranker, chosen)

@@ -1,4 +1,4 @@
-"""ToolRerank's stages: which tools belong together, how many candidates are read, and what goes before what."""
+"""ToolRerank's stages: families of tools, adaptive truncation, and the order by hierarchy."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.arrays import Array
-from toolscout.methods.crossencoder import Judging
+from toolscout.methods.crossencoder import CrossEncoderStage
 from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, truncate
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search, Tool
 
-__all__ = ["FLAT", "UNUSED", "Chosen", "Families", "Hierarchy", "Truncate", "extends"]
+__all__ = ["FLAT_NOTE", "UNUSED_NOTE", "Chosen", "Families", "Hierarchy", "Truncate", "reads_all_members"]
 
 SCORE_STEP: Final = 1e-9
 MAX_FAMILY_SIZE: Final = 50
-FLAT: Final = "hierarchy off: the paths of the catalogue are flat"
-UNUSED: Final = "hierarchy off: neither half of it is in use"
+FLAT_NOTE: Final = "hierarchy off: the paths of the catalogue are flat"
+UNUSED_NOTE: Final = "hierarchy off: neither half of it is in use"
 
 
 class Families:
-    """Which tools of a catalogue belong together: those of one source with one parent.
+    """Groups the tools of a catalogue into families: tools of one source with one parent.
 
     Attributes:
-        flat: there is nothing to heed: no parent has two tools, or all tools have the same. Then each is its own.
+        flat: whether there is no hierarchy: no parent has two tools, or all share one. Then each tool is a family.
         of: tool id → its family.
         members: family → the ids of its tools, ascending.
     """
@@ -40,12 +40,12 @@ class Families:
             self.members.setdefault(self.of[tool], []).append(tool)
 
     def one(self, tools: Sequence[str]) -> bool:
-        """Whether all of these are of one family."""
+        """Return whether all of these tools are of one family."""
         return len({self.of[tool] for tool in tools if tool in self.of}) <= 1
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The settings of a ToolRerank, all of them known; see `toolrerank.Options`."""
+    """The settings of a ToolRerank after the fit; see `toolrerank.Options`."""
 
     seen: int
     unseen: int
@@ -59,7 +59,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Truncate(Stage):
-    """hits → fewer hits: adaptive truncation."""
+    """Applies adaptive truncation: hits → fewer hits."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -69,22 +69,22 @@ class Truncate(Stage):
         self.seen, self.most_seen, self.most = seen, most_seen, most
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        """Keep of each search what the limits allow."""
+        """Cut the hits of each search to the limits."""
         return [msgspec.structs.replace(search, hits=tuple(self._truncate(search))) for search in searches]
 
     def _truncate(self, search: Search) -> list[Hit]:
         return truncate(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
 
     def note(self, search: Search) -> str:
-        """How many were kept."""
+        """Note how many hits remain."""
         fresh = sum(not self.seen(hit.id) for hit in search.hits)
         return f"{len(search.hits)} kept, {fresh} of them of parents that training never saw"
 
 
 class Hierarchy(Stage):
-    """hits → hits in the order of algorithm 1 or 2.
+    """Orders the hits by algorithm 1 or 2.
 
-    Hits that a deadline left unread stay behind the others.
+    Hits that were not scored before a deadline stay behind the others.
     """
 
     reads = frozenset({"query", "hits"})
@@ -94,7 +94,7 @@ class Hierarchy(Stage):
         self,
         families: Families,
         seen: Callable[[str], bool],
-        judging: Judging,
+        reranker: CrossEncoderStage,
         chosen: Chosen,
         *,
         single: Callable[[Sequence[Search]], Sequence[bool]],
@@ -102,19 +102,19 @@ class Hierarchy(Stage):
         visible: Callable[[Search], Callable[[str], bool]],
         off: str = "",
     ) -> None:
-        """Take what the order depends on.
+        """Take the parts that the order depends on.
 
         Args:
             families: of the catalogue.
             seen: whether training saw a tool's family.
-            judging: the stage that read the hits.
+            reranker: the stage that scored the hits.
             chosen: the thresholds.
             single: a batch → whether one parent serves each.
             similar: tool ids → (n, n) cosines of their descriptions.
             visible: a search → which tools its caller may discover.
-            off: why the hits are left as they are; empty: they are not.
+            off: why the hierarchy is off; empty if it is on.
         """
-        self.families, self.seen, self.judging, self.chosen = families, seen, judging, chosen
+        self.families, self.seen, self.reranker, self.chosen = families, seen, reranker, chosen
         self.single, self.similar, self.visible, self.off = single, similar, visible, off
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -127,78 +127,78 @@ class Hierarchy(Stage):
         ]
 
     def note(self, search: Search) -> str:
-        """What the query was taken to need, or that the hierarchy is off."""
+        """Note the kind of query that was assumed, or that the hierarchy is off."""
         if self.off:
             return self.off
         kinds = {hit.why.rpartition(", ")[2] for hit in search.hits}
-        told = [text for text in ("one parent", "several parents") if text in kinds]
-        return f"taken to need {told[0]}" if told else "left as it was"
+        kind = [text for text in ("one parent", "several parents") if text in kinds]
+        return f"taken to need {kind[0]}" if kind else "left as it was"
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Rank and score among the hits; None for a tool that is none of them."""
-        [found] = self.run([search])
-        if tool_id not in found.ids:
+        """Explain rank and score among the hits; None for a tool that is not among them."""
+        [ordered] = self.run([search])
+        if tool_id not in ordered.ids:
             return None
-        rank = found.ids.index(tool_id)
+        rank = ordered.ids.index(tool_id)
         before = f"{search.ids.index(tool_id) + 1} before" if tool_id in search.ids else "brought in by its parent"
-        return Explanation(self.name, rank + 1, found.hits[rank].score, before)
+        return Explanation(self.name, rank + 1, ordered.hits[rank].score, before)
 
     def _single(self, search: Search) -> tuple[Hit, ...]:
-        read = self.judging.read(search)
+        read = self.reranker.read(search)
         head, rest = search.hits[:read], search.hits[read:]
         if not head or not self.chosen.sure:
             return search.hits
-        held = {hit.id: hit for hit in head}
+        hit_of = {hit.id: hit for hit in head}
         scores = {hit.id: hit.score for hit in head}
-        listed, more = extend_list(
+        listed, added = extend_list(
             list(scores),
             scores,
             self.families.of.__getitem__,
             self.chosen.sure,
-            lambda tools: self._more(search, tools),
+            lambda tools: self._score_members(search, tools),
         )
-        why = f"of a likely parent, {self.judging.label}"
-        hits = [held.get(tool) or Hit(tool, more[tool], why) for tool in listed]
-        return _falling([*hits, *(hit for hit in rest if hit.id not in more)], "one parent")
+        why = f"of a likely parent, {self.reranker.label}"
+        hits = [hit_of.get(tool) or Hit(tool, added[tool], why) for tool in listed]
+        return _assign_falling_scores([*hits, *(hit for hit in rest if hit.id not in added)], "one parent")
 
-    def _more(self, search: Search, tools: set[Any]) -> dict[str, float]:
-        """The tools of likely parents that were not read yet, read."""
-        allowed, there = self.visible(search), set(search.ids[: self.judging.read(search)])
+    def _score_members(self, search: Search, tools: set[Any]) -> dict[str, float]:
+        """Score the tools of likely parents that have no score yet."""
+        allowed, scored = self.visible(search), set(search.ids[: self.reranker.read(search)])
         ids = [
             tool
             for family in sorted(tools)
             if self._brings_in(family)
             for tool in self.families.members[family]
-            if tool not in there and allowed(tool)
+            if tool not in scored and allowed(tool)
         ]
         if not ids:
             return {}
-        return dict(zip(ids, self.judging.judge.others(search, ids).tolist(), strict=False))
+        return dict(zip(ids, self.reranker.need_scorer.score_others(search, ids).tolist(), strict=False))
 
     def _brings_in(self, family: Any) -> bool:
         members = self.families.members[family]
-        return extends(self.chosen.extend, self.seen(members[0]), len(members))
+        return reads_all_members(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _multi(self, search: Search) -> tuple[Hit, ...]:
-        read = self.judging.read(search)
+        read = self.reranker.read(search)
         head = search.hits[:read]
         if not head or not self.chosen.each:
             return search.hits
         similar = self.similar([hit.id for hit in head])
         listed = diversify(head, lambda hit: self.families.of[hit.id], similar, self.chosen.alike, self.chosen.each)
-        return _falling([*listed, *search.hits[read:]], "several parents")
+        return _assign_falling_scores([*listed, *search.hits[read:]], "several parents")
 
 
-def extends(extend: str, seen: bool, size: int) -> bool:
-    """Whether a likely parent brings in all its tools: not where they are so many that a search would wait for them."""
+def reads_all_members(extend: str, seen: bool, size: int) -> bool:
+    """Return whether a likely parent brings in all its tools. Large families do not: a search would wait for them."""
     return size <= MAX_FAMILY_SIZE and (extend == "both" or extend == ("seen" if seen else "unseen"))
 
 
-def _falling(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
-    """The hits in this order. Their scores are handed out anew, the highest to the first."""
+def _assign_falling_scores(hits: Sequence[Hit], why: str) -> tuple[Hit, ...]:
+    """Return the hits in this order, with their scores reassigned: the highest to the first."""
     scores = sorted((hit.score for hit in hits), reverse=True)
-    found: list[Hit] = []
+    reordered: list[Hit] = []
     for hit, score in zip(hits, scores, strict=True):
-        least = min(score, found[-1].score - SCORE_STEP) if found else score
-        found.append(Hit(hit.id, least, f"{hit.why}, {why}"))
-    return tuple(found)
+        least = min(score, reordered[-1].score - SCORE_STEP) if reordered else score
+        reordered.append(Hit(hit.id, least, f"{hit.why}, {why}"))
+    return tuple(reordered)
