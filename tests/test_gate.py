@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from toolscout import metrics
-from toolscout.journal.evidence import limit
+from toolscout.journal.evidence import limit_per_caller
 from toolscout.learn.gate import Sample, Verdict, judge
 
 PAIRED_TEST = metrics.paired_test
@@ -129,7 +129,7 @@ def test_a_flood_weighs_no_more_than_one_caller_may() -> None:
         groups={},
     )
     weights = sample.weights()
-    cap = limit({"flood": 400, **dict.fromkeys(callers, 40)})
+    cap = limit_per_caller({"flood": 400, **dict.fromkeys(callers, 40)})
     assert weights.mean() == pytest.approx(1.0)
     assert weights[:400].sum() / weights[400:].sum() == pytest.approx(cap / 160) and cap < 160
 

@@ -18,8 +18,8 @@ from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import failures
-from toolscout.lab.page import Content, Image, count, few, head, mean, page
-from toolscout.lab.parents import parent_charts
+from toolscout.lab.parent_charts import parent_charts
+from toolscout.lab.report_page import Content, Image, count, few, head, mean, page
 from toolscout.lab.run_files import read_detect, read_run
 from toolscout.metrics import detection_curves
 from toolscout.sources import Problem

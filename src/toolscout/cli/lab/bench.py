@@ -123,7 +123,7 @@ def bench_command(
                 planned = transfer.jobs(job(source, recipe), datasets)
             for number, each in enumerate(planned):
                 with named(each.dataset.name, recipe):
-                    results.append(run(each, shelved=number > 0, **how).result)
+                    results.append(run(each, reuse_model=number > 0, **how).result)
     if as_json:
         print_json(results)
     elif results:
@@ -167,7 +167,7 @@ def _show(results: Sequence[Mapping[str, Any]], source: str | None = None) -> No
     """A row a result, and the means of each label; where it was fitted on `source`, of what lies out of its domain."""
     from toolscout.lab import transfer
 
-    shown = transfer.SHOWN if source else SHOWN
+    shown = transfer.TRANSFER_MEASURES if source else SHOWN
     table(
         [("dataset", "left"), ("label", "left"), *((name, "right") for name in shown), ("p50 ms", "right")],
         [

@@ -10,7 +10,7 @@ import msgspec
 
 from toolscout.checks.results import Result
 from toolscout.lab import charts
-from toolscout.lab.page import Image, few, head
+from toolscout.lab.report_page import Image, few, head
 from toolscout.methods.crossencoder import Options
 from toolscout.recipes import registry
 
