@@ -13,7 +13,7 @@ import pytest
 from tests_cli import run as cli
 from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, OverBudget
-from toolscout.lab.downstream import Condition, Task, act, condition, given, measure, summary
+from toolscout.lab.downstream import Condition, Task, act, condition, measure, select_tools, summary
 from toolscout.lab.runners import MCP, Python
 from toolscout.llm import LLM, Budget, Completion, Prices, Replies, Request, ToolCall
 from toolscout.sources import read
@@ -62,16 +62,17 @@ def test_conditions_are_read_and_refused() -> None:
     ],
 )
 def test_each_condition_gives_what_it_says(text: str, right: int, others: int) -> None:
-    ids = [tool.id for tool in given(TASK, condition(text), HELD, [], 0)]
+    ids = [tool.id for tool in select_tools(TASK, condition(text), HELD, [], 0)]
     assert len(set(ids) & set(TASK.gold)) == right and len(set(ids) - set(TASK.gold)) == others
-    assert ids == [tool.id for tool in given(TASK, condition(text), HELD, [], 0)]
+    assert ids == [tool.id for tool in select_tools(TASK, condition(text), HELD, [], 0)]
 
 
 def test_shuffling_changes_the_order_and_nothing_else() -> None:
     ranked = ["t/delta", "t/beta", "t/alpha", "t/gamma"]
-    plain = [tool.id for tool in given(TASK, condition("retrieved"), HELD, ranked, 0)]
+    plain = [tool.id for tool in select_tools(TASK, condition("retrieved"), HELD, ranked, 0)]
     shuffled = [
-        [tool.id for tool in given(TASK, condition("retrieved+shuffled"), HELD, ranked, seed)] for seed in range(5)
+        [tool.id for tool in select_tools(TASK, condition("retrieved+shuffled"), HELD, ranked, seed)]
+        for seed in range(5)
     ]
     assert plain == ranked and all(sorted(each) == sorted(ranked) for each in shuffled)
     assert any(each != ranked for each in shuffled)

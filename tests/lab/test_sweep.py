@@ -139,7 +139,7 @@ def test_an_interrupted_trial_is_done_when_the_sweep_goes_on(
 
 def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
     sweep(job(root))
-    with pytest.raises(UserError, match="expected a free label, found a sweep: use --resume"):
+    with pytest.raises(UserError, match="a sweep of this label exists. Use --resume"):
         sweep(job(root))
     with pytest.raises(UserError, match=r"found those of another: seed 0 \(now 1\)"):
         sweep(job(root, seed=1), resume=True)
