@@ -415,7 +415,7 @@ def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_pa
             event = list(scout.journal.read(event="search"))[-1]
             assert (event["recipe"], event["model"] is not None) == (recipe, recipe == name)
     with Scout(taught.settings.home, recipe="bm25") as scout:
-        assert scout.ways.find(None, None).recipe == "bm25"
+        assert scout.selector.find(None, None).recipe == "bm25"
 
 
 @pytest.mark.parametrize("harm", ["gone", "damaged", "foreign catalogue", "pointer"])

@@ -138,7 +138,7 @@ def test_without_budget_the_measurement_stops_and_goes_on_later_without_paying_t
         with LLM(backend, cache=Replies(tmp_path), budget=Budget(tokens=tokens), concurrency=1) as llm:
             return measure(llm, tasks, TOOLS, [condition("gold")])
 
-    with pytest.raises(OverBudget, match="what is answered is kept"):
+    with pytest.raises(OverBudget, match="Answers so far are kept"):
         run(3_000)
     before = len(backend.asked)
     assert before > 0, "it must have begun"
@@ -338,7 +338,7 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
         with monkeypatch.context() as patch:
             patch.setenv("TOOLSCOUT_LLM_CONCURRENCY", "1")
             broke = cli(*base, "--max-tokens", "3000")
-        assert broke.exit_code == 1 and "what is answered is kept" in broke.output
+        assert broke.exit_code == 1 and "Answers so far are kept" in broke.output
         assert simulations(server) > 0
         server.bodies.clear()
         done = cli(*base, "--run-python", "orchard", "--out", str(told))
