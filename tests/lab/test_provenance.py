@@ -16,10 +16,10 @@ from toolscout.errors import UserError
 from toolscout.lab import machine
 from toolscout.lab.bench import Job, run
 from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
-from toolscout.methods import BASE
 from toolscout.models import model_store
 from toolscout.recipes.fit import asked, fit, lesson, prepared
 from toolscout.sources.folder import read_tools
+from toolscout.workspace import BASE_FOLDER
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def test_bench_refuses_a_dirty_tree_and_marks_what_is_allowed(checkout: Path, tm
 def test_a_result_names_the_fit_that_it_stands_on_and_a_change_of_it_is_seen(tmp_path: Path) -> None:
     learned = lesson(dataset := Dataset.load(lessons.write(tmp_path)), read_tools(dataset.folder, "d").tools, {})
     upper, lower = (fit(prepared("neighbours", learned, tmp_path / str(k), changes={"k": k}, seed=k)) for k in (10, 20))
-    model_store.put(lower.folder, upper.folder / BASE)
+    model_store.put(lower.folder, upper.folder / BASE_FOLDER)
     [fitted] = describe_fits([upper])["fitted"]
     assert fitted["base"]["recipe"] == "neighbours" and fitted["base"]["seed"] == 20
     assert fitted["base"]["settings"]["k"] == {"value": 20, "origin": "argument"}

@@ -35,13 +35,13 @@ STATUS: Final = Path("/proc/self/status")
 
 def versions(*more: str) -> dict[str, str]:
     """Of toolscout, Python and the packages that figures depend on; `more`: further packages."""
-    found = {"toolscout": toolscout.__version__, "python": platform.python_version()}
+    present = {"toolscout": toolscout.__version__, "python": platform.python_version()}
     for name in (*PACKAGES, *more):
         try:
-            found[name] = importlib.metadata.version(name)
+            present[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return present
 
 
 def commit() -> str | None:
