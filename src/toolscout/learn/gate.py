@@ -30,7 +30,7 @@ DECIDING_MEASURE: Final = "ndcg@5"
 FIRST_PLACE_MEASURE: Final = "ndcg@1"
 GUARDED_MEASURES: Final = ("recall@5", "comp@5")
 LEVEL: Final = 0.05  # significance level of all comparisons with one champion together
-FLIPS: Final = 10_000  # random sign flips of a paired test
+SIGN_FLIPS: Final = 10_000  # random sign flips of a paired test
 MIN_FLIPS_BELOW: Final = 2  # below so many expected flips, a bound replaces the test
 MAX_LOSS: Final = 0.02  # a significant loss of a measure or slice may be at most this
 MIN_SLICE_QUERIES: Final = 30  # smaller slices are not guarded
@@ -201,8 +201,8 @@ def _compare(
     The level alone selects the test or the bound. So either way, chance puts p below the level no more often than the
     level says.
     """
-    test = _describe_test(metrics.paired_test(left, right, seed, FLIPS))
-    return test | {"p": bound_p(left - right)} if level * (FLIPS + 1) < MIN_FLIPS_BELOW else test
+    test = _describe_test(metrics.paired_test(left, right, seed, SIGN_FLIPS))
+    return test | {"p": bound_p(left - right)} if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW else test
 
 
 def _describe_test(test: Paired) -> dict[str, Any]:

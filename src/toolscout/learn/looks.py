@@ -27,12 +27,12 @@ from toolscout.types import digest
 
 __all__ = ["bound_p", "level_of_look", "number_look"]
 
-FORMAT: Final = "toolscout-looks/1"
+LOOKS_FORMAT: Final = "toolscout-looks/1"
 
 
 class _Looks(msgspec.Struct, forbid_unknown_fields=True):
     champions: dict[str, dict[str, int]] = {}
-    format: str = FORMAT
+    format: str = LOOKS_FORMAT
 
 
 def level_of_look(level: float, look: int) -> float:

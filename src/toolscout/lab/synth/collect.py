@@ -24,7 +24,7 @@ EXCLUDED_MODULES: Final = {
 DEFAULT_SERVICES: Final = ("ec2", "rds", "iam", "s3", "sns")
 MAX_SHAPE_DEPTH: Final = 2
 MAX_DESCRIPTION_CHARS: Final = 1_000
-JSON_TYPES: Final = {
+SHAPE_TYPES: Final = {
     "string": "string",
     "character": "string",
     "blob": "string",
@@ -96,7 +96,7 @@ def _schema(shape: Any, depth: int = MAX_SHAPE_DEPTH) -> dict[str, Any]:
         return {"type": "array", "items": _schema(shape.member, depth - 1) if depth else {}, **about}
     if shape.type_name == "map":
         return {"type": "object", **about}
-    return {"type": JSON_TYPES.get(shape.type_name, "string"), **about}
+    return {"type": SHAPE_TYPES.get(shape.type_name, "string"), **about}
 
 
 def _plain(text: str) -> str:
