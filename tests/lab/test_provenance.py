@@ -17,7 +17,7 @@ from toolscout.lab import machine
 from toolscout.lab.bench import Job, run
 from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
 from toolscout.models import model_store
-from toolscout.recipes.fit import asked, fit, lesson, prepared
+from toolscout.recipes.fit import fit, make_lesson, plan_fit, resolve_with_base
 from toolscout.sources.folder import read_tools
 from toolscout.workspace import BASE_FOLDER
 
@@ -73,21 +73,21 @@ def test_bench_refuses_a_dirty_tree_and_marks_what_is_allowed(checkout: Path, tm
 
 
 def test_a_result_names_the_fit_that_it_stands_on_and_a_change_of_it_is_seen(tmp_path: Path) -> None:
-    learned = lesson(dataset := Dataset.load(lessons.write(tmp_path)), read_tools(dataset.folder, "d").tools, {})
-    upper, lower = (fit(prepared("neighbours", learned, tmp_path / str(k), changes={"k": k}, seed=k)) for k in (10, 20))
+    learned = make_lesson(dataset := Dataset.load(lessons.write(tmp_path)), read_tools(dataset.folder, "d").tools, {})
+    upper, lower = (fit(plan_fit("neighbours", learned, tmp_path / str(k), changes={"k": k}, seed=k)) for k in (10, 20))
     model_store.put(lower.folder, upper.folder / BASE_FOLDER)
     [fitted] = describe_fits([upper])["fitted"]
     assert fitted["base"]["recipe"] == "neighbours" and fitted["base"]["seed"] == 20
     assert fitted["base"]["settings"]["k"] == {"value": 20, "origin": "argument"}
     assert "base" not in fitted["base"] and "base" not in describe_fits([lower])["fitted"][0]
 
-    now = {name: {"value": value} for name, value in asked("hybrid-dpr", {}).items()}
+    now = {name: {"value": value} for name, value in resolve_with_base("hybrid-dpr", {}).items()}
     own = {name: each for name, each in now.items() if not name.startswith("base.")}
     below = {name.removeprefix("base."): each for name, each in now.items() if name.startswith("base.")}
     held = {"fitted": [{"settings": own, "base": {"settings": below}}]}
     assert find_other_defaults("hybrid-dpr", {}, held) == {}
     below["epochs"] = {"value": 99}
-    assert find_other_defaults("hybrid-dpr", {}, held) == {"base.epochs": (99, asked("dpr", {})["epochs"])}
+    assert find_other_defaults("hybrid-dpr", {}, held) == {"base.epochs": (99, resolve_with_base("dpr", {})["epochs"])}
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
