@@ -501,7 +501,7 @@ def test_two_runs_at_once_are_refused(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
 
     def second(text: str) -> None:
-        with pytest.raises(StoreError, match="found one under way"):
+        with pytest.raises(StoreError, match="Another `toolscout learn` is running"):
             learn(office)
 
     learn(office, recipes=["neighbours"], say=second)

@@ -17,7 +17,7 @@ from toolscout.dataset import Dataset
 from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
-from toolscout.lab.anatomy import box, cost, failures, fitted, geometry, stage_costs
+from toolscout.lab.anatomy import box, cost, failures, find_recipe_and_encoder, geometry, stage_costs
 from toolscout.lab.bench import Job, run
 from toolscout.lab.report import report
 from toolscout.lab.run_files import read_run
@@ -201,12 +201,14 @@ def test_a_pipeline_has_times_of_its_stages_and_the_memory_of_the_process(root: 
 def test_a_model_says_its_recipe_and_encoder(root: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     assert cli("train", "neighbours", "--data", str(root / "slang"), "--out", str(model)).exit_code == 0
-    assert fitted(model, None) == fitted(model, "neighbours") == ("neighbours", "static")
-    assert fitted(None, "hybrid-minilm") == ("hybrid-minilm", "minilm")
+    assert (
+        find_recipe_and_encoder(model, None) == find_recipe_and_encoder(model, "neighbours") == ("neighbours", "static")
+    )
+    assert find_recipe_and_encoder(None, "hybrid-minilm") == ("hybrid-minilm", "minilm")
     with pytest.raises(UserError, match="expected a model of mlc, found one of neighbours"):
-        fitted(model, "mlc")
+        find_recipe_and_encoder(model, "mlc")
     with pytest.raises(NotFound):
-        fitted(tmp_path, None)
+        find_recipe_and_encoder(tmp_path, None)
 
 
 def test_the_command_writes_figures_and_pictures(root: Path, tmp_path: Path) -> None:

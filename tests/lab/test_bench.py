@@ -367,5 +367,5 @@ def test_no_result_is_written_where_the_model_helped_no_query(root: Path) -> Non
         place = server.place
     done = asked(root, place)
     assert done.exit_code == 1 and not (root / "out").exists()
-    assert "small: mmrr: expected a language model's help with some queries, found none" in done.output
+    assert "small: mmrr: None of the first" in done.output
     assert "the model does not answer" in done.output

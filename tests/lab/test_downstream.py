@@ -13,7 +13,7 @@ import pytest
 from tests_cli import run as cli
 from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, OverBudget
-from toolscout.lab.downstream import Condition, Task, act, condition, given, measure, summary
+from toolscout.lab.downstream import Condition, Task, act, condition, measure, select_tools, summary
 from toolscout.lab.runners import MCP, Python
 from toolscout.llm import LLM, Budget, Completion, Prices, Replies, Request, ToolCall
 from toolscout.sources import read
@@ -62,16 +62,17 @@ def test_conditions_are_read_and_refused() -> None:
     ],
 )
 def test_each_condition_gives_what_it_says(text: str, right: int, others: int) -> None:
-    ids = [tool.id for tool in given(TASK, condition(text), HELD, [], 0)]
+    ids = [tool.id for tool in select_tools(TASK, condition(text), HELD, [], 0)]
     assert len(set(ids) & set(TASK.gold)) == right and len(set(ids) - set(TASK.gold)) == others
-    assert ids == [tool.id for tool in given(TASK, condition(text), HELD, [], 0)]
+    assert ids == [tool.id for tool in select_tools(TASK, condition(text), HELD, [], 0)]
 
 
 def test_shuffling_changes_the_order_and_nothing_else() -> None:
     ranked = ["t/delta", "t/beta", "t/alpha", "t/gamma"]
-    plain = [tool.id for tool in given(TASK, condition("retrieved"), HELD, ranked, 0)]
+    plain = [tool.id for tool in select_tools(TASK, condition("retrieved"), HELD, ranked, 0)]
     shuffled = [
-        [tool.id for tool in given(TASK, condition("retrieved+shuffled"), HELD, ranked, seed)] for seed in range(5)
+        [tool.id for tool in select_tools(TASK, condition("retrieved+shuffled"), HELD, ranked, seed)]
+        for seed in range(5)
     ]
     assert plain == ranked and all(sorted(each) == sorted(ranked) for each in shuffled)
     assert any(each != ranked for each in shuffled)
@@ -137,7 +138,7 @@ def test_without_budget_the_measurement_stops_and_goes_on_later_without_paying_t
         with LLM(backend, cache=Replies(tmp_path), budget=Budget(tokens=tokens), concurrency=1) as llm:
             return measure(llm, tasks, TOOLS, [condition("gold")])
 
-    with pytest.raises(OverBudget, match="what is answered is kept"):
+    with pytest.raises(OverBudget, match="Answers so far are kept"):
         run(3_000)
     before = len(backend.asked)
     assert before > 0, "it must have begun"
@@ -337,7 +338,7 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
         with monkeypatch.context() as patch:
             patch.setenv("TOOLSCOUT_LLM_CONCURRENCY", "1")
             broke = cli(*base, "--max-tokens", "3000")
-        assert broke.exit_code == 1 and "what is answered is kept" in broke.output
+        assert broke.exit_code == 1 and "Answers so far are kept" in broke.output
         assert simulations(server) > 0
         server.bodies.clear()
         done = cli(*base, "--run-python", "orchard", "--out", str(told))

@@ -35,7 +35,7 @@ def test_thirty_nightly_looks_without_a_true_change_promote_no_oftener_than_the_
     homes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Family-wise, within three binomial standard errors; looks at the whole level each promote oftener."""
-    monkeypatch.setattr(gate, "FLIPS", 300)
+    monkeypatch.setattr(gate, "SIGN_FLIPS", 300)
     rng = np.random.default_rng(0)
     promoted = {True: 0, False: 0}
     for _ in range(homes):  # candidate and champion are alike: half of the requests are ties, the others go either way
@@ -48,7 +48,7 @@ def test_thirty_nightly_looks_without_a_true_change_promote_no_oftener_than_the_
 
 
 def test_a_true_gain_is_promoted_within_days_and_after_a_month_without_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "FLIPS", 300)
+    monkeypatch.setattr(gate, "SIGN_FLIPS", 300)
     rng = np.random.default_rng(1)
     nights = [
         find_promoting_night(rng.choice([0.0, 0.0, 0.37, -0.37, 0.63, 1.0], NIGHTS * 100), 100, spend=True)

@@ -15,7 +15,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import UserError
 from toolscout.lab import machine
 from toolscout.lab.bench import Job, run
-from toolscout.lab.origins import describe_fits, find_other_defaults
+from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
 from toolscout.models import model_store
 from toolscout.recipes.fit import fit, resolve_with_base
 from toolscout.workspace import BASE_FOLDER

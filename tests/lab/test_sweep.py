@@ -139,7 +139,7 @@ def test_an_interrupted_trial_is_done_when_the_sweep_goes_on(
 
 def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
     sweep(job(root))
-    with pytest.raises(UserError, match="expected a free label, found a sweep: use --resume"):
+    with pytest.raises(UserError, match="a sweep of this label exists. Use --resume"):
         sweep(job(root))
     with pytest.raises(UserError, match=r"found those of another: seed 0 \(now 1\)"):
         sweep(job(root, seed=1), resume=True)
@@ -180,7 +180,7 @@ def test_a_recipe_that_is_not_fitted_and_encoders_can_be_swept(root: Path) -> No
     assert found["encoder"] is None and [trial["settings"] for trial in found["trials"]] == [{"encoder": "static"}]
     [failed] = found["failed"]
     assert failed["settings"] == {"encoder": "onnx:absent"} and "'onnx:absent'" in failed["error"]
-    with pytest.raises(UserError, match="expected a combination that can be fitted, found: encoder 'onnx:absent'"):
+    with pytest.raises(UserError, match="no combination could be fitted. The first error: The encoder 'onnx:absent'"):
         sweep(job(root, recipe="dense", over={"encoder": ["onnx:absent"]}))
 
 
@@ -245,7 +245,7 @@ def test_the_command_sweeps_and_the_report_draws_it(root: Path, tmp_path: Path) 
     assert done.exit_code == 3, done.output
     found = json.loads(done.stdout)
     assert len(found["trials"]) == len(found["failed"]) == 2 and found["settings"] == {"sharpness": 0.3}
-    assert "kappa = 0, encoder = onnx:absent: encoder 'onnx:absent'" in done.stderr
+    assert "kappa = 0, encoder = onnx:absent: The encoder 'onnx:absent'" in done.stderr
     shown = cli(*words, "--over", "kappa=0,100", "--over", "encoder=static", "--label", "one")
     assert shown.exit_code == 0 and "best on dev: kappa = 0, encoder = static" in shown.output
     assert cli(*words, "--over", "kappa").exit_code == 1

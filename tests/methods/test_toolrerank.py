@@ -141,7 +141,7 @@ def test_the_result_says_how_often_the_classifier_is_right(
         changes=BELOW,
         settings=Settings(home=home),
     )
-    [fitted] = run(task, shelved=True).result["fitted"]
+    [fitted] = run(task, reuse_model=True).result["fitted"]
     held = json.loads(task.json_path.read_text())["fitted"][0]["values"]
     assert held == fitted["values"] and held["hierarchy"] == "on"
     assert held["classifier_accuracy"] >= held["classifier_majority"] == pytest.approx(20 / 23)

@@ -1,8 +1,7 @@
-"""What lies behind the figures: which tools are missed and in which queries, where an encoder puts queries and tools,
-what each stage of a pipeline costs.
+"""Anatomy of a result: missed tools, the geometry of an encoder, and the cost of each stage of a pipeline.
 
-The analyses are those of ToolBank (arXiv:2409.02141: Table 7, Fig. 6, Fig. 3, Table 9). Cosines and failures are read
-from test queries; nothing is chosen by them.
+The analyses are those of ToolBank (arXiv:2409.02141: Table 7, Fig. 6, Fig. 3, Table 9). Cosines and failures are
+measured on test queries, and nothing is chosen by them.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 
-__all__ = ["FIRST", "box", "cost", "failures", "fitted", "geometry", "intents", "stage_costs"]
+__all__ = ["DEFAULT_CUT", "box", "cost", "failures", "find_recipe_and_encoder", "geometry", "intents", "stage_costs"]
 
-FIRST: Final = 5
-WORST: Final = 10
-SAMPLE: Final = 500  # test queries whose cosines are taken, and which t-SNE shows
-SHOWN: Final = 300  # tools that t-SNE shows
-TIMED: Final = 200
-WARM_UP: Final = 10
+DEFAULT_CUT: Final = 5
+MAX_WORST_LISTED: Final = 10
+MAX_SAMPLED_QUERIES: Final = 500  # test queries in the cosines and in t-SNE
+MAX_TSNE_POINTS: Final = 300  # tools in t-SNE
+MAX_TIMED_QUERIES: Final = 200
+WARM_UP_QUERIES: Final = 10
 PERPLEXITY: Final = 30
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.floating[Any]]
@@ -51,9 +50,12 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def failures(
-    run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], k: int = FIRST
+    run: Mapping[str, Sequence[str]],
+    qrels: Mapping[str, Mapping[str, float]],
+    texts: Mapping[str, str],
+    k: int = DEFAULT_CUT,
 ) -> dict[str, Any]:
-    """Which gold tools are not among the first k, and how long the queries are where that happens.
+    """Count the gold tools that are not among the first k, and the length of the queries where that happens.
 
     Args:
         run: query id → tool ids, best first; a query that is absent has none.
@@ -86,15 +88,15 @@ def failures(
         "spared": sum(not missed[tool] for tool in gold),
         "worst": [
             {"tool": tool, "rate": rates[tool], "missed": missed[tool], "gold": gold[tool]}
-            for tool in worst[:WORST]
+            for tool in worst[:MAX_WORST_LISTED]
             if missed[tool]
         ],
-        "words": {name: {"n": len(held), **_summary(held)} for name, held in words.items()},
+        "words": {name: {"n": len(lengths), **_summary(lengths)} for name, lengths in words.items()},
     }
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean and deviation of the population; None of nothing."""
+    """Return mean and deviation of the population; None without values."""
     if not values:
         return {"mean": None, "deviation": None}
     return {"mean": float(np.mean(values)), "deviation": float(np.std(values))}
@@ -109,11 +111,11 @@ def geometry(
     encoder: Encoder,
     *,
     vectors: VectorStore | None = None,
-    sample: int = SAMPLE,
+    sample: int = MAX_SAMPLED_QUERIES,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Where an encoder puts test queries, descriptions of tools, and means of the training queries that use a tool.
+    """Compare test queries with tool descriptions, and with the mean training query of each tool.
 
     Both sides are compared over the same tools: those with usage. A dataset without training queries has descriptions
     alone, of all its tools. Training queries that a test query repeats do not count as usage.
@@ -125,7 +127,7 @@ def geometry(
         vectors: where vectors of an expensive encoder are kept.
         sample: how many test queries at most.
         seed: of the samples and of t-SNE.
-        say: told what is going on.
+        say: called with progress messages.
 
     Returns:
         `n_queries`, `n_tools`, `n_used`: sampled queries, tools compared, and tools with usage; `cosines`: side
@@ -141,7 +143,7 @@ def geometry(
     random = np.random.default_rng(seed)
     ordered = sorted(tools, key=lambda tool: tool.id)
     place = {tool.id.partition("/")[2]: number for number, tool in enumerate(ordered)}
-    test = _sampled(dataset.split("test"), sample, random)
+    test = _sample_queries(dataset.split("test"), sample, random)
     say(f"embedding {len(ordered):,} tools and {len(test):,} test queries with {encoder.name}")
     described = Workspace(encoder, vectors=vectors).encode_tools(encoder, ordered)
     queries = _query_rows(encoder, vectors, [dataset.queries[query] for query in test])
@@ -155,11 +157,11 @@ def geometry(
         )
         used = np.flatnonzero(uses)
         sides = {"usage": means, "description": described}
-    wanted = np.zeros((len(test), len(ordered)), dtype=np.bool_)
-    for row, gold in zip(wanted, test.values(), strict=True):
+    is_gold = np.zeros((len(test), len(ordered)), dtype=np.bool_)
+    for row, gold in zip(is_gold, test.values(), strict=True):
         row[[place[tool] for tool in gold if tool in place]] = True
-    wanted = wanted[:, used]
-    if not wanted.any() or wanted.all():
+    is_gold = is_gold[:, used]
+    if not is_gold.any() or is_gold.all():
         raise UserError(
             f"{dataset.name}: expected test queries with gold tools, and with others, among the {len(used):,} tools "
             "compared, found none: use a dataset whose test queries need tools that training queries use"
@@ -168,11 +170,11 @@ def geometry(
     for name, rows in sides.items():
         values = queries @ rows[used].T
         cosines[name] = {
-            "positive": box(values[wanted]),
-            "negative": box(values[~wanted]),
-            "auc": round(float(learn.roc_auc_score(wanted.ravel(), values.ravel())), 6),
+            "positive": box(values[is_gold]),
+            "negative": box(values[~is_gold]),
+            "auc": round(float(learn.roc_auc_score(is_gold.ravel(), values.ravel())), 6),
         }
-    few = np.sort(random.choice(used, SHOWN, replace=False)) if len(used) > SHOWN else used
+    few = np.sort(random.choice(used, MAX_TSNE_POINTS, replace=False)) if len(used) > MAX_TSNE_POINTS else used
     say("t-SNE")
     return {
         "n_queries": len(test),
@@ -183,7 +185,7 @@ def geometry(
     }
 
 
-def _sampled(qrels: Qrels, sample: int, random: np.random.Generator) -> Qrels:
+def _sample_queries(qrels: Qrels, sample: int, random: np.random.Generator) -> Qrels:
     ids = sorted(qrels)
     if len(ids) > sample:
         ids = [ids[number] for number in np.sort(random.choice(len(ids), sample, replace=False))]
@@ -191,7 +193,7 @@ def _sampled(qrels: Qrels, sample: int, random: np.random.Generator) -> Qrels:
 
 
 def _usage(dataset: Dataset) -> Qrels:
-    """The training queries that no test query repeats; none where there is no such split."""
+    """Return the training queries that no test query repeats; none without that split."""
     try:
         train = dataset.split("train")
     except NotFound:
@@ -227,7 +229,7 @@ def box(values: Floats) -> dict[str, float | int]:
     q1, median, q3 = np.percentile(values, [25, 50, 75])
     reach = 1.5 * (q3 - q1)
     inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
-    found = {
+    box_numbers = {
         "mean": values.mean(),
         "low": min(inside.min(), q1),
         "q1": q1,
@@ -235,7 +237,7 @@ def box(values: Floats) -> dict[str, float | int]:
         "q3": q3,
         "high": max(inside.max(), q3),
     }
-    return {"n": len(values), **{name: round(float(value), 6) for name, value in found.items()}}
+    return {"n": len(values), **{name: round(float(value), 6) for name, value in box_numbers.items()}}
 
 
 def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
@@ -267,14 +269,14 @@ def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
         `n_queries`: sampled test queries that have a neighbour among the model's; `tsne`: `graph`, `search`, `joint`,
         those that the model has, → points [x, y]; `cosine`: two parts → the mean cosine of the two of a query.
     """
-    test = _sampled(dataset.split("test"), SHOWN, np.random.default_rng(seed))
+    test = _sample_queries(dataset.split("test"), MAX_TSNE_POINTS, np.random.default_rng(seed))
     parts = masstool.meanings(model_store.load(folder), [dataset.queries[query] for query in test])
     pairs = itertools.combinations(parts, 2)
     return {
         "n_queries": len(parts["graph"]),
         "tsne": _tsne(parts, seed),
         "cosine": {
-            f"{one} {other}": round(float((parts[one] * parts[other]).sum(axis=1).mean()), 6) for one, other in pairs
+            f"{left} {right}": round(float((parts[left] * parts[right]).sum(axis=1).mean()), 6) for left, right in pairs
         }
         if len(parts["graph"])
         else {},
@@ -284,8 +286,8 @@ def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def fitted(folder: Path | None, recipe: str | None) -> tuple[str, str | None]:
-    """(recipe, name of the encoder that its queries need), as a model folder says; of no folder the recipe's own.
+def find_recipe_and_encoder(folder: Path | None, recipe: str | None) -> tuple[str, str | None]:
+    """Return the recipe and the encoder of a model folder; without a folder, those of the recipe itself.
 
     Raises:
         UserError: for neither, a folder that is no model, or one of another recipe.
@@ -310,7 +312,7 @@ def cost(
     vectors: VectorStore | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """What a pipeline costs: time of each stage, one query at a time on one thread, and memory of the process.
+    """Measure the time of each stage, one query at a time on one thread, and the memory of the process.
 
     Args:
         recipe: its name.
@@ -320,7 +322,7 @@ def cost(
         model: its folder, for a recipe that is fitted.
         settings: timeouts.
         vectors: where vectors are kept.
-        say: told what is going on.
+        say: called with progress messages.
 
     Returns:
         What `stage_costs` says, and `memory_mb`: resident before the pipeline was built (`before`), after (`built`),
@@ -333,16 +335,16 @@ def cost(
     say(f"building {recipe} over {len(tools):,} tools")
     stage = registry.build(recipe, Catalogue.of(tools), workspace, model=model)
     built = resident_mb()
-    step = max(1, len(texts) // TIMED)
-    say(f"searching {len(texts[::step][:TIMED]):,} queries, one at a time")
+    step = max(1, len(texts) // MAX_TIMED_QUERIES)
+    say(f"searching {len(texts[::step][:MAX_TIMED_QUERIES]):,} queries, one at a time")
     reset_peak()
-    found = stage_costs(stage, texts[::step][:TIMED])
+    stage_figures = stage_costs(stage, texts[::step][:MAX_TIMED_QUERIES])
     memory = {"before": before, "built": built, "peak": peak_mb()}
-    return {"recipe": recipe, **found, "memory_mb": {name: round(value, 1) for name, value in memory.items()}}
+    return {"recipe": recipe, **stage_figures, "memory_mb": {name: round(value, 1) for name, value in memory.items()}}
 
 
-def stage_costs(stage: Stage, texts: Sequence[str], k: int = FIRST) -> dict[str, Any]:
-    """Milliseconds of each stage in the order of the trace, from one search a text after a warm-up.
+def stage_costs(stage: Stage, texts: Sequence[str], k: int = DEFAULT_CUT) -> dict[str, Any]:
+    """Measure milliseconds of each stage in the order of the trace, one search for each text, after a warm-up.
 
     Returns:
         `n`: how many searches; `stages`: `{stage, p50, p95, share}`, where `share` is the stage's part of all the time;
@@ -351,21 +353,21 @@ def stage_costs(stage: Stage, texts: Sequence[str], k: int = FIRST) -> dict[str,
     times: dict[tuple[str, int], list[float]] = {}
     totals: list[float] = []
     with threadpool_limits(1):
-        for text in texts[:WARM_UP]:
+        for text in texts[:WARM_UP_QUERIES]:
             stage([Search(query=text, k=k)])
         for text in texts:
-            [found] = stage([Search(query=text, k=k)])
+            [search] = stage([Search(query=text, k=k)])
             seen: Counter[str] = Counter()
-            for step in found.trace:
+            for step in search.trace:
                 times.setdefault((step.stage, seen[step.stage]), []).append(1000 * step.seconds)
                 seen[step.stage] += 1
-            totals.append(1000 * math.fsum(step.seconds for step in found.trace))
+            totals.append(1000 * math.fsum(step.seconds for step in search.trace))
     every = math.fsum(totals)
     return {
         "n": len(texts),
         "stages": [
-            {"stage": name, **percentiles(held), "share": round(math.fsum(held) / every, 4)}
-            for (name, _), held in times.items()
+            {"stage": name, **percentiles(stage_times), "share": round(math.fsum(stage_times) / every, 4)}
+            for (name, _), stage_times in times.items()
         ],
         "total": percentiles(totals),
     }

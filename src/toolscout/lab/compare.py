@@ -1,4 +1,4 @@
-"""Two labels on one dataset: paired tests query by query, corrected for their number; wins, ties, losses; slices."""
+"""Compares two labels on one dataset: corrected paired tests query by query; wins, ties, losses; slices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from toolscout.lab.bench import groups, load_dataset
 from toolscout.lab.run_files import read_run
 from toolscout.sources.folder import read_tools
 
-__all__ = ["TESTED", "compare", "load_checked"]
+__all__ = ["TESTED_MEASURES", "compare", "load_checked"]
 
-TESTED: Final = ("recall@5", "ndcg@5", "comp@5", "mrr")
+TESTED_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5", "mrr")
 TOLERANCE: Final = 1e-9
 
 
 def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any], metrics.PerQuery]:
-    """A result and its per-query values, recomputed from the run file and held against what the result says.
+    """Load a result and its per-query values, which are recomputed from the run file and checked against it.
 
     Raises:
         NotFound: if there is no such result.
@@ -36,8 +36,8 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
         result: dict[str, Any] = msgspec.json.decode((folder / f"{label}.json").read_bytes())
         content = (folder / f"{label}.run.gz").read_bytes()
     except FileNotFoundError as error:
-        there = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
-        raise NotFound(f"{error.filename}: expected a result, found none; there are: {there}") from None
+        labels = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
+        raise NotFound(f"{error.filename}: expected a result, found none; there are: {labels}") from None
     except msgspec.MsgspecError as error:
         raise UserError(f"{folder / label}.json: expected a result, found a damaged file: {error}") from None
     if result.get("run_sha256") != hashlib.sha256(content).hexdigest():
@@ -57,9 +57,9 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
 
 
 def compare(
-    out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: int = 0, measures: Sequence[str] = TESTED
+    out: Path, dataset: Dataset, label_a: str, label_b: str, *, seed: int = 0, measures: Sequence[str] = TESTED_MEASURES
 ) -> dict[str, Any]:
-    """How `label_a` differs from `label_b`, measure by measure.
+    """Compare `label_a` with `label_b`, measure by measure.
 
     Args:
         out: the folder of results.
@@ -88,16 +88,16 @@ def compare(
     table = _table(dataset, result_a)
     tests: dict[str, dict[str, Any]] = {}
     for name in measures:
-        found = metrics.paired_test(a.values[name], b.values[name], seed)
+        test = metrics.paired_test(a.values[name], b.values[name], seed)
         tests[name] = {
             "a": float(np.mean(a.values[name])),
             "b": float(np.mean(b.values[name])),
-            "difference": found.difference,
-            "ci95": [found.low, found.high],
-            "p": found.p,
-            "wins": found.wins,
-            "ties": found.ties,
-            "losses": found.losses,
+            "difference": test.difference,
+            "ci95": [test.low, test.high],
+            "p": test.p,
+            "wins": test.wins,
+            "ties": test.ties,
+            "losses": test.losses,
         }
     for name, corrected in zip(measures, metrics.holm([tests[name]["p"] for name in measures]), strict=True):
         tests[name]["p_holm"] = corrected
@@ -129,15 +129,15 @@ def _table(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[str, s
 def _by_parents(
     labels: Mapping[str, str], a: metrics.PerQuery, b: metrics.PerQuery, seed: int, measures: Sequence[str]
 ) -> dict[str, Any]:
-    """Paired tests among the queries of whose gold tools' parents training saw all, some, none."""
-    found: dict[str, Any] = {}
+    """Run paired tests by what training saw of the parents of the gold tools: all, some, none."""
+    by_label: dict[str, Any] = {}
     for value in sorted(set(labels.values())):
         rows = np.array([labels[query] == value for query in a.ids])
-        found[value] = {"n": int(rows.sum())}
+        by_label[value] = {"n": int(rows.sum())}
         for name in measures:
             test = metrics.paired_test(np.asarray(a.values[name])[rows], np.asarray(b.values[name])[rows], seed)
-            found[value][name] = {"difference": test.difference, "ci95": [test.low, test.high], "p": test.p}
-    return found
+            by_label[value][name] = {"difference": test.difference, "ci95": [test.low, test.high], "p": test.p}
+    return by_label
 
 
 def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What better retrieval is worth in the end: an agent that has only the tools it was given, and whether it succeeds.
+"""Downstream evaluation: how often an agent succeeds with the tools that it was given.
 
-The agent calls tools natively, turn by turn. A tool is run for real where a runner takes it (`toolscout.lab.runners`),
-and is simulated from its schema by the model where none does. A model then examines whether the
-request was fulfilled. Conditions: what a recipe retrieved, every tool, none, the gold tools, and gold tools of which
-some are missing or wrong (COLT, table 10); in the order of retrieval, or shuffled (ToolRerank's check).
+The agent calls tools natively, turn by turn. A runner (`toolscout.lab.runners`) runs a tool for real; the model
+simulates a tool that no runner takes from its schema. Then a model examines whether the request was fulfilled. The
+conditions: the tools that a recipe retrieves, all tools, none, the gold tools, and gold tools of which some are missing
+or wrong (COLT, table 10); in the order of retrieval, or shuffled (as ToolRerank checks).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import msgspec
 import numpy as np
 
 from toolscout.errors import BadReply, ConfigError
-from toolscout.lab.runners import MOST_RESULT, TYPICAL, Runner
+from toolscout.lab.runners import MAX_RESULT_CHARS, TYPICAL_RESULT, Runner
 from toolscout.lab.synth import chance
 from toolscout.llm import LLM, Message, ToolCall, card, prompt, quote
 from toolscout.metrics import bootstrap_ci
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["Condition", "Episode", "Task", "act", "condition", "measure", "summary"]
+__all__ = ["Condition", "Episode", "Protocol", "Task", "act", "condition", "measure", "select_tools", "summary"]
 
-TURNS: Final = 8
-KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
+MAX_TURNS: Final = 8
+CONDITION_KINDS: Final = ("retrieved", "all", "none", "gold", "missing", "wrong")
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Which tools the agent is given: one of `KINDS`, how many are missing or wrong, whether they are shuffled."""
+    """Which tools the agent is given: one of `CONDITION_KINDS`, how many are missing or wrong, shuffled or not."""
 
     kind: str
     count: int = 0
@@ -48,7 +48,7 @@ class Condition(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """As `condition` reads it."""
+        """The text that `condition` reads."""
         return self.kind + (f":{self.count}" if self.count else "") + ("+shuffled" if self.shuffled else "")
 
 
@@ -59,13 +59,14 @@ def condition(text: str) -> Condition:
         ConfigError: for anything else.
     """
     match = re.fullmatch(r"(\w+)(?::([1-9]\d?))?(\+shuffled)?", text)
-    if not match or match[1] not in KINDS or (match[1] in ("missing", "wrong")) != bool(match[2]):
-        raise ConfigError(f"expected a condition of {', '.join(KINDS[:4])}, missing:N, wrong:N, found {text!r}")
+    if not match or match[1] not in CONDITION_KINDS or (match[1] in ("missing", "wrong")) != bool(match[2]):
+        names = ", ".join(CONDITION_KINDS[:4])
+        raise ConfigError(f"expected a condition of {names}, missing:N, wrong:N, found {text!r}")
     return Condition(match[1], int(match[2] or 0), bool(match[3]))
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One call: tool id (empty: no such function), arguments as written, what came back, whether it went well."""
+    """One call: tool id (empty: no such function), arguments as written, the result, whether the call succeeded."""
 
     tool: str
     arguments: str
@@ -77,17 +78,17 @@ class Episode(msgspec.Struct, frozen=True):
     """One request under one condition.
 
     Attributes:
-        solved: what the examiner says; None: no verdict of the right shape, or the agent was refused.
+        solved: the examiner's verdict; None: no verdict of the right shape, or the agent was refused.
         recall: share of the gold tools that were called.
         precision: share of the called tools that are gold.
-        exact: whether those called are the gold tools.
-        order: share of the pairs of gold tools that were called in the order in which the dataset names them; None: no
-            two were called. It means something where that order is one of calls, as `synth toolbank` writes it.
-        stopped: `answer`, or why there is none: `turns`; `refused`, if the endpoint does not take the request, as with
-            more tools than it allows.
-        tokens: of the agent's own requests and replies, wherever the replies came from; `dollars`: what they cost when
-            they were paid for.
-        lab_tokens: the same of what simulates and examines; `lab_dollars` too.
+        exact: whether the called tools are exactly the gold tools.
+        order: share of the pairs of gold tools that were called in the dataset's order; None: no two were called. It
+            is meaningful if that order is one of calls, as `synth toolbank` writes it.
+        stopped: `answer`, or why there is none: `turns`; `refused` if the endpoint refused the request, for example
+            because it has too many tools.
+        tokens: of the agent's own requests and replies, cached or not.
+        dollars: what these tokens cost when they were paid for.
+        lab_tokens: the same for simulation and examination; `lab_dollars` too.
     """
 
     task: str
@@ -109,7 +110,7 @@ class Episode(msgspec.Struct, frozen=True):
 
 
 class Simulated(msgspec.Struct):
-    """What a tool could have given back."""
+    """A simulated result of a tool."""
 
     result: str
 
@@ -122,22 +123,22 @@ class Grade(msgspec.Struct):
 
 
 @dataclasses.dataclass
-class _Desk:
-    """The functions that an agent is given, under names that endpoints take."""
+class _FunctionMenu:
+    """The tools of an agent, by function names that endpoints accept."""
 
     tools: dict[str, Tool]
 
     @classmethod
-    def of(cls, tools: Sequence[Tool]) -> _Desk:
-        named: dict[str, Tool] = {}
+    def of(cls, tools: Sequence[Tool]) -> _FunctionMenu:
+        tools_by_name: dict[str, Tool] = {}
         for tool in tools:
             base = re.sub(r"[^A-Za-z0-9_-]+", "_", tool.name).strip("_")[:56] or "tool"
             name, number = base, 1
-            while name in named:
+            while name in tools_by_name:
                 number += 1
                 name = f"{base}_{number}"
-            named[name] = tool
-        return cls(named)
+            tools_by_name[name] = tool
+        return cls(tools_by_name)
 
     def schemas(self) -> list[dict[str, Any]]:
         return [
@@ -153,33 +154,35 @@ class _Desk:
         ]
 
 
-def given(task: Task, kind: Condition, held: Mapping[str, Tool], ranked: Sequence[str], seed: int) -> list[Tool]:
-    """The tools of a condition, in the order in which the agent sees them.
+def select_tools(
+    task: Task, condition: Condition, tools_by_id: Mapping[str, Tool], ranked: Sequence[str], seed: int
+) -> list[Tool]:
+    """Select the tools of a condition, in the order in which the agent sees them.
 
     Args:
-        task: with its gold tools.
-        kind: the condition.
-        held: every tool, by id.
-        ranked: what was retrieved, best first.
-        seed: of what is missing, wrong or shuffled.
+        task: the request, with its gold tools.
+        condition: the condition.
+        tools_by_id: all tools, by id.
+        ranked: ids of the retrieved tools, best first.
+        seed: seed of the missing and wrong tools and of the shuffle.
     """
-    source = chance("downstream", seed, task.id, kind.name)
-    gold = [id for id in task.gold if id in held]
-    if kind.kind == "retrieved":
+    random = chance("downstream", seed, task.id, condition.name)
+    gold = [id for id in task.gold if id in tools_by_id]
+    if condition.kind == "retrieved":
         ids = list(ranked)
-    elif kind.kind == "all":
-        ids = sorted(held)
-    elif kind.kind == "none":
+    elif condition.kind == "all":
+        ids = sorted(tools_by_id)
+    elif condition.kind == "none":
         ids = []
     else:
-        lost = set(source.sample(gold, min(kind.count, len(gold))))
+        lost = set(random.sample(gold, min(condition.count, len(gold))))
         ids = [id for id in gold if id not in lost]
-        if kind.kind == "wrong":
-            others = sorted(set(held) - set(gold))
-            ids += source.sample(others, min(len(lost), len(others)))
-    if kind.shuffled:
-        source.shuffle(ids)
-    return [held[id] for id in ids]
+        if condition.kind == "wrong":
+            not_gold = sorted(set(tools_by_id) - set(gold))
+            ids += random.sample(not_gold, min(len(lost), len(not_gold)))
+    if condition.shuffled:
+        random.shuffle(ids)
+    return [tools_by_id[id] for id in ids]
 
 
 def act(
@@ -188,7 +191,7 @@ def act(
     tools: Sequence[Tool],
     runners: Sequence[Runner] = (),
     *,
-    turns: int = TURNS,
+    turns: int = MAX_TURNS,
     simulator: LLM | None = None,
 ) -> _Run:
     """Let an agent fulfil a request with these tools.
@@ -196,17 +199,17 @@ def act(
     Args:
         llm: the agent.
         query: the request.
-        tools: what it is given, all of it.
+        tools: the tools of the agent.
         runners: run tools for real.
-        turns: at most.
-        simulator: plays the tools that no runner takes; by default the agent's model.
+        turns: the most turns.
+        simulator: simulates the tools that no runner takes; by default the agent's model.
 
     Raises:
-        OverBudget, Unavailable: what is answered is kept.
+        OverBudget, Unavailable: replies so far stay in the cache.
     """
-    desk, first = _Desk.of(tools), prompt("agent", request=query)
+    menu, first = _FunctionMenu.of(tools), prompt("agent", request=query)
     messages: list[Message] = [{"role": "system", "content": first.system}, {"role": "user", "content": query}]
-    schemas, steps = desk.schemas(), list[Step]()
+    schemas, steps = menu.schemas(), list[Step]()
     for turn in range(1, turns + 1):
         try:
             reply = llm.chat(messages, tools=schemas)
@@ -214,9 +217,9 @@ def act(
             return _Run(tuple(steps), "", "refused", turn)
         if not reply.calls:
             return _Run(tuple(steps), reply.text, "answer", turn)
-        messages.append(_said(reply.text, reply.calls))
+        messages.append(_assistant_message(reply.text, reply.calls))
         for call in reply.calls:
-            step = _done(simulator or llm, desk, call, runners)
+            step = _answer_call(simulator or llm, menu, call, runners)
             steps.append(step)
             content = quote("result", step.result)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
@@ -225,7 +228,7 @@ def act(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What an agent did: its calls, its answer, why it stopped, after how many turns."""
+    """The calls of an agent, its answer, why it stopped, and after how many turns."""
 
     steps: tuple[Step, ...]
     answer: str
@@ -233,7 +236,7 @@ class _Run:
     turns: int
 
 
-def _said(text: str, calls: Sequence[ToolCall]) -> Message:
+def _assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
     return {
         "role": "assistant",
         "content": text or None,
@@ -244,8 +247,8 @@ def _said(text: str, calls: Sequence[ToolCall]) -> Message:
     }
 
 
-def _done(llm: LLM, desk: _Desk, call: ToolCall, runners: Sequence[Runner]) -> Step:
-    tool = desk.tools.get(call.name)
+def _answer_call(llm: LLM, menu: _FunctionMenu, call: ToolCall, runners: Sequence[Runner]) -> Step:
+    tool = menu.tools.get(call.name)
     if tool is None:
         return Step("", call.arguments, f"there is no function {call.name!r}", False)
     try:
@@ -256,14 +259,33 @@ def _done(llm: LLM, desk: _Desk, call: ToolCall, runners: Sequence[Runner]) -> S
         if runner.takes(tool):
             return Step(tool.id, call.arguments, *runner.run(tool, arguments))
     try:
-        said = llm.ask(
+        simulated = llm.ask(
             prompt("simulate", tool=card(tool), arguments=arguments),
             Simulated,
-            typical=Simulated(TYPICAL),
+            typical=Simulated(TYPICAL_RESULT),
         )
     except BadReply as error:
         return Step(tool.id, call.arguments, f"the function failed ({type(error).__name__})", False)
-    return Step(tool.id, call.arguments, said.result[:MOST_RESULT], True)
+    return Step(tool.id, call.arguments, simulated.result[:MAX_RESULT_CHARS], True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How episodes are run.
+
+    Attributes:
+        stage: retrieves tools, for the condition `retrieved`.
+        k: how many tools it retrieves.
+        runners: run tools for real; a tool that none takes is simulated.
+        turns: the most turns of an episode.
+        seed: seed of the missing and wrong tools and of the shuffle.
+    """
+
+    stage: Stage | None = None
+    k: int = 5
+    runners: Sequence[Runner] = ()
+    turns: int = MAX_TURNS
+    seed: int = 0
 
 
 def measure(
@@ -271,94 +293,96 @@ def measure(
     tasks: Sequence[Task],
     tools: Sequence[Tool],
     conditions: Sequence[Condition],
+    protocol: Protocol = Protocol(),
     *,
-    stage: Stage | None = None,
-    k: int = 5,
-    runners: Sequence[Runner] = (),
-    turns: int = TURNS,
-    seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Episode]:
-    """Every task under every condition.
+    """Run every task under every condition.
 
     Args:
         llm: agent, simulator and examiner.
         tasks: requests with their gold tools.
-        tools: all that there are.
-        conditions: what the agent is given.
-        stage: retrieves, for the condition `retrieved`.
-        k: how many it retrieves.
-        runners: run tools for real; what none takes is simulated.
-        turns: of an episode, at most.
-        seed: of what is missing, wrong or shuffled.
-        say: told how far it is.
+        tools: all tools.
+        conditions: which tools the agent is given.
+        protocol: how episodes are run.
+        say: called with progress messages.
 
     Raises:
         ConfigError: for the condition `retrieved` without a stage, and for a runner that takes none of the tools.
-        OverBudget, Unavailable: what is answered is kept; begun again, the measurement goes on from there.
+        OverBudget, Unavailable: replies so far stay in the cache; a new measurement continues from there.
     """
-    if stage is None and any(each.kind == "retrieved" for each in conditions):
-        raise ConfigError("condition retrieved: expected a recipe to retrieve with, found none: give --recipe")
-    for runner in runners:
-        if not any(map(runner.takes, tools)):
-            raise ConfigError(
-                f"expected tools of {runner.name} to run for real, found none among the {len(tools):,} tools: "
-                "check the name, or leave it out"
-            )
-    held = {tool.id: tool for tool in tools}
-    found = stage([Search(query=task.query, k=k) for task in tasks]) if stage else []
-    ranked = {task.id: search.ids[:k] for task, search in zip(tasks, found, strict=False)}
+    _check_measurable(tools, conditions, protocol)
+    tools_by_id = {tool.id: tool for tool in tools}
+    ranked: dict[str, tuple[str, ...]] = {}
+    if protocol.stage:
+        searches = protocol.stage([Search(query=task.query, k=protocol.k) for task in tasks])
+        ranked = {task.id: tuple(search.ids[: protocol.k]) for task, search in zip(tasks, searches, strict=False)}
 
-    def one(item: tuple[Task, Condition]) -> Episode:
-        task, kind = item
-        shown = given(task, kind, held, ranked.get(task.id, ()), seed)
-        agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
-        done = act(agent, task.query, shown, runners, turns=turns, simulator=lab)
-        solved = _graded(lab, task, done)
-        called, gold = {step.tool for step in done.steps if step.tool}, set(task.gold)
-        right = len(called & gold)
-        return Episode(
-            task=task.id,
-            condition=kind.name,
-            given=tuple(tool.id for tool in shown),
-            steps=done.steps,
-            answer=done.answer,
-            stopped=done.stopped,
-            turns=done.turns,
-            solved=solved,
-            recall=right / max(1, len(gold)),
-            precision=right / len(called) if called else 0.0,
-            exact=called == gold,
-            order=_order([step.tool for step in done.steps], task.gold),
-            tokens=agent.answered.tokens,
-            dollars=agent.answered.dollars,
-            lab_tokens=lab.answered.tokens,
-            lab_dollars=lab.answered.dollars,
-        )
+    def run_episode(item: tuple[Task, Condition]) -> Episode:
+        task, condition = item
+        selected = select_tools(task, condition, tools_by_id, ranked.get(task.id, ()), protocol.seed)
+        return _run_episode(llm, task, condition, selected, protocol)
 
     episodes = []
-    work = [(task, kind) for kind in conditions for task in tasks]
-    for number, episode in enumerate(llm.map(one, work), 1):
+    work = [(task, condition) for condition in conditions for task in tasks]
+    for number, episode in enumerate(llm.map(run_episode, work), 1):
         episodes.append(episode)
         if number % 20 == 0:
             say(f"{number:,} of {len(work):,} episodes")
     return episodes
 
 
-def _order(called: Sequence[str], gold: Sequence[str]) -> float | None:
-    """Share of the pairs of `gold` whose first calls stand in its order; None without a pair."""
+def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], protocol: Protocol) -> None:
+    if protocol.stage is None and any(condition.kind == "retrieved" for condition in conditions):
+        raise ConfigError("condition retrieved: expected a recipe to retrieve with, found none: give --recipe")
+    for runner in protocol.runners:
+        if not any(map(runner.takes, tools)):
+            raise ConfigError(
+                f"expected tools of {runner.name} to run for real, found none among the {len(tools):,} tools: "
+                "check the name, or leave it out"
+            )
+
+
+def _run_episode(llm: LLM, task: Task, condition: Condition, tools: Sequence[Tool], protocol: Protocol) -> Episode:
+    agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
+    run = act(agent, task.query, tools, protocol.runners, turns=protocol.turns, simulator=lab)
+    solved = _grade_run(lab, task, run)
+    called, gold = {step.tool for step in run.steps if step.tool}, set(task.gold)
+    right = len(called & gold)
+    return Episode(
+        task=task.id,
+        condition=condition.name,
+        given=tuple(tool.id for tool in tools),
+        steps=run.steps,
+        answer=run.answer,
+        stopped=run.stopped,
+        turns=run.turns,
+        solved=solved,
+        recall=right / max(1, len(gold)),
+        precision=right / len(called) if called else 0.0,
+        exact=called == gold,
+        order=_score_order([step.tool for step in run.steps], task.gold),
+        tokens=agent.answered.tokens,
+        dollars=agent.answered.dollars,
+        lab_tokens=lab.answered.tokens,
+        lab_dollars=lab.answered.dollars,
+    )
+
+
+def _score_order(called: Sequence[str], gold: Sequence[str]) -> float | None:
+    """Return the share of pairs of gold tools that were first called in the order of `gold`; None without a pair."""
     first = {tool: place for place, tool in reversed(list(enumerate(called)))}
     pairs = list(itertools.combinations([first[tool] for tool in gold if tool in first], 2))
-    return sum(one < other for one, other in pairs) / len(pairs) if pairs else None
+    return sum(earlier < later for earlier, later in pairs) / len(pairs) if pairs else None
 
 
-def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
-    if done.stopped != "answer":
-        return None if done.stopped == "refused" else False
-    calls = [{"function": step.tool, "arguments": step.arguments, "result": step.result} for step in done.steps]
+def _grade_run(llm: LLM, task: Task, run: _Run) -> bool | None:
+    if run.stopped != "answer":
+        return None if run.stopped == "refused" else False
+    calls = [{"function": step.tool, "arguments": step.arguments, "result": step.result} for step in run.steps]
     try:
         return llm.ask(
-            prompt("grade", request=task.query, calls=calls, answer=done.answer),
+            prompt("grade", request=task.query, calls=calls, answer=run.answer),
             Grade,
             typical=Grade(True, "Every wish was met from what the calls gave back."),
         ).solved
@@ -367,44 +391,65 @@ def _graded(llm: LLM, task: Task, done: _Run) -> bool | None:
 
 
 def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    """For each condition: success (share of examined episodes) with its 95 % interval, pass (an answer was given), the
-    recall, precision, exactness and order of the calls, wins and losses against the first condition (where both were
-    examined), and the cost: of the agent, and `lab_` of what simulates and examines."""
+    """Summarise episodes by condition.
+
+    Returns:
+        For each condition: success (share of examined episodes) with its 95 % interval; pass (an answer was given);
+        recall, precision, exactness and order of the calls; wins and losses against the first condition, where both
+        were examined; and the cost of the agent, and of simulation and examination (`lab_`).
+    """
     groups: dict[str, list[Episode]] = {}
-    for each in episodes:
-        groups.setdefault(each.condition, []).append(each)
-    first = {each.task: each.solved for each in next(iter(groups.values()), [])}
-    rows = []
-    for name, held in groups.items():
-        solved = np.array([each.solved for each in held if each.solved is not None], dtype=float)
-        low, high = bootstrap_ci(solved[None, :], 0)[0] if len(solved) else (np.nan, np.nan)
-        pairs = [(each.solved, first.get(each.task)) for each in held]
-        both = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
-        rows.append(
-            {
-                "condition": name,
-                "n": len(held),
-                "refused": sum(each.stopped == "refused" for each in held),
-                "ungraded": sum(each.solved is None for each in held),
-                "success": round(float(solved.mean()), 4) if len(solved) else None,
-                "success_ci95": [round(float(low), 4), round(float(high), 4)] if len(solved) else None,
-                "pass": _mean(each.stopped == "answer" for each in held),
-                "wins": sum(mine and not other for mine, other in both),
-                "losses": sum(other and not mine for mine, other in both),
-                "call_recall": _mean(each.recall for each in held),
-                "call_precision": _mean(each.precision for each in held),
-                "call_exact": _mean(each.exact for each in held),
-                "call_order": _mean(ordered) if (ordered := [e.order for e in held if e.order is not None]) else None,
-                "failed_calls": _mean(sum(not step.ok for step in each.steps) for each in held),
-                "turns": _mean(each.turns for each in held),
-                "tools_given": _mean(len(each.given) for each in held),
-                "tokens": _mean(each.tokens for each in held),
-                "dollars": round(sum(each.dollars for each in held), 6),
-                "lab_tokens": _mean(each.lab_tokens for each in held),
-                "lab_dollars": round(sum(each.lab_dollars for each in held), 6),
-            }
-        )
-    return rows
+    for episode in episodes:
+        groups.setdefault(episode.condition, []).append(episode)
+    baseline = {episode.task: episode.solved for episode in next(iter(groups.values()), [])}
+    return [
+        {
+            "condition": name,
+            "n": len(group),
+            **_summarise_success(group, baseline),
+            **_summarise_calls(group),
+            **_summarise_cost(group),
+        }
+        for name, group in groups.items()
+    ]
+
+
+def _summarise_success(group: Sequence[Episode], baseline: Mapping[str, bool | None]) -> dict[str, Any]:
+    solved = np.array([episode.solved for episode in group if episode.solved is not None], dtype=float)
+    low, high = bootstrap_ci(solved[None, :], 0)[0] if len(solved) else (np.nan, np.nan)
+    pairs = [(episode.solved, baseline.get(episode.task)) for episode in group]
+    examined = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+    return {
+        "refused": sum(episode.stopped == "refused" for episode in group),
+        "ungraded": sum(episode.solved is None for episode in group),
+        "success": round(float(solved.mean()), 4) if len(solved) else None,
+        "success_ci95": [round(float(low), 4), round(float(high), 4)] if len(solved) else None,
+        "pass": _mean(episode.stopped == "answer" for episode in group),
+        "wins": sum(ours and not theirs for ours, theirs in examined),
+        "losses": sum(theirs and not ours for ours, theirs in examined),
+    }
+
+
+def _summarise_calls(group: Sequence[Episode]) -> dict[str, Any]:
+    orders = [episode.order for episode in group if episode.order is not None]
+    return {
+        "call_recall": _mean(episode.recall for episode in group),
+        "call_precision": _mean(episode.precision for episode in group),
+        "call_exact": _mean(episode.exact for episode in group),
+        "call_order": _mean(orders) if orders else None,
+        "failed_calls": _mean(sum(not step.ok for step in episode.steps) for episode in group),
+    }
+
+
+def _summarise_cost(group: Sequence[Episode]) -> dict[str, Any]:
+    return {
+        "turns": _mean(episode.turns for episode in group),
+        "tools_given": _mean(len(episode.given) for episode in group),
+        "tokens": _mean(episode.tokens for episode in group),
+        "dollars": round(sum(episode.dollars for episode in group), 6),
+        "lab_tokens": _mean(episode.lab_tokens for episode in group),
+        "lab_dollars": round(sum(episode.lab_dollars for episode in group), 6),
+    }
 
 
 def _mean(values: Any) -> float:

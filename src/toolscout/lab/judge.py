@@ -1,8 +1,8 @@
-"""A language model as judge: two texts at a time, in both orders; tables of wins, ties and losses; Elo; agreement.
+"""Pairwise judging by a language model in both orders: wins, ties and losses; Elo; agreement with people.
 
 Questions and protocol are those of COLT (appendix A.2 and C.1) and of Tool2Vec (figure 1). Each pair is judged twice,
 the other text first the second time; one verdict for each text, or two ties, make a tie. So a judge that always says
-"first" has no say.
+"first" has no influence.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ASPECTS: Final = {
     "comprehensiveness": "Which answer covers more of what was asked?",
     "overall": "Which answer would the person be better served with, all things considered?",
 }
-START: Final = 1000.0
-STEP: Final = 32.0  # K
-SHUFFLES: Final = 10_000
+ELO_START: Final = 1000.0
+ELO_STEP: Final = 32.0  # K
+ELO_SHUFFLES: Final = 10_000
 Result = Literal["win", "tie", "loss"]
 
 
@@ -55,7 +55,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a pair: for `a`, win, tie or loss; None: the judge gave no verdict of the right shape."""
+    """The outcome of a pair: win, tie or loss of `a`; None if the judge gave no verdict of the right shape."""
 
     id: str
     a: str
@@ -69,44 +69,47 @@ class Outcome(msgspec.Struct, frozen=True):
 def judge(
     llm: LLM, pairs: Sequence[Pair], aspects: Sequence[str], *, say: Callable[[str], None] = lambda text: None
 ) -> list[Outcome]:
-    """Every pair on every aspect, in both orders.
+    """Judge every pair on every aspect, in both orders.
 
     Raises:
-        ConfigError: for an aspect that there is not.
-        OverBudget, Unavailable: what is answered is kept.
+        ConfigError: for an unknown aspect.
+        OverBudget, Unavailable: replies so far stay in the cache.
     """
     for aspect in aspects:
         if aspect not in ASPECTS:
             raise ConfigError(f"expected an aspect of {', '.join(ASPECTS)}, found {aspect!r}")
 
-    def one(item: tuple[str, Pair]) -> Outcome:
+    def judge_pair(item: tuple[str, Pair]) -> Outcome:
         aspect, pair = item
-        held = Outcome(pair.id, pair.a, pair.b, aspect, None)
+        unjudged = Outcome(pair.id, pair.a, pair.b, aspect, None)
         try:
-            there = _verdict(llm, pair, aspect, pair.text_a, pair.text_b)
+            forward = _verdict(llm, pair, aspect, pair.text_a, pair.text_b)
             back = _verdict(llm, pair, aspect, pair.text_b, pair.text_a)
         except BadReply:
-            return held
-        points = _points(there.winner) + 1.0 - _points(back.winner)
+            return unjudged
+        points = _points(forward.winner) + 1.0 - _points(back.winner)
         result: Result = "win" if points > 1 else "loss" if points < 1 else "tie"
         return msgspec.structs.replace(
-            held, result=result, verdicts=(there.winner, back.winner), reasons=(there.reason, back.reason)
+            unjudged,
+            result=result,
+            verdicts=(forward.winner, back.winner),
+            reasons=(forward.reason, back.reason),
         )
 
-    found = []
-    for number, outcome in enumerate(llm.map(one, list(itertools.product(aspects, pairs))), 1):
-        found.append(outcome)
+    outcomes = []
+    for number, outcome in enumerate(llm.map(judge_pair, list(itertools.product(aspects, pairs))), 1):
+        outcomes.append(outcome)
         if number % 50 == 0:
             say(f"{number:,} of {len(pairs) * len(aspects):,} pairs judged")
-    return found
+    return outcomes
 
 
 def _verdict(llm: LLM, pair: Pair, aspect: str, first: str, second: str) -> Winner:
-    said = TrustedText(ASPECTS[aspect])
+    question = TrustedText(ASPECTS[aspect])
     if pair.request:
-        what = prompt("judge_answers", aspect=said, request=pair.request, first=first, second=second)
+        what = prompt("judge_answers", aspect=question, request=pair.request, first=first, second=second)
     else:
-        what = prompt("judge_queries", aspect=said, first=first, second=second)
+        what = prompt("judge_queries", aspect=question, first=first, second=second)
     return llm.ask(what, Winner, typical=Winner("first", "It reads more naturally and says more of what is wanted."))
 
 
@@ -115,7 +118,7 @@ def _points(winner: str) -> float:
 
 
 def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """For each aspect and pair of systems: wins, ties and losses of `a`, unjudged pairs, and the rates."""
+    """Count for each aspect and pair of systems: wins, ties and losses of `a`, unjudged pairs, and the rates."""
     groups: dict[tuple[str, str, str], Counter[str]] = {}
     for each in outcomes:
         groups.setdefault((each.aspect, each.a, each.b), Counter())[each.result or "unjudged"] += 1
@@ -138,13 +141,13 @@ class Rating(NamedTuple):
     high: float
 
 
-def elo(matches: Sequence[tuple[str, str, float]], *, shuffles: int = SHUFFLES, seed: int = 0) -> dict[str, Rating]:
-    """Elo from 1000, K = 32, over many random orders of the matches (COLT, section 5.4).
+def elo(matches: Sequence[tuple[str, str, float]], *, shuffles: int = ELO_SHUFFLES, seed: int = 0) -> dict[str, Rating]:
+    """Compute Elo from 1000 with K = 32 over many random orders of the matches (COLT, section 5.4).
 
     Args:
         matches: (one, other, score of the one: 1, 0.5 or 0).
-        shuffles: random orders.
-        seed: of the orders.
+        shuffles: number of random orders.
+        seed: seed of the orders.
     """
     names = sorted({name for one, other, _ in matches for name in (one, other)})
     place = {name: number for number, name in enumerate(names)}
@@ -152,12 +155,12 @@ def elo(matches: Sequence[tuple[str, str, float]], *, shuffles: int = SHUFFLES, 
     scores = np.array([score for _, _, score in matches], dtype=np.float64)
     chance, rows = np.random.default_rng(seed), np.arange(shuffles)
     orders = chance.permuted(np.tile(np.arange(len(matches)), (shuffles, 1)), axis=1)
-    ratings = np.full((shuffles, len(names)), START)
+    ratings = np.full((shuffles, len(names)), ELO_START)
     for number in range(len(matches)):
         match = orders[:, number]
         one, other = played[match, 0], played[match, 1]
         expected = 1.0 / (1.0 + 10.0 ** ((ratings[rows, other] - ratings[rows, one]) / 400.0))
-        gained = STEP * (scores[match] - expected)
+        gained = ELO_STEP * (scores[match] - expected)
         ratings[rows, one] += gained
         ratings[rows, other] -= gained
     low, high = np.percentile(ratings, [2.5, 97.5], axis=0)
@@ -168,24 +171,24 @@ def elo(matches: Sequence[tuple[str, str, float]], *, shuffles: int = SHUFFLES, 
 
 
 def matches(outcomes: Sequence[Outcome]) -> list[tuple[str, str, float]]:
-    """The judged pairs as matches."""
+    """Return the judged pairs as matches."""
     worth = {"win": 1.0, "tie": 0.5, "loss": 0.0}
     return [(each.a, each.b, worth[each.result]) for each in outcomes if each.result is not None]
 
 
 def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:
-    """How far the judge and people agree: share of equal results, and Cohen's kappa (1: fully; 0: as by chance).
+    """Measure agreement of judge and people: share of equal results, Cohen's kappa (1: fully; 0: as by chance).
 
     Args:
         outcomes: of the judge.
         people: (id, aspect, a, b) → the result that people gave `a`.
     """
     keyed = [((each.id, each.aspect, each.a, each.b), each.result) for each in outcomes]
-    both = [(result, people[key]) for key, result in keyed if result is not None and key in people]
-    if not both:
+    shared = [(result, people[key]) for key, result in keyed if result is not None and key in people]
+    if not shared:
         return {"n": 0, "agreement": None, "kappa": None}
-    equal = sum(one == other for one, other in both) / len(both)
-    ours, theirs = (Counter(side) for side in zip(*both, strict=True))
-    by_chance = sum(ours[name] * theirs[name] for name in ours) / len(both) ** 2
+    equal = sum(one == other for one, other in shared) / len(shared)
+    ours, theirs = (Counter(side) for side in zip(*shared, strict=True))
+    by_chance = sum(ours[name] * theirs[name] for name in ours) / len(shared) ** 2
     kappa = (equal - by_chance) / (1 - by_chance) if by_chance < 1 else 1.0
-    return {"n": len(both), "agreement": round(equal, 4), "kappa": round(kappa, 4)}
+    return {"n": len(shared), "agreement": round(equal, 4), "kappa": round(kappa, 4)}

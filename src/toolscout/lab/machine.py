@@ -28,20 +28,20 @@ __all__ = [
     "versions",
 ]
 
-PACKAGES: Final = ("numpy", "PyStemmer", "torch", "sentence-transformers", "onnxruntime")
+VERSIONED_PACKAGES: Final = ("numpy", "PyStemmer", "torch", "sentence-transformers", "onnxruntime")
 MAKES_FIGURES: Final = ("src", "scripts", "benchmarks/*.py", "pyproject.toml", "constraints.txt")
-STATUS: Final = Path("/proc/self/status")
+PROCESS_STATUS_FILE: Final = Path("/proc/self/status")
 
 
 def versions(*more: str) -> dict[str, str]:
     """Of toolscout, Python and the packages that figures depend on; `more`: further packages."""
-    found = {"toolscout": toolscout.__version__, "python": platform.python_version()}
-    for name in (*PACKAGES, *more):
+    present = {"toolscout": toolscout.__version__, "python": platform.python_version()}
+    for name in (*VERSIONED_PACKAGES, *more):
         try:
-            found[name] = importlib.metadata.version(name)
+            present[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return present
 
 
 def commit() -> str | None:
@@ -129,7 +129,7 @@ def resident_mb() -> float:
 
 def _status(field: str) -> float | None:
     try:
-        found = re.search(rf"{field}:\s+(\d+) kB", STATUS.read_text())
+        found = re.search(rf"{field}:\s+(\d+) kB", PROCESS_STATUS_FILE.read_text())
     except OSError:
         return None
     return int(found[1]) / 1024 if found else None

@@ -1,7 +1,7 @@
-"""Result, run and sweep files → one self-contained page and its charts.
+"""The report: turns result, run and sweep files into one self-contained page and its charts.
 
-The page needs nothing from elsewhere and is the same, byte for byte, for the same results. Names that stand in result
-files are untrusted: they are escaped in the page and never become part of a path.
+Equal results give an equal page, byte for byte. Names from result files are untrusted: they are escaped in the page and
+never become part of a path.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.anatomy import failures
-from toolscout.lab.page import Content, Image, count, few, head, mean, page
-from toolscout.lab.parents import parent_charts
+from toolscout.lab.parent_charts import parent_charts
+from toolscout.lab.report_page import Content, Image, count, few, head, mean, page
 from toolscout.lab.run_files import read_detect, read_run
 from toolscout.metrics import detection_curves
 from toolscout.sources import Problem
 
 __all__ = ["PUBLISHED", "Written", "report"]
 
-MOST_ROWS: Final = 60
-MOST_COLUMNS: Final = 16
-MOST_LINES: Final = 6
-MOST_FAILURES: Final = 24
-MOST_SWEEPS: Final = 12
-MOST_PANELS: Final = 6
-NEED: Final = "detect_auroc"
+MAX_CHART_ROWS: Final = 60
+MAX_CHART_COLUMNS: Final = 16
+MAX_CHART_LINES: Final = 6
+MAX_FAILURE_ROWS: Final = 24
+MAX_SWEEPS_SHOWN: Final = 12
+MAX_CHART_PANELS: Final = 6
+NEED_MEASURE: Final = "detect_auroc"
 
 
 class Written(list[Path]):
-    """The files that were written, the page first; `problems` names each file that was left out.
+    """The files that were written, the page first.
 
-    `notes` says what could not be shown for want of a dataset.
+    Attributes:
+        problems: the files that were left out, with the reason.
+        notes: what could not be shown because a dataset is missing.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -48,13 +50,13 @@ class Written(list[Path]):
 def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -> Written:
     """Write `report.html` and its charts from the result, run and sweep files below a folder.
 
-    These are `<dataset>/<label>.json`, `.run.gz` and `.sweep.json`. A file that is none of them, or not the one that
-    its place says, is left out and named: in the page and in the `problems` of what is returned.
+    These are `<dataset>/<label>.json`, `.run.gz` and `.sweep.json`. An invalid file, or one in the wrong place, is left
+    out and named in the page and in `problems`.
 
     Args:
-        folder: what `bench --out` and `sweep --out` wrote.
-        out: where to write; by default `folder` itself.
-        data: root of the datasets, for failures per tool; without it, or without a dataset, they are not shown.
+        folder: the folder that `bench --out` and `sweep --out` wrote.
+        out: the folder to write to; by default `folder` itself.
+        data: root of the datasets, for failures per tool; datasets that it lacks have none.
 
     Raises:
         NotFound: when there is no result and no sweep at all.
@@ -63,8 +65,8 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     """
     folder = Path(folder)
     results, problems = read_results(folder)
-    sweeps, more = read_sweeps(folder)
-    problems += more
+    sweeps, sweep_problems = read_sweeps(folder)
+    problems += sweep_problems
     if not results and not sweeps:
         broken = f"; {len(problems)} cannot be read, {problems[0].entry}: {problems[0].message}" if problems else ""
         raise NotFound(
@@ -80,61 +82,65 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     overview = _latency_charts(sets)
     notes: list[str] = []
     shown = {}
-    for name, held in sets.items():
-        failed = _failures(folder, data, held, problems, notes)
-        own = [swept for swept in sweeps if swept.dataset == name]
-        images = _set_charts(name, slugs[name], held) if held else []
-        images += _decision_chart(folder, name, slugs[name], held, problems)
-        images += _failure_charts(name, slugs[name], failed) + _sweep_charts(slugs[name], own)
-        shown[name] = Content(slugs[name], held, own, failed, images)
+    for name, set_results in sets.items():
+        failed = _collect_failures(folder, data, set_results, problems, notes)
+        set_sweeps = [swept for swept in sweeps if swept.dataset == name]
+        images = _set_charts(name, slugs[name], set_results) if set_results else []
+        images += _decision_chart(folder, name, slugs[name], set_results, problems)
+        images += _failure_charts(name, slugs[name], failed) + _sweep_charts(slugs[name], set_sweeps)
+        shown[name] = Content(slugs[name], set_results, set_sweeps, failed, images)
     document = page(shown, problems, notes, overview)
     place = folder if out is None else Path(out)
     files = {"report.html": document.encode(errors="replace")}
     files |= {
         image.file: image.data for group in (overview, *(each.images for each in shown.values())) for image in group
     }
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (place / name).write_bytes(content)
-    except OSError as error:
-        raise UserError(f"{place}: expected a folder to write the report to, found: {error.strerror}") from None
+    _write_files(place, files)
     written = Written(place / name for name in files)
     written.problems, written.notes = tuple(problems), tuple(notes)
     return written
 
 
-def _failures(
-    folder: Path, data: Path | None, held: Sequence[Result], problems: list[Problem], notes: list[str]
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise UserError(f"{folder}: expected a folder to write the report to, found: {error.strerror}") from None
+
+
+def _collect_failures(
+    folder: Path, data: Path | None, results: Sequence[Result], problems: list[Problem], notes: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Label → `anatomy.failures`, of the labels that have a run file; what is wrong goes to `problems` or `notes`."""
-    runs = [(each, folder / each.dataset / f"{each.label}.run.gz") for each in held]
-    runs = [(each, path) for each, path in runs if path.is_file()]
+    """Return label → `anatomy.failures` for labels with a run file; add to `problems` or `notes` what is wrong."""
+    runs = [(result, folder / result.dataset / f"{result.label}.run.gz") for result in results]
+    runs = [(result, path) for result, path in runs if path.is_file()]
     if not runs:
         return {}
-    name = held[0].dataset
+    name = results[0].dataset
     if data is None or not (data / name / "queries.jsonl").is_file():
-        looked = f"none at {data / name}" if data else "no root: set --data or TOOLSCOUT_DATA"
-        notes.append(f"{name}: failures per tool are not shown, for want of the dataset: found {looked}.")
+        tried = f"none at {data / name}" if data else "no root: set --data or TOOLSCOUT_DATA"
+        notes.append(f"{name}: failures per tool are not shown, for want of the dataset: found {tried}.")
         return {}
-    found: dict[str, dict[str, Any]] = {}
+    failures_by_label: dict[str, dict[str, Any]] = {}
     try:
         dataset = Dataset.load(data / name, root=data)
-        for each, path in runs:
-            if each.run_sha256 and each.run_sha256 != hashlib.sha256(path.read_bytes()).hexdigest():
+        for result, path in runs:
+            if result.run_sha256 and result.run_sha256 != hashlib.sha256(path.read_bytes()).hexdigest():
                 entry = path.relative_to(folder).as_posix()
-                problems.append(Problem(entry, f"expected the rankings that {each.label}.json was computed from"))
+                problems.append(Problem(entry, f"expected the rankings that {result.label}.json was computed from"))
                 continue
             run = {query: [tool for tool, _ in hits] for query, hits in read_run(path).items()}
-            found[each.label] = failures(run, dataset.split(each.split), dataset.queries)
+            failures_by_label[result.label] = failures(run, dataset.split(result.split), dataset.queries)
     except UserError as error:
         notes.append(f"{name}: failures per tool are not shown: {error}.")
         return {}
-    return found
+    return failures_by_label
 
 
 def _slugs(names: Iterable[str]) -> dict[str, str]:
-    """A file name's worth of each name, no two alike."""
+    """Return name → a unique text that is safe as part of a file name."""
     slugs: dict[str, str] = {}
     for name in names:
         slug = base = re.sub(r"[^a-z0-9_]+", "-", name.lower())[:60].strip("-") or "set"
@@ -149,23 +155,25 @@ def _slugs(names: Iterable[str]) -> dict[str, str]:
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
-def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
-    shown = held[:MOST_ROWS]
-    fewer = few(len(shown), len(held))
+def _set_charts(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
+    shown = results[:MAX_CHART_ROWS]
+    fewer = few(len(shown), len(results))
     rows = [
         charts.Bars(
-            each.label,
-            (100 * each.metrics["ndcg@5"], 100 * each.metrics["comp@5"]),
-            (_interval(each, "ndcg@5"), _interval(each, "comp@5")),
+            result.label,
+            (100 * result.metrics["ndcg@5"], 100 * result.metrics["comp@5"]),
+            (_interval(result, "ndcg@5"), _interval(result, "comp@5")),
         )
-        for each in shown
+        for result in shown
     ]
-    papers = [each for each in PUBLISHED.get(name, ()) if "ndcg@5" in each.metrics]
+    papers = [result for result in PUBLISHED.get(name, ()) if "ndcg@5" in result.metrics]
     rows += [
-        charts.Bars(f"{each.label} (published)", (each.metrics["ndcg@5"], each.metrics.get("comp@5")), published=True)
-        for each in papers
+        charts.Bars(
+            f"{result.label} (published)", (result.metrics["ndcg@5"], result.metrics.get("comp@5")), published=True
+        )
+        for result in papers
     ]
-    best = f"best NDCG@5: {held[0].label} with {100 * held[0].quality:.1f} percent"
+    best = f"best NDCG@5: {results[0].label} with {100 * results[0].quality:.1f} percent"
     note = " Grey and hatched: published." if papers else ""
     images = [
         Image(
@@ -176,12 +184,12 @@ def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
         )
     ]
     for slice_name, what, least in (("gold", "number of gold tools |T_q|", 1), ("kind", "kind of query", 2)):
-        columns = list(dict.fromkeys(part for each in shown for part in each.slices.get(slice_name, {})))
+        columns = list(dict.fromkeys(part for result in shown for part in result.slices.get(slice_name, {})))
         if len(columns) < least:
             continue
-        cut = f" The first {MOST_COLUMNS} of {len(columns)} columns." if len(columns) > MOST_COLUMNS else ""
-        columns = columns[:MOST_COLUMNS]
-        cells = [[each.slices.get(slice_name, {}).get(part, {}) for part in columns] for each in shown]
+        cut = f" The first {MAX_CHART_COLUMNS} of {len(columns)} columns." if len(columns) > MAX_CHART_COLUMNS else ""
+        columns = columns[:MAX_CHART_COLUMNS]
+        cells = [[result.slices.get(slice_name, {}).get(part, {}) for part in columns] for result in shown]
         heads = [head(part, [row[x] for row in cells]) for x, part in enumerate(columns)]
         values = [[100 * cell["comp@5"] if "comp@5" in cell else None for cell in row] for row in cells]
         images.append(
@@ -190,60 +198,62 @@ def _set_charts(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
                 f"Table in colours: COMP@5 on {name} by {what}, one row for each of {len(shown)} labels, "
                 f"columns {', '.join(columns)}.",
                 f"COMP@5 in percent by {what}.{fewer}{cut}",
-                charts.grid(f"{name}: COMP@5 by {what}", [each.label for each in shown], heads, values),
+                charts.grid(f"{name}: COMP@5 by {what}", [result.label for result in shown], heads, values),
             )
         )
-    return images + _size_chart(name, slug, held) + parent_charts(name, slug, held)
+    return images + _size_chart(name, slug, results) + parent_charts(name, slug, results)
 
 
-def _size_chart(name: str, slug: str, held: Sequence[Result]) -> list[Image]:
-    """recall@|N| and comp@|N| by the number of gold tools, as COLT's Fig. 4; nothing without two numbers to compare."""
-    known = [each for each in held if any("comp@|N|" in part for part in each.slices.get("gold", {}).values())]
-    shown = known[:MOST_LINES]
-    ticks = sorted({part for each in shown for part in each.slices["gold"]}, key=lambda part: (len(part), part))
+def _size_chart(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
+    """Draw recall@|N| and comp@|N| by the number of gold tools, as COLT's Fig. 4; needs two such numbers."""
+    sized = [result for result in results if any("comp@|N|" in part for part in result.slices.get("gold", {}).values())]
+    shown = sized[:MAX_CHART_LINES]
+    ticks = sorted({part for result in shown for part in result.slices["gold"]}, key=lambda part: (len(part), part))
     if len(ticks) < 2:
         return []
     panels = [
         charts.Panel(
             f"{metric} by number of gold tools",
-            ticks[:MOST_COLUMNS],
+            ticks[:MAX_CHART_COLUMNS],
             {
-                each.label: [
-                    None if (value := each.slices["gold"].get(tick, {}).get(metric)) is None else 100 * value
-                    for tick in ticks[:MOST_COLUMNS]
+                result.label: [
+                    None if (value := result.slices["gold"].get(tick, {}).get(metric)) is None else 100 * value
+                    for tick in ticks[:MAX_CHART_COLUMNS]
                 ]
-                for each in shown
+                for result in shown
             },
         )
         for metric in ("recall@|N|", "comp@|N|")
     ]
-    labels = ", ".join(each.label for each in shown)
+    labels = ", ".join(result.label for result in shown)
     return [
         Image(
             f"size-{slug}.png",
             f"Lines: recall@|N| and comp@|N| on {name} by number of gold tools ({', '.join(ticks)}) for {labels}.",
-            f"recall@|N| and comp@|N| in percent by number of gold tools.{few(len(shown), len(known))}",
+            f"recall@|N| and comp@|N| in percent by number of gold tools.{few(len(shown), len(sized))}",
             charts.lines(f"{name}: by number of gold tools", panels, "percent"),
         )
     ]
 
 
-def _decision_chart(folder: Path, name: str, slug: str, held: Sequence[Result], problems: list[Problem]) -> list[Image]:
-    """ROC and reliability of the labels that have a detect file; a file that cannot be read goes to `problems`."""
+def _decision_chart(
+    folder: Path, name: str, slug: str, results: Sequence[Result], problems: list[Problem]
+) -> list[Image]:
+    """Draw ROC and reliability of the labels with a detect file; add unreadable files to `problems`."""
     shown: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for each in held:
-        path = folder / each.dataset / f"{each.label}.detect.gz"
-        if NEED not in each.metrics or not path.is_file():
+    for result in results:
+        path = folder / result.dataset / f"{result.label}.detect.gz"
+        if NEED_MEASURE not in result.metrics or not path.is_file():
             continue
         try:
             rows = read_detect(path)
-            shown[each.label] = detection_curves([label for _, label, _ in rows], [need for _, _, need in rows])
+            shown[result.label] = detection_curves([label for _, label, _ in rows], [need for _, _, need in rows])
         except (UserError, ValueError) as error:
             problems.append(Problem(path.relative_to(folder).as_posix(), str(error)))
     if not shown:
         return []
-    best = sorted(shown, key=lambda label: -_metric(held, label, NEED))[:MOST_LINES]
-    areas = ", ".join(f"{label} {_metric(held, label, NEED):.3f}" for label in best)
+    best = sorted(shown, key=lambda label: -_metric(results, label, NEED_MEASURE))[:MAX_CHART_LINES]
+    areas = ", ".join(f"{label} {_metric(results, label, NEED_MEASURE):.3f}" for label in best)
     return [
         Image(
             f"decision-{slug}.png",
@@ -255,30 +265,30 @@ def _decision_chart(folder: Path, name: str, slug: str, held: Sequence[Result], 
     ]
 
 
-def _metric(held: Sequence[Result], label: str, metric: str) -> float:
-    return next(each.metrics[metric] for each in held if each.label == label)
+def _metric(results: Sequence[Result], label: str, metric: str) -> float:
+    return next(result.metrics[metric] for result in results if result.label == label)
 
 
 def _failure_charts(name: str, slug: str, failed: Mapping[str, Mapping[str, Any]]) -> list[Image]:
     if not failed:
         return []
-    shown = dict(itertools.islice(failed.items(), MOST_FAILURES))
+    shown = dict(itertools.islice(failed.items(), MAX_FAILURE_ROWS))
 
-    def spread(found: Mapping[str, Any], factor: float) -> tuple[float, float] | None:
-        return None if found["mean"] is None else (factor * found["mean"], factor * found["deviation"])
+    def spread(figures: Mapping[str, Any], factor: float) -> tuple[float, float] | None:
+        return None if figures["mean"] is None else (factor * figures["mean"], factor * figures["deviation"])
 
-    rates = [charts.Spread(label, {"rate": spread(found["rate"], 100)}) for label, found in shown.items()]
+    rates = [charts.Spread(label, {"rate": spread(figures["rate"], 100)}) for label, figures in shown.items()]
     words = [
         charts.Spread(
             label,
             {
-                "missed a gold tool": spread(found["words"]["failed"], 1),
-                "found all": spread(found["words"]["found"], 1),
+                "missed a gold tool": spread(figures["words"]["failed"], 1),
+                "found all": spread(figures["words"]["found"], 1),
             },
         )
-        for label, found in shown.items()
+        for label, figures in shown.items()
     ]
-    means = ", ".join(f"{label} {100 * found['rate']['mean']:.1f}" for label, found in shown.items())
+    means = ", ".join(f"{label} {100 * figures['rate']['mean']:.1f}" for label, figures in shown.items())
     return [
         Image(
             f"failures-{slug}.png",
@@ -295,22 +305,25 @@ def _failure_charts(name: str, slug: str, failed: Mapping[str, Mapping[str, Any]
 
 
 def _sweep_charts(slug: str, sweeps: Sequence[SweepResult]) -> list[Image]:
-    """For each sweep a field a setting: the best of the trials with each value, and all trials as dots."""
+    """Draw each sweep, a panel for each setting: the best trial with each value, and all trials as dots."""
     images = []
-    for number, swept in enumerate(sweeps[:MOST_SWEEPS], 1):
+    for number, swept in enumerate(sweeps[:MAX_SWEEPS_SHOWN], 1):
         names = {"ndcg@5": "NDCG@5", "comp@5": "COMP@5"}
-        if all(NEED in trial.dev for trial in swept.trials):
-            names[NEED] = "AUROC of the need"
+        if all(NEED_MEASURE in trial.dev for trial in swept.trials):
+            names[NEED_MEASURE] = "AUROC of the need"
         panels = []
-        for name, values in itertools.islice(swept.over.items(), MOST_PANELS):
-            ticks = [str(value) for value in values][:MOST_COLUMNS]
-            held = [[trial for trial in swept.trials if str(trial.settings[name]) == tick] for tick in ticks]
+        for name, values in itertools.islice(swept.over.items(), MAX_CHART_PANELS):
+            ticks = [str(value) for value in values][:MAX_CHART_COLUMNS]
+            trials_by_tick = [[trial for trial in swept.trials if str(trial.settings[name]) == tick] for tick in ticks]
             series = {
-                metric: [max((100 * trial.dev[metric] for trial in one), default=None) for one in held]
+                metric: [max((100 * trial.dev[metric] for trial in trials), default=None) for trials in trials_by_tick]
                 for metric in names
             }
             dots = [
-                (place, 100 * trial.dev[metric]) for place, one in enumerate(held) for trial in one for metric in series
+                (place, 100 * trial.dev[metric])
+                for place, trials in enumerate(trials_by_tick)
+                for trial in trials
+                for metric in series
             ]
             panels.append(charts.Panel(name, ticks, series, dots if len(swept.over) > 1 else ()))
         best = max(swept.trials, key=lambda trial: trial.dev["ndcg@5"] + trial.dev["comp@5"])
@@ -337,25 +350,31 @@ def _interval(result: Result, metric: str) -> tuple[float, float] | None:
 
 
 def _latency_charts(sets: Mapping[str, Sequence[Result]]) -> list[Image]:
-    """All labels over the datasets that they share, and the labels with the most datasets over those."""
+    """Draw all labels over the datasets that they share, and the labels with the most datasets over those."""
     timed: dict[str, dict[str, Result]] = {}
-    for held in sets.values():
-        for each in held:
-            if each.latency_ms.get("p50"):
-                timed.setdefault(each.label, {})[each.dataset] = each
+    for results in sets.values():
+        for result in results:
+            if result.latency_ms.get("p50"):
+                timed.setdefault(result.label, {})[result.dataset] = result
     if not timed:
         return []
-    most = max((set(held) for held in timed.values()), key=len)
-    views = {frozenset(set.intersection(*map(set, timed.values()))), frozenset(most)} - {frozenset()}
-    labels = {each.label for held in sets.values() for each in held}
+    widest = max((set(results) for results in timed.values()), key=len)
+    views = {frozenset(set.intersection(*map(set, timed.values()))), frozenset(widest)} - {frozenset()}
+    labels = {result.label for results in sets.values() for result in results}
     images = []
     for number, common in enumerate(sorted(views, key=lambda view: (len(view), sorted(view))), 1):
-        shown = {label: [held[name] for name in sorted(common)] for label, held in timed.items() if common <= set(held)}
+        shown = {
+            label: [results[name] for name in sorted(common)]
+            for label, results in timed.items()
+            if common <= set(results)
+        }
         points = [
-            charts.Point(label, mean(each.latency_ms["p50"] for each in held), 100 * mean(e.quality for e in held))
-            for label, held in sorted(shown.items())
+            charts.Point(
+                label, mean(result.latency_ms["p50"] for result in results), 100 * mean(e.quality for e in results)
+            )
+            for label, results in sorted(shown.items())
         ]
-        points = sorted(points, key=lambda point: -point.value)[:MOST_ROWS]
+        points = sorted(points, key=lambda point: -point.value)[:MAX_CHART_ROWS]
         over = count(len(common), "dataset")
         gone = sorted(labels - shown.keys())
         images.append(

@@ -1,4 +1,4 @@
-"""Tools that are run for real while an agent is measured: functions of Python, and tools of MCP servers, if named."""
+"""Runners run tools for real while an agent is measured: Python functions, and tools of MCP servers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from toolscout.errors import SourceError
 from toolscout.sources import Reading
 from toolscout.types import Tool
 
-__all__ = ["MCP", "MOST_RESULT", "TYPICAL", "Python", "Rehearsed", "Runner"]
+__all__ = ["MAX_RESULT_CHARS", "MCP", "TYPICAL_RESULT", "DryRunner", "Python", "Runner"]
 
-MOST_RESULT: Final = 4_000
-TYPICAL: Final = '{"status": "ok", "items": [{"name": "one", "value": 3}]}'
-SECONDS: Final = 20.0
+MAX_RESULT_CHARS: Final = 4_000
+TYPICAL_RESULT: Final = '{"status": "ok", "items": [{"name": "one", "value": 3}]}'
+PYTHON_CALL_TIMEOUT_S: Final = 20.0
 
 
 class Runner(Protocol):
     """Runs tools for real.
 
     Attributes:
-        name: what it runs tools of.
+        name: the modules or servers of its tools.
     """
 
     name: str
@@ -37,47 +37,47 @@ class Runner(Protocol):
         ...
 
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """What came back, and whether it went well."""
+        """Call the tool; return the result, and whether the call succeeded."""
         ...
 
 
-class Rehearsed:
-    """Takes what another runner takes and runs nothing: for estimates."""
+class DryRunner:
+    """Takes the same tools as another runner but runs nothing, to estimate the cost."""
 
     def __init__(self, runner: Runner) -> None:
         self.takes, self.name = runner.takes, runner.name
 
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Something as long as a result may be."""
-        return TYPICAL, True
+        """Return a result of typical length."""
+        return TYPICAL_RESULT, True
 
 
 class Python:
-    """Runs functions of the given modules, each call in a process and an empty folder of its own.
+    """Runs functions of the given modules, each call in its own process and empty folder.
 
-    Only the modules that somebody named: a function may do anything that its user may.
+    A function may do anything that the user may, so only modules that the user named are run.
     """
 
-    def __init__(self, modules: Sequence[str], *, seconds: float = SECONDS) -> None:
+    def __init__(self, modules: Sequence[str], *, seconds: float = PYTHON_CALL_TIMEOUT_S) -> None:
         self.modules, self.seconds = tuple(modules), seconds
         self.name = f"the modules {', '.join(modules)}"
 
     def takes(self, tool: Tool) -> bool:
         """Whether it is a function, not a method, of one of the modules."""
         module = str(tool.meta.get("module", ""))
-        inside = any(module == each or module.startswith(f"{each}.") for each in self.modules)
+        inside = any(module == name or module.startswith(f"{name}.") for name in self.modules)
         return inside and "." not in str(tool.meta.get("qualname", "."))
 
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """The result as JSON where it can be, else as Python writes it; an exception is a failed call."""
-        # Isolated, the child sees neither the folder it is in nor the environment: the places come as data, whole.
-        places = [os.path.abspath(place) for place in sys.path]
-        asked = json.dumps([places, tool.meta["module"], tool.meta["qualname"], dict(arguments)])
+        """Call the function; return its result as JSON, or its repr. An exception is a failed call."""
+        # The child is isolated from its folder and the environment, so it gets the absolute paths as data.
+        paths = [os.path.abspath(path) for path in sys.path]
+        request = json.dumps([paths, tool.meta["module"], tool.meta["qualname"], dict(arguments)])
         with tempfile.TemporaryDirectory() as folder:
             try:
-                done = subprocess.run(
+                process = subprocess.run(
                     [sys.executable, "-I", "-c", _CHILD],
-                    input=asked,
+                    input=request,
                     capture_output=True,
                     text=True,
                     timeout=self.seconds,
@@ -85,8 +85,9 @@ class Python:
                 )
             except subprocess.TimeoutExpired:
                 return f"no answer within {self.seconds:g} seconds", False
-        said = done.stdout if done.returncode == 0 else (done.stderr.strip().splitlines() or ["failed"])[-1]
-        return said.strip()[:MOST_RESULT], done.returncode == 0
+        succeeded = process.returncode == 0
+        output = process.stdout if succeeded else (process.stderr.strip().splitlines() or ["failed"])[-1]
+        return output.strip()[:MAX_RESULT_CHARS], succeeded
 
 
 _CHILD: Final = """
@@ -94,24 +95,29 @@ import importlib, inspect, json, sys
 sys.path[:], module, name, arguments = json.load(sys.stdin)
 function = getattr(importlib.import_module(module), name)
 try:
-    known = inspect.signature(function).parameters.items()
-except ValueError:  # written in C, and silent: the order of the arguments must do
-    first = list(arguments)
+    parameters = inspect.signature(function).parameters.items()
+except ValueError:  # written in C without a signature: pass all arguments by position
+    positional = list(arguments)
 else:
-    first = [each for each, told in known if told.kind is told.POSITIONAL_ONLY and each in arguments]
-value = function(*[arguments.pop(each) for each in first], **arguments)
+    only = [key for key, parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
+    positional = [key for key in only if key in arguments]
+value = function(*[arguments.pop(key) for key in positional], **arguments)
 json.dump(value, sys.stdout, default=repr)
 """
 
 
 class MCP:
-    """Calls tools of the given servers, each call in a session of its own."""
+    """Calls tools of the given MCP servers, each call in its own session."""
 
     def __init__(self, locators: Sequence[str], settings: Settings) -> None:
-        """Take what `add` takes for servers of MCP; their names must be those that the tools' ids begin with.
+        """Plan the connections.
+
+        Args:
+            locators: MCP servers, as `add` takes them. Their names must be the sources of the tools.
+            settings: timeouts.
 
         Raises:
-            SourceError: for a locator that is none.
+            SourceError: for a locator that names no server.
         """
         from toolscout.sources import mcp
 
@@ -121,17 +127,17 @@ class MCP:
         self.servers = {source: server for source, server in planned.items() if not isinstance(server, Reading)}
 
     def takes(self, tool: Tool) -> bool:
-        """Whether it is of one of the servers."""
+        """Whether the tool belongs to one of the servers."""
         return tool.source in self.servers
 
     def run(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """The texts of the result; what the server calls an error is a failed call."""
+        """Call the tool; return the texts of its result. An error of the server is a failed call."""
         try:
             return asyncio.run(asyncio.wait_for(self._call(tool, arguments), self.settings.call_timeout))
         except asyncio.TimeoutError:
             return f"no answer within {self.settings.call_timeout:g} seconds", False
         except SourceError as error:
-            return str(error)[:MOST_RESULT], False
+            return str(error)[:MAX_RESULT_CHARS], False
 
     async def _call(self, tool: Tool, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         from toolscout.sources.mcp_session import connect
@@ -139,4 +145,4 @@ class MCP:
         async with connect(self.servers[tool.source], settings=self.settings) as connection:
             result: Any = await connection.client.call_tool(tool.name, dict(arguments))
         texts = [part.text for part in result.content if part.type == "text"]
-        return "\n".join(texts)[:MOST_RESULT], not result.is_error
+        return "\n".join(texts)[:MAX_RESULT_CHARS], not result.is_error

@@ -1,8 +1,8 @@
-"""A recipe with many settings: each combination fitted on train and judged on dev. Test is never looked at.
+"""Sweep: fits a recipe with many combinations of settings on train, and scores each on dev. Test is never read.
 
-Optuna chooses the order and keeps the book: a journal beside the result holds every finished trial, so a sweep that was
-killed goes on where it stopped. A recipe that goes on from another one (`base`) fits that one once: it stands on the
-shelf. Of the models of the trials, only the best one's stays there.
+Optuna chooses the order. A journal beside the result holds every finished trial, so a sweep that was killed continues
+where it stopped. If the recipe continues from another one (`base`), that one is fitted once and kept on the shelf. Of
+the trials' models, only the best stays there.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from toolscout.sources.folder import read_tools
 from toolscout.types import Search
 from toolscout.workspace import Workspace
 
-__all__ = ["ENCODER", "OBJECTIVE", "Sweep", "sweep"]
+__all__ = ["ENCODER", "OBJECTIVE", "Sweep", "describe_settings", "sweep"]
 
-ENCODER: Final = "encoder"  # the one name that may be swept without being a setting of the recipe
-OBJECTIVE: Final = ("ndcg@5", "comp@5")  # their mean is what the best trial has most of
-SHELF: Final = "bench-models"  # where `on_shelf` puts models, below the home folder
-DEPTH: Final = 20
-BATCH: Final = 256
-PATIENCE: Final = 10  # so often in a row a sampler may name what is done; then something new is drawn for it
+ENCODER: Final = "encoder"  # can be swept although it is no setting of the recipe
+OBJECTIVE: Final = ("ndcg@5", "comp@5")  # the best trial has the highest mean of these
+SHELF_FOLDER: Final = "bench-models"  # where `on_shelf` puts models, below the home folder
+RANKING_DEPTH: Final = 20
+SEARCH_BATCH: Final = 256
+MAX_REPEATED_DRAWS: Final = 10  # after so many finished combinations in a row, a new one is drawn at random
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What to try.
+    """The combinations to try.
 
     Attributes:
-        dataset: the dataset, loaded.
+        dataset: the loaded dataset.
         recipe: name of the recipe.
         over: name of a setting (or `encoder`, or `base.…`) → its values.
         out: the folder of results.
         label: name of the result file; None: the recipe's name.
         changes: settings that all trials share.
-        encoder: by name; None: the recipe's own.
-        seed: of the fits, and of the order.
-        trials: how many combinations at most; None: all.
-        no_tool: queries that need no tool; the recipe must then judge the need.
+        encoder: name of the encoder; None uses the recipe's own.
+        seed: seed of the fits and of the order.
+        trials: the most combinations to try; None: all.
+        no_tool: queries that need no tool. The recipe must then estimate whether a query needs one.
         settings: timeouts, and where models and vectors are kept.
     """
 
@@ -79,30 +79,30 @@ class Sweep:
 
     @property
     def path(self) -> Path:
-        """Where the result goes."""
+        """The file of the result."""
         return self.out / self.dataset.name / f"{self.label or self.recipe}{SWEEP}"
 
     @property
     def journal(self) -> Path:
-        """Where Optuna keeps its book."""
+        """The file of Optuna's journal."""
         return self.path.with_suffix(".journal")
 
     @property
     def grid(self) -> list[dict[str, Any]]:
-        """Every combination."""
+        """All combinations of values."""
         return [dict(zip(self.over, values, strict=True)) for values in itertools.product(*self.over.values())]
 
 
 def sweep(
     job: Sweep, *, resume: bool = False, force: bool = False, say: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
-    """Try the combinations, and write and return the result.
+    """Try the combinations, write the result, and return it.
 
     Args:
-        job: what to try.
-        resume: go on with the same sweep where it stopped; finished trials are kept, failed ones tried again.
+        job: the combinations to try.
+        resume: continue the same sweep where it stopped; finished trials are kept, failed ones are tried again.
         force: overwrite a sweep of the same label.
-        say: told what is going on.
+        say: called with progress messages.
 
     Raises:
         MissingExtra: without optuna.
@@ -110,63 +110,65 @@ def sweep(
         UserError: if the label is taken by another sweep, or every trial failed.
     """
     optuna = require("optuna", "lab")
-    _check(job)
+    _check_job(job)
     try:
         held_out = job.dataset.texts("test")
     except NotFound:
         held_out = {}
-    learned = make_lesson(job.dataset, read_tools(job.dataset.folder, "d").tools, held_out)
+    lesson = make_lesson(job.dataset, read_tools(job.dataset.folder, "d").tools, held_out)
     if force and not resume:
         job.journal.unlink(missing_ok=True)
         job.path.unlink(missing_ok=True)
     if not resume and (job.journal.exists() or job.path.exists()):
         raise UserError(
-            f"{job.path}: expected a free label, found a sweep: use --resume to go on with it, --force to start anew, "
-            "or another --label"
+            f"{job.path}: a sweep of this label exists. Use --resume to continue it, --force to start anew, "
+            "or another --label."
         )
     job.journal.parent.mkdir(parents=True, exist_ok=True)
     with _quiet(optuna):
-        book = _Book(job, learned, optuna, say)
-        book.fill()
-        result = book.result()
+        trials = _Trials(job, lesson, optuna, say)
+        trials.run_all()
+        result = trials.describe()
     write_json(job.path, result)
     if not result["trials"]:
-        raise UserError(
-            f"{job.recipe}: expected a combination that can be fitted, found: {result['failed'][0]['error']}"
-        )
+        first_error = result["failed"][0]["error"]
+        raise UserError(f"{job.recipe}: no combination could be fitted. The first error: {first_error}")
     return result
 
 
-def _check(job: Sweep) -> None:
-    """Refuse what the recipe does not know before anything is paid."""
-    chosen = registry.recipe(job.recipe)
+def _check_job(job: Sweep) -> None:
+    """Refuse settings that the recipe does not know, before anything is fitted."""
+    recipe = registry.recipe(job.recipe)
     for name, values in job.over.items():
-        if not values:
-            raise ConfigError(f"--over {name}: expected values, found none: write {name}=V1,V2")
-        if len({_written(value) for value in values}) < len(values):
-            raise ConfigError(f"--over {name}: expected each value once, found one twice")
-        if name == ENCODER and not chosen.encodes:
-            raise ConfigError(f"--over {ENCODER}: expected a recipe that encodes, found {job.recipe}")
-        if name == ENCODER and not all(isinstance(value, str) for value in values):
-            raise ConfigError(f"--over {ENCODER}: expected names of encoders, found {values!r}")
-        if name in job.changes or (name == ENCODER and job.encoder):
-            raise ConfigError(f"--over {name}: expected a setting that is not fixed too, found both")
+        _check_values(job, name, values)
     if not job.over:
         raise ConfigError("--over: expected a setting and its values, found none: write --over NAME=V1,V2")
     if job.trials is not None and job.trials < 1:
         raise ConfigError(f"--trials: expected 1 or more, found {job.trials}")
-    if job.no_tool is not None and not chosen.abstains:
+    if job.no_tool is not None and not recipe.abstains:
         raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
-    if chosen.is_fitted:
+    if recipe.is_fitted:
         for settings in job.grid:
-            own = {**job.changes, **settings}
-            registry.resolve(
-                job.recipe,
-                {name: value for name, value in own.items() if name != ENCODER and not name.startswith(BASE_PREFIX)},
-            )
+            changes = {**job.changes, **settings}
+            own = [name for name in changes if name != ENCODER and not name.startswith(BASE_PREFIX)]
+            registry.resolve(job.recipe, {name: changes[name] for name in own})
 
 
-def _written(value: Any) -> str:
+def _check_values(job: Sweep, name: str, values: Sequence[Any]) -> None:
+    """Refuse a list of values that cannot be swept."""
+    if not values:
+        raise ConfigError(f"--over {name}: expected values, found none: write {name}=V1,V2")
+    if len({_to_json(value) for value in values}) < len(values):
+        raise ConfigError(f"--over {name}: expected each value once, found one twice")
+    if name == ENCODER and not registry.recipe(job.recipe).encodes:
+        raise ConfigError(f"--over {ENCODER}: expected a recipe that encodes, found {job.recipe}")
+    if name == ENCODER and not all(isinstance(value, str) for value in values):
+        raise ConfigError(f"--over {ENCODER}: expected names of encoders, found {values!r}")
+    if name in job.changes or (name == ENCODER and job.encoder):
+        raise ConfigError(f"--over {name}: expected a setting that is not fixed too, found both")
+
+
+def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
@@ -180,14 +182,14 @@ def _quiet(optuna: Any) -> Iterator[None]:
         optuna.logging.set_verbosity(level)
 
 
-class _Book:
-    """The trials of a sweep: what is done, what comes next. A combination is known by its values written as JSON."""
+class _Trials:
+    """The trials of a sweep, finished and to come. The key of a combination is its values, each as JSON."""
 
-    def __init__(self, job: Sweep, learned: Lesson, optuna: Any, say: Callable[[str], None]) -> None:
-        self.job, self.learned, self.optuna, self.say = job, learned, optuna, say
+    def __init__(self, job: Sweep, lesson: Lesson, optuna: Any, say: Callable[[str], None]) -> None:
+        self.job, self.lesson, self.optuna, self.say = job, lesson, optuna, say
         self.grid = {self._key(settings): settings for settings in job.grid}
-        self.choices = {name: [_written(value) for value in values] for name, values in job.over.items()}
-        self.wanted = min(len(self.grid), job.trials or len(self.grid))
+        self.choices = {name: [_to_json(value) for value in values] for name, values in job.over.items()}
+        self.n_trials = min(len(self.grid), job.trials or len(self.grid))
         self.failed: dict[tuple[str, ...], str] = {}
         self.repeated = False
         journal = optuna.storages.journal
@@ -197,157 +199,158 @@ class _Book:
             load_if_exists=True,
             direction="maximize",
         )
-        self._own()
+        self._claim_journal()
 
-    def _own(self) -> None:
-        """Make sure that the journal is this sweep's, or make it so.
+    def _claim_journal(self) -> None:
+        """Mark a new journal as this sweep's, and check that an existing one is.
 
         Raises:
-            UserError: if it is another one's.
+            UserError: if the journal belongs to another sweep.
         """
-        job, chosen = self.job, registry.recipe(self.job.recipe)
+        job, recipe = self.job, registry.recipe(self.job.recipe)
         identity = {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
-            "encoder": (job.encoder or chosen.encoder or job.settings.encoder) if chosen.encodes else None,
+            "encoder": (job.encoder or recipe.encoder or job.settings.encoder) if recipe.encodes else None,
             "version": toolscout.__version__,
-            "revision": chosen.revision,
+            "revision": recipe.revision,
             "seed": job.seed,
             "over": {name: list(values) for name, values in job.over.items()},
             "settings": dict(job.changes),
-            **({"asked": resolve_with_base(job.recipe, job.changes)} if chosen.is_fitted else {}),
-            "data": self.learned.fingerprint,
-            "catalogue": model_store.catalogue_mark(self.learned.tools),
+            **({"asked": resolve_with_base(job.recipe, job.changes)} if recipe.is_fitted else {}),
+            "data": self.lesson.fingerprint,
+            "catalogue": model_store.catalogue_mark(self.lesson.tools),
             **({"no_tool": job.no_tool.fingerprint} if job.no_tool else {}),
         }
-        wanted = msgspec.json.decode(msgspec.json.encode(identity))
-        held = self.study.user_attrs.get("sweep")
-        if held is None:
-            self.study.set_user_attr("sweep", wanted)
-        elif held != wanted:
-            other = ", ".join(
-                f"{key} {held.get(key)!r} (now {wanted.get(key)!r})"
-                for key in {**held, **wanted}
-                if held.get(key) != wanted.get(key)
+        identity = msgspec.json.decode(msgspec.json.encode(identity))
+        earlier = self.study.user_attrs.get("sweep")
+        if earlier is None:
+            self.study.set_user_attr("sweep", identity)
+        elif earlier != identity:
+            differences = ", ".join(
+                f"{key} {earlier.get(key)!r} (now {identity.get(key)!r})"
+                for key in {**earlier, **identity}
+                if earlier.get(key) != identity.get(key)
             )
             raise UserError(
-                f"{job.journal}: expected the trials of this sweep, found those of another: {other}; "
+                f"{job.journal}: expected the trials of this sweep, found those of another: {differences}; "
                 "choose another --label, or --force"
             )
 
     def _key(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(_written(settings[name]) for name in self.job.over)
+        return tuple(_to_json(settings[name]) for name in self.job.over)
 
-    # --- which come next ----------------------------------------------------------------------------------------------
+    # --- the next trials ----------------------------------------------------------------------------------------------
 
-    def done(self) -> dict[tuple[str, ...], Any]:
-        """Combination → its finished trial, the first of several."""
+    def find_finished(self) -> dict[tuple[str, ...], Any]:
+        """Return combination → its first finished trial."""
         complete = (self.optuna.trial.TrialState.COMPLETE,)
-        found: dict[tuple[str, ...], Any] = {}
+        finished: dict[tuple[str, ...], Any] = {}
         for trial in self.study.get_trials(deepcopy=False, states=complete):
-            found.setdefault(tuple(trial.params[name] for name in self.job.over), trial)
-        return found
+            finished.setdefault(tuple(trial.params[name] for name in self.job.over), trial)
+        return finished
 
-    def left(self) -> list[tuple[str, ...]]:
-        """Combinations that are neither done nor failed in this run."""
-        done = self.done()
-        return [key for key in self.grid if key not in done and key not in self.failed]
+    def find_open(self) -> list[tuple[str, ...]]:
+        """Return the combinations that have neither finished nor failed in this run."""
+        finished = self.find_finished()
+        return [key for key in self.grid if key not in finished and key not in self.failed]
 
-    def fill(self) -> None:
-        """Do trials until there are as many as wanted."""
+    def run_all(self) -> None:
+        """Run trials until there are as many as the sweep asks for."""
         samplers, seed = self.optuna.samplers, self.job.seed
-        if self.wanted == len(self.grid):
+        if self.n_trials == len(self.grid):
             sampler = samplers.GridSampler(self.choices, seed=seed)
             while not sampler.is_exhausted(self.study):
-                self._go(sampler)
+                self._run_one(sampler)
         else:
             sampler = samplers.TPESampler(seed=seed + len(self.study.trials))
             repeats = 0
-            while len(self.done()) + len(self.failed) < self.wanted and repeats < PATIENCE:
-                self._go(sampler)
+            while len(self.find_finished()) + len(self.failed) < self.n_trials and repeats < MAX_REPEATED_DRAWS:
+                self._run_one(sampler)
                 repeats = repeats + 1 if self.repeated else 0
         waiting = (self.optuna.trial.TrialState.WAITING,)
-        while len(self.done()) + len(self.failed) < self.wanted:  # what a kill left, or the sampler did not find
+        # What remains are trials that a kill left, and combinations that the sampler missed.
+        while len(self.find_finished()) + len(self.failed) < self.n_trials:
             if not self.study.get_trials(deepcopy=False, states=waiting):
-                self.study.enqueue_trial(dict(zip(self.job.over, self.left()[0], strict=True)))
-            self._go(samplers.RandomSampler(seed=seed))
+                self.study.enqueue_trial(dict(zip(self.job.over, self.find_open()[0], strict=True)))
+            self._run_one(samplers.RandomSampler(seed=seed))
 
-    def _go(self, sampler: Any) -> None:
+    def _run_one(self, sampler: Any) -> None:
         self.study.sampler = sampler
         self.study.optimize(self._trial, n_trials=1)
-        self._tidy()
+        self._remove_worse_models()
 
     # --- one trial ----------------------------------------------------------------------------------------------------
 
     def _trial(self, trial: Any) -> float:
         key = tuple(trial.suggest_categorical(name, choices) for name, choices in self.choices.items())
-        earlier = self.done().get(key)
+        earlier = self.find_finished().get(key)
         self.repeated = earlier is not None or key in self.failed
         if earlier is not None:
             return float(earlier.value)
         if key in self.failed:
             raise self.optuna.TrialPruned
         settings = self.grid[key]
-        number = len(self.done()) + len(self.failed) + 1
-        self.say(f"trial {number} of {self.wanted}: {shown(settings)}")
+        number = len(self.find_finished()) + len(self.failed) + 1
+        self.say(f"trial {number} of {self.n_trials}: {describe_settings(settings)}")
         started = time.perf_counter()
         try:
-            found = _judged(self.job, self.learned, settings, self.say)
+            score = _score_on_dev(self.job, self.lesson, settings, self.say)
         except UserError as error:
             self.failed[key] = str(error)
             raise self.optuna.TrialPruned from None
-        value = sum(found.dev[name] for name in OBJECTIVE) / len(OBJECTIVE)
-        for name, held in (
-            ("dev", found.dev),
+        value = sum(score.dev[name] for name in OBJECTIVE) / len(OBJECTIVE)
+        for name, attribute in (
+            ("dev", score.dev),
             ("seconds", round(time.perf_counter() - started, 3)),
-            ("fit_seconds", round(found.fit_seconds, 3)),
-            ("model", found.made),
+            ("fit_seconds", round(score.fit_seconds, 3)),
+            ("model", score.new_model),
         ):
-            trial.set_user_attr(name, held)
+            trial.set_user_attr(name, attribute)
         return value
 
-    def _tidy(self) -> None:
-        """Keep the best trial's model alone, of those that this sweep put on the shelf."""
-        done = self.done()
-        ranked = [done[key] for key in self.grid if key in done]
-        best = max(ranked, key=lambda trial: float(trial.value), default=None)
-        for trial in ranked:
+    def _remove_worse_models(self) -> None:
+        """Delete the models that this sweep put on the shelf, except the best trial's."""
+        finished = self.find_finished()
+        trials = [finished[key] for key in self.grid if key in finished]
+        best = max(trials, key=lambda trial: float(trial.value), default=None)
+        for trial in trials:
             if trial is not best and trial.user_attrs["model"]:
                 name = Path(trial.user_attrs["model"]).name
-                shutil.rmtree(self.job.settings.home / SHELF / name, ignore_errors=True)
+                shutil.rmtree(self.job.settings.home / SHELF_FOLDER / name, ignore_errors=True)
 
-    # --- what came out ------------------------------------------------------------------------------------------------
+    # --- the result ---------------------------------------------------------------------------------------------------
 
-    def result(self) -> dict[str, Any]:
-        """The result file's content; trials in the order of the grid."""
-        job, done = self.job, self.done()
-        chosen = registry.recipe(job.recipe)
+    def describe(self) -> dict[str, Any]:
+        """Return the content of the result file; trials in the order of the grid."""
+        job, finished = self.job, self.find_finished()
+        recipe = registry.recipe(job.recipe)
         trials = [
             {
                 "settings": self.grid[key],
-                **{name: done[key].user_attrs[name] for name in ("dev", "seconds", "fit_seconds")},
+                **{name: finished[key].user_attrs[name] for name in ("dev", "seconds", "fit_seconds")},
             }
             for key in self.grid
-            if key in done
+            if key in finished
         ]
         best = max(trials, key=lambda trial: sum(trial["dev"][name] for name in OBJECTIVE), default=None)
-        encoder = None if ENCODER in job.over else job.encoder or chosen.encoder or job.settings.encoder
+        encoder = None if ENCODER in job.over else job.encoder or recipe.encoder or job.settings.encoder
         return {
             "dataset": job.dataset.name,
             "recipe": job.recipe,
             "label": job.label or job.recipe,
-            "encoder": encoder if chosen.encodes else None,
+            "encoder": encoder if recipe.encodes else None,
             "seed": job.seed,
-            "settings": {**chosen.settings, **job.changes},
+            "settings": {**recipe.settings, **job.changes},
             "over": {name: list(values) for name, values in job.over.items()},
             **({"no_tool": True} if job.no_tool else {}),
             "selected_on": "dev",
             "objective": f"mean of {' and '.join(OBJECTIVE)}",
-            "sampler": "grid" if self.wanted == len(self.grid) else "tpe",
-            "n_train": len(self.learned.train),
-            "n_dev": len(self.learned.dev),
-            "n_tools": len(self.learned.tools),
-            "dropped_leaks": len(self.learned.dropped),
+            "sampler": "grid" if self.n_trials == len(self.grid) else "tpe",
+            "n_train": len(self.lesson.train),
+            "n_dev": len(self.lesson.dev),
+            "n_tools": len(self.lesson.tools),
+            "dropped_leaks": len(self.lesson.dropped),
             "combinations": len(self.grid),
             "trials": trials,
             "failed": [{"settings": self.grid[key], "error": error} for key, error in self.failed.items()],
@@ -356,21 +359,21 @@ class _Book:
         }
 
 
-def shown(settings: Mapping[str, Any]) -> str:
-    """Settings in one line."""
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """Write settings in one line."""
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
 @dataclasses.dataclass(frozen=True)
-class _Judged:
+class _DevScore:
     """Figures on dev, seconds of the fit, and the name of the model's folder if this trial put it on the shelf."""
 
     dev: dict[str, float]
     fit_seconds: float
-    made: str | None
+    new_model: str | None
 
 
-def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _Judged:
+def _score_on_dev(job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _DevScore:
     changes = {**job.changes, **{name: value for name, value in settings.items() if name != ENCODER}}
     encoder = settings.get(ENCODER, job.encoder)
     workspace = Workspace(
@@ -383,25 +386,25 @@ def _judged(job: Sweep, learned: Lesson, settings: Mapping[str, Any], say: Calla
         resume=True,
     )
     if not registry.recipe(job.recipe).is_fitted:
-        return _judge_unfitted(job, learned, workspace, changes)
-    lesson = dataclasses.replace(learned, no_tool=job.no_tool) if job.no_tool else learned
+        return _score_unfitted(job, lesson, workspace, changes)
+    lesson = dataclasses.replace(lesson, no_tool=job.no_tool) if job.no_tool else lesson
     task = on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, changes))
-    there = task.out.exists()
+    was_kept = task.out.exists()
     manifest = fit(task).manifest
-    return _Judged(manifest.metrics, manifest.fit_seconds, None if there else task.out.name)
+    return _DevScore(manifest.metrics, manifest.fit_seconds, None if was_kept else task.out.name)
 
 
-def _judge_unfitted(job: Sweep, learned: Lesson, workspace: Workspace, changes: Mapping[str, Any]) -> _Judged:
-    texts = learned.texts
+def _score_unfitted(job: Sweep, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any]) -> _DevScore:
+    texts = lesson.texts
     if workspace.encoder:
         workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     started = time.perf_counter()
-    stage = registry.build(job.recipe, Catalogue.of(learned.tools), workspace, settings=changes) >> Cut(DEPTH)
+    stage = registry.build(job.recipe, Catalogue.of(lesson.tools), workspace, settings=changes) >> Cut(RANKING_DEPTH)
     seconds = time.perf_counter() - started
-    queries = list(learned.dev)
+    queries = list(lesson.dev)
     ranking: dict[str, list[str]] = {}
-    for start in range(0, len(queries), BATCH):
-        batch = queries[start : start + BATCH]
-        found = stage([Search(query=texts[query], k=DEPTH) for query in batch])
-        ranking |= {query: [hit.id for hit in each.hits] for query, each in zip(batch, found, strict=True)}
-    return _Judged(metrics.score(ranking, learned.dev, DEV_METRICS).means(), seconds, None)
+    for start in range(0, len(queries), SEARCH_BATCH):
+        batch = queries[start : start + SEARCH_BATCH]
+        searches = stage([Search(query=texts[query], k=RANKING_DEPTH) for query in batch])
+        ranking |= {query: [hit.id for hit in search.hits] for query, search in zip(batch, searches, strict=True)}
+    return _DevScore(metrics.score(ranking, lesson.dev, DEV_METRICS).means(), seconds, None)

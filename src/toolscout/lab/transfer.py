@@ -1,8 +1,8 @@
-"""Transfer: a recipe is fitted once, on one dataset, and scored there and on others, whose tools it has not seen.
+"""Transfer: fits a recipe once, on one dataset, and scores it there and on datasets with other tools.
 
-After TR-bench (arXiv:2406.17465, section 5.1): in-domain is the test split of the dataset that it was fitted on, out of
-domain are the test splits of the others, each over its own tools, whose descriptions are indexed anew. A training
-query that says what any of these test queries says is left out, and counted.
+After TR-bench (arXiv:2406.17465, section 5.1). In-domain is the test split of the dataset of the fit. Out of domain are
+the test splits of the other datasets, each over its own tools, whose descriptions are indexed anew. Training queries
+with the text of one of these test queries are left out and counted.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from toolscout.errors import ConfigError
 from toolscout.lab.bench import Job, shares_tools
 from toolscout.recipes import registry
 
-__all__ = ["SHOWN", "jobs"]
+__all__ = ["TRANSFER_MEASURES", "jobs"]
 
-SHOWN: Final = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
+TRANSFER_MEASURES: Final = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
 
 
 def jobs(first: Job, targets: Sequence[Dataset]) -> list[Job]:
-    """What has to be measured, in this order: in-domain, then each target; all but the first may reuse its model.
+    """Plan the jobs of a transfer: in-domain first, then each target. All but the first may reuse its model.
 
     Args:
-        first: the job on the dataset to fit on, of which the label already says so. Its own test queries are left out
-            where it has none.
-        targets: the other datasets; the one to fit on may be among them, and is scored once.
+        first: the job on the dataset to fit on; its label says so already. The in-domain job is left out if that
+            dataset lacks the split.
+        targets: the other datasets. If the dataset to fit on is among them, it is scored once.
 
     Raises:
-        ConfigError: if the recipe knows single tools and none of the targets has one of them; or with folds.
+        ConfigError: with folds; or if the recipe learns its tools one by one and no target shares one of them.
     """
     source = first.dataset
     if first.folds:
-        raise ConfigError("--train-on: expected one dataset to fit on, found --folds too: leave one of them out")
-    others = [each for each in targets if each.name != source.name]
-    chosen = registry.recipe(first.recipe)
+        raise ConfigError("--train-on and --folds cannot be used together. Leave one of them out.")
+    targets = [dataset for dataset in targets if dataset.name != source.name]
+    recipe = registry.recipe(first.recipe)
     if (
-        chosen.is_fitted
-        and not chosen.method.transfers
-        and others
-        and not any(shares_tools(source, each) for each in others)
+        recipe.is_fitted
+        and not recipe.method.transfers
+        and targets
+        and not any(shares_tools(source, dataset) for dataset in targets)
     ):
         raise ConfigError(
-            f"--train-on: expected a recipe that serves tools it was not fitted on, found {first.recipe}, which learns "
-            f"the tools of {source.name} one by one, and {', '.join(each.name for each in others)} have none of them: "
-            "use a recipe over descriptions, such as dpr"
+            f"--train-on: {first.recipe} learns the tools of {source.name} one by one, and "
+            f"{', '.join(dataset.name for dataset in targets)} have none of them. Use a recipe over descriptions, "
+            "such as dpr."
         )
-    parts = set(first.split.split("+"))
-    scored = [*([source] if parts <= source.qrels.keys() else []), *others]
+    splits = set(first.split.split("+"))
+    scored = [*([source] if splits <= source.qrels.keys() else []), *targets]
     texts = {
-        f"{each.name}/{query}": text
-        for each in scored
-        if parts <= each.qrels.keys()
-        for query, text in each.texts(first.split).items()
+        f"{dataset.name}/{query}": text
+        for dataset in scored
+        if splits <= dataset.qrels.keys()
+        for query, text in dataset.texts(first.split).items()
     }
-    return [dataclasses.replace(first, dataset=each, train_on=source, held_out=texts) for each in scored]
+    return [dataclasses.replace(first, dataset=dataset, train_on=source, held_out=texts) for dataset in scored]

@@ -1,11 +1,12 @@
-"""The gate before promotion: a candidate against the champion on the same later requests, safely.
+"""The gate before promotion compares a candidate with the champion on the same later requests.
 
-Promoted is who ranks better (ndcg@5) by a paired test, puts first what fits at least as often (ndcg@1), loses no more
-than its allowance in any other measure or slice, and is quick enough. Nobody decides alone: a caller's requests weigh
-as much as `limit_per_caller` lets them, and the gain must remain significant without the caller who favours the
-candidate most. What is put first must not suffer because wrong labels, which are spread over all tools, are best met
-further down: there a ranking can gain by hedging alone. Every look at the place of one champion uses up some of the
-level of significance (`toolscout.learn.looks`).
+A candidate passes if it ranks better (ndcg@5) by a paired test, is right at the first place at least as often (ndcg@1),
+loses little in every other measure and slice, and is fast enough.
+
+No caller decides alone. `limit_per_caller` bounds the weight of one caller's requests, and the gain must remain
+significant without the caller who favours the candidate most. The first place is guarded because wrong labels are
+spread over all tools: a ranking that merely hedges gains on them at the lower places. Each comparison with the same
+champion uses up part of the significance level (`toolscout.learn.looks`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from toolscout.journal.evidence import limit_per_caller
 from toolscout.learn.looks import bound_p, level_of_look
 from toolscout.metrics import Paired, PerQuery
 
-__all__ = ["ALLOWANCE", "LEVEL", "Sample", "Verdict", "judge"]
+__all__ = ["LEVEL", "MAX_LOSS", "Sample", "Verdict", "judge"]
 
-DECIDES: Final = "ndcg@5"
-FIRST: Final = "ndcg@1"
-GUARDED: Final = ("recall@5", "comp@5")
-LEVEL: Final = 0.05  # of significance, for all looks at the place of one champion together
-FLIPS: Final = 10_000  # of a paired test
-MIN_FLIPS_BELOW: Final = 2  # a level that so few flips decide is left to a bound
-ALLOWANCE: Final = 0.02  # what a measure or a slice may lose, if the loss is significant at all
-LEAST: Final = 30  # queries of a slice that is guarded
+DECIDING_MEASURE: Final = "ndcg@5"
+FIRST_PLACE_MEASURE: Final = "ndcg@1"
+GUARDED_MEASURES: Final = ("recall@5", "comp@5")
+LEVEL: Final = 0.05  # significance level of all comparisons with one champion together
+SIGN_FLIPS: Final = 10_000  # random sign flips of a paired test
+MIN_FLIPS_BELOW: Final = 2  # below so many expected flips, a bound replaces the test
+MAX_LOSS: Final = 0.02  # a significant loss of a measure or slice may be at most this
+MIN_SLICE_QUERIES: Final = 30  # smaller slices are not guarded
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +41,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         qrels: query id → tool id → weight.
-        callers: query id → who asked.
-        groups: name of the slice → query id → label.
+        callers: query id → caller.
+        groups: slice → query id → label.
         trusted: callers who may decide alone.
     """
 
@@ -51,32 +52,32 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     trusted: frozenset[str] = frozenset()
 
     def weights(self) -> npt.NDArray[np.float64]:
-        """Of each query in ascending order of id, `(n,)`, mean 1.
+        """Return the weight of each query in ascending order of id, `(n,)`, mean 1.
 
-        A query weighs what its calls weigh on average, times what its caller's requests may weigh together, shared.
+        A query weighs the mean weight of its calls times its share of its caller's capped weight.
         """
         ids, counts = sorted(self.qrels), Counter(self.callers.values())
         cap = limit_per_caller(counts)
-        asked = [self.callers[query] for query in ids]
-        shares = [1.0 if who in self.trusted else min(counts[who], cap) / counts[who] for who in asked]
+        callers = [self.callers[query] for query in ids]
+        shares = [1.0 if who in self.trusted else min(counts[who], cap) / counts[who] for who in callers]
         calls = [float(np.mean(list(self.qrels[query].values()))) for query in ids]
-        found = np.array(shares) * np.array(calls)
-        return np.asarray(found / found.mean())
+        weights = np.array(shares) * np.array(calls)
+        return np.asarray(weights / weights.mean())
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate says.
+    """The decision of the gate.
 
     Attributes:
-        n: requests.
-        callers: who asked them, how many.
+        n: number of requests.
+        callers: number of callers of these requests.
         tests: measure → candidate, champion, difference with its 95 % interval, p, wins, ties, losses; weighted.
-        without: the same of the deciding measure without the caller who favours the candidate most, and that caller.
+        without: the deciding test without the caller who favours the candidate most, and that caller.
         slices: slice → label → n, difference and p of the deciding measure.
-        latency_ms: the candidate's p50 and p95, processor time.
-        reasons: why it is refused; none: it is better.
-        look: which look at the champion's place this was, from 1.
-        level: what p of the deciding measure had to be below.
+        latency_ms: the candidate's p50 and p95 in processor time.
+        reasons: why the candidate is refused; empty if it is better.
+        look: the number of this comparison with the champion, from 1.
+        level: p of the deciding measure had to be below this.
     """
 
     n: int
@@ -104,21 +105,26 @@ def judge(
 
     Args:
         candidate: query id → tool ids, best first.
-        champion: the same.
+        champion: the same for the champion.
         sample: the requests.
         latency_ms: p50 and p95 of the candidate.
-        budget_ms: what its p95 may be.
-        seed: of the tests.
-        look: which look at the champion's place this is, from 1; see `toolscout.learn.looks`.
+        budget_ms: the highest p95 that passes.
+        seed: seed of the tests.
+        look: the number of this comparison with the champion, from 1; see `toolscout.learn.looks`.
     """
     level = level_of_look(LEVEL, look)
-    a, b = (metrics.score(run, sample.qrels, [DECIDES, FIRST, *GUARDED]) for run in (candidate, champion))
+    measures = [DECIDING_MEASURE, FIRST_PLACE_MEASURE, *GUARDED_MEASURES]
+    a, b = (metrics.score(run, sample.qrels, measures) for run in (candidate, champion))
     weights = sample.weights()
-    tests = {DECIDES: _test(a, b, DECIDES, weights, seed, level)}
-    tests |= {name: _test(a, b, name, weights, seed) for name in (FIRST, *GUARDED)}
+    tests = {DECIDING_MEASURE: _compare_measure(a, b, DECIDING_MEASURE, weights, seed, level)}
+    tests |= {name: _compare_measure(a, b, name, weights, seed) for name in (FIRST_PLACE_MEASURE, *GUARDED_MEASURES)}
     without = _without_favourite(a, b, sample, weights, seed, level)
-    slices = _slices(a, b, sample.groups, weights, seed)
-    reasons = [*_decided(tests[DECIDES], without, sample, look, level), *_first(tests[FIRST]), *_lost(tests, slices)]
+    slices = _compare_slices(a, b, sample.groups, weights, seed)
+    reasons = [
+        *_explain_no_gain(tests[DECIDING_MEASURE], without, sample, look, level),
+        *_explain_worse_first_place(tests[FIRST_PLACE_MEASURE]),
+        *_explain_losses(tests, slices),
+    ]
     if latency_ms["p95"] > budget_ms:
         took = f"{latency_ms['p95']:.1f} ms of processor time"
         reasons.append(f"95 % of its searches take up to {took}, and {budget_ms:g} ms are allowed")
@@ -135,13 +141,13 @@ def judge(
     )
 
 
-def _decided(
+def _explain_no_gain(
     test: Mapping[str, Any], without: Mapping[str, Any] | None, sample: Sample, look: int, level: float
 ) -> list[str]:
     if test["difference"] <= 0 or test["p"] >= level:
-        low, high = (100 * each for each in test["ci95"])
+        low, high = (100 * bound for bound in test["ci95"])
         return [
-            f"it is not better: {DECIDES} {100 * test['candidate']:.1f} against {100 * test['champion']:.1f}, "
+            f"it is not better: {DECIDING_MEASURE} {100 * test['candidate']:.1f} against {100 * test['champion']:.1f}, "
             f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.3f}; "
             f"look {look} at this champion's place takes p < {level:.2g})"
         ]
@@ -154,30 +160,33 @@ def _decided(
     return []
 
 
-def _first(test: Mapping[str, Any]) -> list[str]:
+def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
     if test["difference"] >= 0:
         return []
     return [
-        f"what it puts first fits less often: {FIRST} {100 * test['candidate']:.1f}, not {100 * test['champion']:.1f}"
+        f"what it puts first fits less often: {FIRST_PLACE_MEASURE} {100 * test['candidate']:.1f}, "
+        f"not {100 * test['champion']:.1f}"
     ]
 
 
-def _lost(tests: Mapping[str, Mapping[str, Any]], slices: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    found = [(f"{name} of all requests", tests[name]) for name in GUARDED]
-    found += [
-        (f"{DECIDES} where {name} is {label}", row)
-        for name, rows in slices.items()
-        for label, row in rows.items()
-        if row["n"] >= LEAST
+def _explain_losses(
+    tests: Mapping[str, Mapping[str, Any]], slices: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> list[str]:
+    rows = [(f"{name} of all requests", tests[name]) for name in GUARDED_MEASURES]
+    rows += [
+        (f"{DECIDING_MEASURE} where {name} is {label}", row)
+        for name, labels in slices.items()
+        for label, row in labels.items()
+        if row["n"] >= MIN_SLICE_QUERIES
     ]
     return [
         f"it loses {-100 * row['difference']:.1f} points of {what} (p {row['p']:.3f})"
-        for what, row in found
-        if row["difference"] < -ALLOWANCE and row["p"] < LEVEL
+        for what, row in rows
+        if row["difference"] < -MAX_LOSS and row["p"] < LEVEL
     ]
 
 
-def _test(
+def _compare_measure(
     a: PerQuery, b: PerQuery, name: str, weights: npt.NDArray[np.float64], seed: int, level: float = LEVEL
 ) -> dict[str, Any]:
     left, right = a.values[name] * weights, b.values[name] * weights
@@ -187,15 +196,16 @@ def _test(
 def _compare(
     left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], seed: int, level: float = LEVEL
 ) -> dict[str, Any]:
-    """Test two rows of weighted values; where `level` is too low for random flips, p is a bound that holds for sure.
+    """Test two rows of weighted values; if `level` is too low for random flips, p is an upper bound.
 
-    Which of the two it is depends on the level alone, so either way p is below the level by luck no oftener than that.
+    The level alone selects the test or the bound. So either way, chance puts p below the level no more often than the
+    level says.
     """
-    shown = _shown(metrics.paired_test(left, right, seed, FLIPS))
-    return shown | {"p": bound_p(left - right)} if level * (FLIPS + 1) < MIN_FLIPS_BELOW else shown
+    test = _describe_test(metrics.paired_test(left, right, seed, SIGN_FLIPS))
+    return test | {"p": bound_p(left - right)} if level * (SIGN_FLIPS + 1) < MIN_FLIPS_BELOW else test
 
 
-def _shown(test: Paired) -> dict[str, Any]:
+def _describe_test(test: Paired) -> dict[str, Any]:
     return {
         "difference": test.difference,
         "ci95": [test.low, test.high],
@@ -209,23 +219,30 @@ def _shown(test: Paired) -> dict[str, Any]:
 def _without_favourite(
     a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, Any] | None:
-    """The deciding test without the caller, of those not trusted, whose requests speak most for the candidate."""
+    """Repeat the deciding test without the untrusted caller who favours the candidate most."""
     gains: defaultdict[str, float] = defaultdict(float)
-    asked = [sample.callers[query] for query in a.ids]
-    for who, gain in zip(asked, (a.values[DECIDES] - b.values[DECIDES]) * weights, strict=True):
+    callers = [sample.callers[query] for query in a.ids]
+    for who, gain in zip(callers, (a.values[DECIDING_MEASURE] - b.values[DECIDING_MEASURE]) * weights, strict=True):
         gains[who] += float(gain)
     suspects: Collection[str] = [who for who in sorted(gains) if who not in sample.trusted]
     if not suspects:
         return None
     favourite = max(suspects, key=gains.__getitem__)
-    left = np.array([who != favourite for who in asked])
+    left = np.array([who != favourite for who in callers])
     if not left.any():
         return {"caller": favourite, "difference": 0.0, "p": 1.0}
-    ours, theirs = (each.values[DECIDES][left] * weights[left] / weights[left].mean() for each in (a, b))
+    ours, theirs = _weigh_rows(a, weights, left), _weigh_rows(b, weights, left)
     return {"caller": favourite} | _compare(ours, theirs, seed, level)
 
 
-def _slices(
+def _weigh_rows(
+    side: PerQuery, weights: npt.NDArray[np.float64], rows: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Return the deciding measure of some queries, weighted with their weights scaled to mean 1."""
+    return np.asarray(side.values[DECIDING_MEASURE][rows] * weights[rows] / weights[rows].mean())
+
+
+def _compare_slices(
     a: PerQuery,
     b: PerQuery,
     groups: Mapping[str, Mapping[str, str]],
@@ -236,8 +253,8 @@ def _slices(
     for name, labels in groups.items():
         for label in sorted(set(labels.values())):
             rows = np.array([labels.get(query) == label for query in a.ids])
-            ours, theirs = (each.values[DECIDES][rows] * weights[rows] / weights[rows].mean() for each in (a, b))
+            ours, theirs = _weigh_rows(a, weights, rows), _weigh_rows(b, weights, rows)
             test = metrics.paired_test(ours, theirs, seed, n=2_000)
-            shown = {"n": int(rows.sum()), "difference": test.difference, "p": test.p}
-            table.setdefault(name, {})[label] = shown
+            row = {"n": int(rows.sum()), "difference": test.difference, "p": test.p}
+            table.setdefault(name, {})[label] = row
     return table

@@ -1,11 +1,10 @@
-"""Repeated looks at overlapping requests: which look at a champion's place this is, and the level that it may use.
+"""Alpha spending: numbers the looks (comparisons with one champion), and gives each its share of the level.
 
-Every night `learn` holds a new candidate against the same champion, on requests most of which were looked at the night
-before. Each such look is a chance to be fooled. So the level is spent over the looks since the champion was promoted:
-look k may use 6 / (π² k²) of it: alpha spending, as in Foster & Stine 2008 ("α-investing", J. R. Statist. Soc. B 70)
-and Javanmard & Montanari 2018 (arXiv:1603.09000). The shares add up to 1. So by the union bound, a champion that
-nothing is better than is replaced with a probability of at most the level, however many looks there are and however
-much they overlap.
+Each night `learn` compares a new candidate with the same champion, mostly on requests of the night before. Every look
+is another chance of a false promotion. So the significance level is spent over the looks since the champion was
+promoted: look k may use 6 / (π² k²) of it, as in Foster & Stine 2008 ("α-investing", J. R. Statist. Soc. B 70) and
+Javanmard & Montanari 2018 (arXiv:1603.09000). These shares add up to 1. By the union bound, a champion that no
+candidate beats is replaced with a probability of at most the level, for any number of looks and any overlap.
 
 ::
 
@@ -28,27 +27,27 @@ from toolscout.types import digest
 
 __all__ = ["bound_p", "level_of_look", "number_look"]
 
-FORMAT: Final = "toolscout-looks/1"
+LOOKS_FORMAT: Final = "toolscout-looks/1"
 
 
 class _Looks(msgspec.Struct, forbid_unknown_fields=True):
     champions: dict[str, dict[str, int]] = {}
-    format: str = FORMAT
+    format: str = LOOKS_FORMAT
 
 
 def level_of_look(level: float, look: int) -> float:
-    """What look number `look` (from 1) may use of `level`: all looks together use no more than `level`."""
+    """Return the share of `level` for look number `look` (from 1); all shares together stay within `level`."""
     return level * 6 / (math.pi * look) ** 2
 
 
 def bound_p(differences: npt.ArrayLike) -> float:
     """Bound the two-sided p-value of the paired randomization test from above (Hoeffding 1963, theorem 2).
 
-    Were signs tossed, P(|Σ ±d| ≥ |Σ d|) ≤ 2 exp(-(Σ d)² / (2 Σ d²)), for any number of queries. It has no least value,
-    where a test by n random flips never says less than 1 / (n + 1): later looks need less than that.
+    With random signs, P(|Σ ±d| ≥ |Σ d|) ≤ 2 exp(-(Σ d)² / (2 Σ d²)), for any number of queries. The bound can be
+    arbitrarily small. A test with n random flips never returns less than 1 / (n + 1), and later looks need less.
 
     Args:
-        differences: (q,) of each query.
+        differences: (q,) the difference of each query.
     """
     values = np.asarray(differences, dtype=float)
     squares = float((values**2).sum())
@@ -56,42 +55,42 @@ def bound_p(differences: npt.ArrayLike) -> float:
 
 
 def number_look(home: Path, champion: str, tested: Any) -> int:
-    """Count a look at a champion's place, and say which one it is, from 1.
+    """Count a comparison with a champion, and return its number, from 1.
 
-    The same look again (a run that was killed, a dry run before the real one) keeps its number. The count is on disk
-    before this returns. A champion that comes back by a rollback goes on with its own count.
+    A repeated look (after a kill, or after a dry run) keeps its number. The count is on disk before this returns. A
+    champion that comes back by a rollback continues its own count.
 
     Args:
-        home: where.
-        champion: who is challenged.
-        tested: what makes this look the same as another: candidate, requests, seed.
+        home: the home folder.
+        champion: name of the champion.
+        tested: what identifies the look: candidate, requests, seed.
 
     Raises:
         StoreError: if the file is damaged.
     """
     file = home / "learn" / "looks.json"
     try:
-        held = msgspec.json.decode(file.read_bytes(), type=_Looks)
+        counts = msgspec.json.decode(file.read_bytes(), type=_Looks)
     except FileNotFoundError:
-        held = _Looks()
+        counts = _Looks()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreError(
-            f"{file} is damaged ({error}), so nobody knows how often the champion was challenged. "
+            f"{file} is damaged ({error}), so the number of earlier looks is lost. "
             "Remove the file to count from one again."
         ) from None
-    looks = held.champions.setdefault(champion, {})
+    looks = counts.champions.setdefault(champion, {})
     fingerprint = digest("look/1", tested)
     if fingerprint not in looks:
         looks[fingerprint] = max(looks.values(), default=0) + 1
-        _write(file, held)
+        _write(file, counts)
     return looks[fingerprint]
 
 
-def _write(file: Path, held: _Looks) -> None:
+def _write(file: Path, counts: _Looks) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     with partial.open("wb") as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(held), indent=1) + b"\n")
+        stream.write(msgspec.json.format(msgspec.json.encode(counts), indent=1) + b"\n")
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(file)

@@ -1,15 +1,15 @@
-"""The learning loop: journal → dataset → fitted candidates → gate → promoted, or refused with the reason.
+"""The learning loop: journal → dataset → fitted candidates → gate → promotion, or refusal with the reason.
 
 ::
 
-    <home>/learn/dataset/     the requests that the last run learned from, a dataset folder
+    <home>/learn/dataset/     the requests that the last run learned from, as a dataset folder
                  looks.json   how often each champion was challenged (`toolscout.learn.looks`)
-                 last.json    what the last run found (`Report`)
-                 run.json     how far the journal goes that an unfinished run looks at
-    <home>/models/            the candidates; the pointer to the champion (`toolscout.models.champion`)
+                 last.json    the report of the last run (`Report`)
+                 run.json     the last journal event that an unfinished run reads
+    <home>/models/            the candidates, and the pointer to the champion (`toolscout.models.champion`)
 
-A run looks at the journal up to one event, so that after a kill the next one finds the same requests, keeps what was
-fitted already, and goes on. It runs beside whatever serves: those take the new champion at their next search.
+A run reads the journal up to a fixed event. After a kill, the next run reads the same requests, keeps the models that
+were fitted, and continues. Servers keep running meanwhile, and use the new champion from their next search on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from toolscout.errors import Changed, ConfigError, UserError
 from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.looks import number_look
-from toolscout.learn.split import Traffic, cut
+from toolscout.learn.report import Candidate, Report, last
+from toolscout.learn.split import Traffic, split_by_time
 from toolscout.methods.shared.ngrams import Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.metrics import percentiles
@@ -50,63 +51,25 @@ from toolscout.workspace import Workspace
 
 __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
 
-LEAST: Final = {"neighbours": 30, "tool2vec": 30, "mlc-light": 200}  # requests to train on that a recipe can learn from
-LEAST_TEST: Final = 20
-MOST_CELLS: Final = 150_000_000  # words × (tools and sets of tools) of mlc-light, in memory four times over
+MIN_TRAIN_REQUESTS: Final = {"neighbours": 30, "tool2vec": 30, "mlc-light": 200}  # by light recipe
+MIN_TEST_REQUESTS: Final = 20
+MAX_MLC_CELLS: Final = 150_000_000  # words × (tools and sets of tools) of mlc-light; memory holds four such arrays
 BUDGET_MS: Final = 50.0
-TIMED: Final = 200
-BATCH: Final = 256
-DEPTH: Final = 20
-CLOSE: Final = 1e-4  # scores that differ by less may be of one request, asked twice
-UNSURE: Final = 0.1  # share of the requests that a model may be unsure of
-KEPT: Final = 5  # models that stay: of the champion, and of those before it
-
-
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One recipe that was tried: its model's name and figures on dev, or what was in the way."""
-
-    recipe: str
-    model: str | None = None
-    dev: dict[str, float] = {}
-    seconds: float = 0.0
-    problem: str = ""
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run found.
-
-    Attributes:
-        outcome: promoted, refused; or would-promote, would-refuse of a dry run.
-        reason: one sentence or more.
-        champion: who served before: the name of a model, or of the recipe of the settings.
-        candidate: name of the model that was chosen on dev; None: there was none.
-        evidence: how many requests the journal holds, and what was left out.
-        splits: requests to train on, to choose on, and held out.
-        candidates: the recipes that were tried.
-        verdict: what the gate says.
-        seconds: wall time.
-        at: when the run began.
-    """
-
-    outcome: str
-    reason: str
-    champion: str
-    candidate: str | None
-    evidence: dict[str, Any]
-    splits: dict[str, int]
-    candidates: tuple[Candidate, ...]
-    verdict: Verdict | None
-    seconds: float
-    at: str
+MAX_TIMED_QUERIES: Final = 200
+SEARCH_BATCH: Final = 256
+RANKING_DEPTH: Final = 20
+SAME_SCORE_TOLERANCE: Final = 1e-4  # scores that differ by less may belong to the same request, sent twice
+UNSURE_SHARE: Final = 0.1  # share of the requests that a model may be unsure of
+MAX_CHAMPIONS_KEPT: Final = 5  # models of the present and former champions that stay on disk
 
 
 class _Refused(Exception):
-    """Ends a run; the message is the reason."""
+    """Ends a run without a promotion. The message is the reason."""
 
 
 @dataclasses.dataclass
 class _Run:
-    """One run, as it fills."""
+    """The state of one run; the steps below fill it in."""
 
     scout: Scout
     over: champion.Stamp | None
@@ -139,29 +102,29 @@ def learn(
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """Learn from the journal, and promote what is better.
+    """Learn from the journal, and promote a candidate that is better than the champion.
 
     Args:
-        scout: whose journal, catalogue and models.
-        recipes: what to fit; by default the light ones that the data can carry.
+        scout: gives the journal, the catalogue and the models.
+        recipes: names of recipes to fit; by default the light recipes for which there are enough requests.
         dry_run: fit and test, but promote nothing.
-        budget_ms: the most that 95 % of a candidate's searches may take, milliseconds of processor time.
-        seed: of the fits and the tests.
-        say: told what is going on.
+        budget_ms: bound on the candidate's 95th percentile of search time, milliseconds of processor time.
+        seed: seed of the fits and the tests.
+        say: called with progress messages.
 
     Raises:
         ConfigError: for a recipe that is not fitted.
         StoreError: if another run is under way.
     """
-    started, home, asked = time.monotonic(), scout.settings.home, _asked(recipes)
-    with alone(home / "learn" / "lock.db", f"{home}: expected no other run of learn, found one under way: wait for it"):
-        state = _state(home, scout, say)
+    started, home, names = time.monotonic(), scout.settings.home, _check_recipes(recipes)
+    with alone(home / "learn" / "lock.db", f"Another `toolscout learn` is running on {home}. Wait for it to finish."):
+        state = _load_or_start_state(home, scout, say)
         run = _begin(scout, state["until"], say)
         try:
-            _gathered(run)
-            _fitted(run, asked, seed)
-            _tested(run, budget_ms, seed)
-            reason, better = _praise(run), True
+            _check_evidence(run)
+            _fit_candidates(run, names, seed)
+            _test_candidate(run, budget_ms, seed)
+            reason, better = _explain_promotion(run), True
         except _Refused as refusal:
             reason, better = str(refusal), False
         if better and not dry_run:
@@ -175,138 +138,151 @@ def learn(
         report = Report(
             outcome=f"would-{verb}" if dry_run else f"{verb.removesuffix('e')}ed",
             reason=reason,
-            champion=_called(run.before),
+            champion=_name_of(run.before),
             candidate=run.chosen.model if run.chosen else None,
-            evidence=_told(run),
-            splits=_splits(run.traffic),
+            evidence=_describe_evidence(run),
+            splits=_count_splits(run.traffic),
             candidates=tuple(run.candidates),
             verdict=run.verdict,
             seconds=round(time.monotonic() - started, 1),
             at=state["at"],
         )
         _write(home / "learn" / "last.json", report)
-        _tidy(run)
+        _remove_old_models(run)
         (home / "learn" / "run.json").unlink(missing_ok=True)
     return report
-
-
-def last(home: Path) -> Report | None:
-    """What the last finished run found; None: there was none, or it cannot be read."""
-    try:
-        return msgspec.json.decode((home / "learn" / "last.json").read_bytes(), type=Report)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
 def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
-    over, before, catalogue = champion.stamp(scout.settings.home), _champion(scout, say), scout.store.catalogue()
+    over, before = champion.stamp(scout.settings.home), _find_champion(scout, say)
+    catalogue = scout.store.catalogue()
     say("reading the journal")
-    since = _noted(before.manifest, "until")
+    since = _journal_row(before.manifest, "until")
     evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
-    traffic = cut(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
+    traffic = split_by_time(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
 
 
-def _champion(scout: Scout, say: Callable[[str], None]) -> Selection:
-    """How searches are answered now that name nothing; without a champion that cannot serve."""
+def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
+    """Return the recipe or model of searches that name none; the default recipe if the champion cannot serve."""
     try:
-        way = scout.selector.find(None, None)
-        scout.build(way, scout.store.catalogue())
+        selection = scout.selector.find(None, None)
+        scout.build(selection, scout.store.catalogue())
     except UserError as error:
         if not scout.selector.is_unnamed(None, None):
             raise
         say(f"the champion cannot serve: {error}")
         return scout.selector.default()
-    return way
+    return selection
 
 
-def _gathered(run: _Run) -> None:
-    """Refuse where there is too little to learn from, or nothing new; else write the dataset folder."""
-    evidence, splits, found = run.evidence, _splits(run.traffic), run.evidence.callers
-    own = {run.settings.caller, *run.settings.learn_trust}
-    if splits["train"] < min(LEAST.values()) or splits["test"] < LEAST_TEST:
-        used = sum(splits.values())
-        raise _Refused(
-            f"there is too little to learn from: expected at least {LEAST_TEST * 5} requests followed by successful "
-            f"calls of tools of the catalogue, found {used:,} "
-            f"({evidence.searches:,} searches were followed by a call or feedback, {evidence.unused:,} of them without "
-            f"success, {evidence.hidden:,} without a readable query, {evidence.capped:,} beyond what one caller may "
-            "bring)"
-        )
-    since = _noted(run.before.manifest, "until")
-    for some, which in (
-        (set(found), "all evidence"),
-        ({each.caller for each in evidence.examples if each.row > since}, "all that is new since the champion"),
-    ):
-        if len(some) == 1 and not own & some:
-            raise _Refused(
-                f"{which} comes from one caller ({min(some)}), who could have made it up: wait for others, "
-                "or name callers whom you trust in the setting learn_trust"
-            )
-    if run.before.manifest is not None and run.before.manifest.data.fingerprint == run.traffic.lesson.fingerprint:
-        raise _Refused("there is nothing new since the champion was fitted")
-    fresh = sum(_row(query) > run.through for query in run.traffic.test)
-    if fresh < LEAST_TEST:
-        raise _Refused(
-            f"there is too little new since the champion was fitted: expected at least {LEAST_TEST} of the newest "
-            f"requests, found {fresh}"
-        )
+def _check_evidence(run: _Run) -> None:
+    """Write the dataset folder.
+
+    Raises:
+        _Refused: if there are too few requests, nothing new, or all of them come from one unknown caller.
+    """
+    splits = _count_splits(run.traffic)
+    _check_amount(run, splits)
+    _check_callers(run)
+    _check_news(run)
     run.say(
-        f"{sum(splits.values()):,} requests of {len(found):,} callers: {splits['train']:,} to train on, "
+        f"{sum(splits.values()):,} requests of {len(run.evidence.callers):,} callers: {splits['train']:,} to train on, "
         f"{splits['dev']:,} to choose on, {splits['test']:,} held out"
     )
     run.traffic.write(run.settings.home / "learn" / "dataset")
 
 
-def _asked(names: Sequence[str]) -> list[str]:
+def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
+    evidence = run.evidence
+    if splits["train"] < min(MIN_TRAIN_REQUESTS.values()) or splits["test"] < MIN_TEST_REQUESTS:
+        used = sum(splits.values())
+        raise _Refused(
+            f"there is too little to learn from: {used:,} requests led to a successful call of a tool of the "
+            f"catalogue, and at least {MIN_TEST_REQUESTS * 5} are needed "
+            f"({evidence.searches:,} searches were followed by a call or feedback, {evidence.unused:,} of them without "
+            f"success, {evidence.hidden:,} without a readable query, {evidence.capped:,} above the limit of one caller)"
+        )
+
+
+def _check_callers(run: _Run) -> None:
+    """Refuse if one caller who is not trusted could have invented all requests, or all new ones."""
+    trusted = {run.settings.caller, *run.settings.learn_trust}
+    since = _journal_row(run.before.manifest, "until")
+    for callers, which in (
+        (set(run.evidence.callers), "all evidence"),
+        (
+            {example.caller for example in run.evidence.examples if example.row > since},
+            "all that is new since the champion",
+        ),
+    ):
+        if len(callers) == 1 and not trusted & callers:
+            raise _Refused(
+                f"{which} comes from one caller ({min(callers)}), who could have made it up: wait for others, "
+                "or name callers whom you trust in the setting learn_trust"
+            )
+
+
+def _check_news(run: _Run) -> None:
+    if run.before.manifest is not None and run.before.manifest.data.fingerprint == run.traffic.lesson.fingerprint:
+        raise _Refused("there is nothing new since the champion was fitted")
+    fresh = sum(_row(query) > run.through for query in run.traffic.test)
+    if fresh < MIN_TEST_REQUESTS:
+        raise _Refused(
+            f"there is too little new since the champion was fitted: {fresh} of the newest requests came later, and at "
+            f"least {MIN_TEST_REQUESTS} are needed"
+        )
+
+
+def _check_recipes(names: Sequence[str]) -> list[str]:
     for name in names:
         if not recipes.recipe(name).is_fitted:
             raise ConfigError(f"expected recipes that are fitted, found {name}: it can be used as it is")
     return list(names)
 
 
-def _fitted(run: _Run, asked: Sequence[str], seed: int) -> None:
-    """Fit the candidates, and choose among them on dev."""
+def _fit_candidates(run: _Run, names: Sequence[str], seed: int) -> None:
+    """Fit the named recipes, or the light ones, and choose the best of them on dev."""
     from threadpoolctl import threadpool_limits
 
-    for name in asked or LEAST:
-        problem = "" if asked else _too_much(run, name)
+    for name in names or MIN_TRAIN_REQUESTS:
+        problem = "" if names else _explain_misfit(run, name)
         if problem:
             run.candidates.append(Candidate(recipe=name, problem=problem))
             continue
         try:
-            with threadpool_limits(1):  # the other processor belongs to those who search meanwhile
+            with threadpool_limits(1):  # leaves the other cores to searches
                 run.candidates.append(_fit(run, name, seed))
         except UserError as error:
             run.say(f"{name}: {error}")
             run.candidates.append(Candidate(recipe=name, problem=str(error)))
-    whole = [each for each in run.candidates if each.model]
-    if not whole:
-        why = "; ".join(f"{each.recipe}: {each.problem}" for each in run.candidates)
+    fitted = [candidate for candidate in run.candidates if candidate.model]
+    if not fitted:
+        why = "; ".join(f"{candidate.recipe}: {candidate.problem}" for candidate in run.candidates)
         raise _Refused(f"no candidate could be fitted: {why}")
-    run.chosen = max(whole, key=lambda each: each.dev["ndcg@5"] + each.dev["comp@5"])
+    run.chosen = max(fitted, key=lambda candidate: candidate.dev["ndcg@5"] + candidate.dev["comp@5"])
 
 
-def _too_much(run: _Run, name: str) -> str:
-    """Why the data cannot carry a light recipe, or it cannot carry the data; empty: they fit."""
+def _explain_misfit(run: _Run, name: str) -> str:
+    """Say why a light recipe has too few requests, or needs too much memory; empty if it can be fitted."""
     lesson = run.traffic.lesson
-    if len(lesson.train) < LEAST[name]:
-        return f"it takes {LEAST[name]:,} requests to train on, and there are {len(lesson.train):,}"
+    if len(lesson.train) < MIN_TRAIN_REQUESTS[name]:
+        return f"it takes {MIN_TRAIN_REQUESTS[name]:,} requests to train on, and there are {len(lesson.train):,}"
     if name == "mlc-light":
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         sets, _ = ToolSets.group([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
         features = Ngrams.of([hash_features(lesson.texts[query]) for query in lesson.train]).keys.size
         cells = features * (len(lesson.tools) + len(sets))
-        if cells > MOST_CELLS:
+        if cells > MAX_MLC_CELLS:
             return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests take too much memory"
     return ""
 
 
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
-    journal = {"through": max(each.row for each in run.traffic.known), "until": run.evidence.until}
+    journal = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.home)
     workspace = Workspace(
         settings=run.settings,
@@ -323,13 +299,13 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
     return Candidate(recipe=name, model=model, dev=dict(manifest.metrics), seconds=manifest.fit_seconds)
 
 
-def _tested(run: _Run, budget_ms: float, seed: int) -> None:
-    """Hold the chosen one against the champion, on newest requests that neither was fitted on."""
+def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
+    """Compare the chosen candidate with the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
     candidate = run.scout.selector.find(None, champion.place(run.settings.home, run.chosen.model))
     texts = {query: run.traffic.lesson.texts[query] for query in test}
-    stage = _stage(run, candidate)
+    stage = _build_stage(run, candidate)
     sample = Sample(
         qrels=test,
         callers={query: run.traffic.callers[query] for query in test},
@@ -337,18 +313,20 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
             name: {query: label for query, label in labels.items() if query in test}
             for name, labels in run.traffic.groups.items()
         },
-        trusted=_trusted(run),
+        trusted=_find_trusted_callers(run),
     )
-    what = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
-    look = number_look(run.settings.home, _called(run.before), what)
-    run.say(f"{run.chosen.recipe} against {_called(run.before)} on {len(test):,} requests held out, look {look}")
-    found = _found(stage, texts)
-    run.sure = _sure(list(found.values()), list(_found(stage, {text: text for text in CHAT_QUERIES}).values()))
+    tested = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
+    look = number_look(run.settings.home, _name_of(run.before), tested)
+    run.say(f"{run.chosen.recipe} against {_name_of(run.before)} on {len(test):,} requests held out, look {look}")
+    hits = _search(stage, texts)
+    run.sure = _choose_sure_score(
+        list(hits.values()), list(_search(stage, {text: text for text in CHAT_QUERIES}).values())
+    )
     run.verdict = judge(
-        _ids(found),
-        _ids(_found(_stage(run, run.before), texts)),
+        _ids(hits),
+        _ids(_search(_build_stage(run, run.before), texts)),
         sample,
-        latency_ms=_latency(stage, list(texts.values())),
+        latency_ms=_measure_latency(stage, list(texts.values())),
         budget_ms=budget_ms,
         seed=seed,
         look=look,
@@ -357,101 +335,108 @@ def _tested(run: _Run, budget_ms: float, seed: int) -> None:
         raise _Refused(f"{run.chosen.model}: {'; '.join(run.verdict.reasons)}")
 
 
-def _trusted(run: _Run) -> frozenset[str]:
-    """Who may decide alone: callers of the setting, and the owner of the home where nobody else asks."""
-    alone = set(run.evidence.callers) == {run.settings.caller}
-    return frozenset({*run.settings.learn_trust, *({run.settings.caller} if alone else ())})
+def _find_trusted_callers(run: _Run) -> frozenset[str]:
+    """Return the callers who may decide alone: those of the setting, and the owner if nobody else searches."""
+    only_owner = set(run.evidence.callers) == {run.settings.caller}
+    return frozenset({*run.settings.learn_trust, *({run.settings.caller} if only_owner else ())})
 
 
-def _stage(run: _Run, way: Selection) -> Stage:
-    """The pipeline of a way, knowing what it would have known just before the newest requests."""
-    through = _through(way.manifest) if way.manifest and "journal" in way.manifest.values else None
-    seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.known if e.row > through)
-    return run.scout.build(way, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(DEPTH)
+def _build_stage(run: _Run, selection: Selection) -> Stage:
+    """Build a pipeline with the feedback that it would have had just before the newest requests."""
+    through = _through(selection.manifest) if selection.manifest and "journal" in selection.manifest.values else None
+    seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.earlier if e.row > through)
+    return run.scout.build(selection, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(RANKING_DEPTH)
 
 
-def _found(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
-    found: dict[str, tuple[Hit, ...]] = {}
+def _search(stage: Stage, texts: Mapping[str, str]) -> dict[str, tuple[Hit, ...]]:
+    """Search in batches: query id → text, to query id → hits."""
+    hits_by_query: dict[str, tuple[Hit, ...]] = {}
     waiting = iter(texts.items())
-    while batch := list(itertools.islice(waiting, BATCH)):
-        answers = stage([Search(query=text, k=DEPTH) for _, text in batch])
-        found |= {query: answer.hits for (query, _), answer in zip(batch, answers, strict=True)}
-    return found
+    while batch := list(itertools.islice(waiting, SEARCH_BATCH)):
+        answers = stage([Search(query=text, k=RANKING_DEPTH) for _, text in batch])
+        hits_by_query |= {query: answer.hits for (query, _), answer in zip(batch, answers, strict=True)}
+    return hits_by_query
 
 
-def _ids(found: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[str]]:
-    return {query: [hit.id for hit in hits] for query, hits in found.items()}
+def _ids(hits_by_query: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[str]]:
+    return {query: [hit.id for hit in hits] for query, hits in hits_by_query.items()}
 
 
-def _sure(asked: Sequence[tuple[Hit, ...]], chat: Sequence[tuple[Hit, ...]]) -> float | None:
-    """The score of a first hit that says that the model knows such requests.
+def _choose_sure_score(requests: Sequence[tuple[Hit, ...]], chat: Sequence[tuple[Hit, ...]]) -> float | None:
+    """Choose the score from which a first hit shows that the model knows such requests.
 
-    What nine in ten later requests reach, but above all that need no tool for certain: a model whose scores do not
-    tell them apart is hardly ever sure.
+    Nine in ten later requests reach it, but no request that needs no tool does. A model that gives both the same
+    scores is therefore hardly ever sure.
 
     Args:
-        asked: hits of requests that the model was not fitted on.
+        requests: hits of requests that the model was not fitted on.
         chat: hits of requests that need no tool.
     """
-    first = [hits[0].score for hits in asked if hits]
-    if not first:
+    scores = [hits[0].score for hits in requests if hits]
+    if not scores:
         return None
-    return float(max([np.quantile(first, UNSURE), *(hits[0].score + CLOSE for hits in chat if hits)]))
+    chat_scores = (hits[0].score + SAME_SCORE_TOLERANCE for hits in chat if hits)
+    return float(max([np.quantile(scores, UNSURE_SHARE), *chat_scores]))
 
 
-def _latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:
-    """p50 and p95 of a search, in processor time: whoever serves or trains beside this run shall not decide it."""
+def _measure_latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:
+    """Return p50 and p95 of a search in ms of processor time, which other load on the machine does not change."""
     from threadpoolctl import threadpool_limits
 
     times = []
     with threadpool_limits(1):
-        for text in texts[:: max(1, len(texts) // TIMED)][:TIMED]:
+        for text in texts[:: max(1, len(texts) // MAX_TIMED_QUERIES)][:MAX_TIMED_QUERIES]:
             started = time.thread_time()
             stage([Search(query=text)])
             times.append((time.thread_time() - started) * 1000)
     return percentiles(times)
 
 
-# --- what is said and kept --------------------------------------------------------------------------------------------
+# --- reports and files ------------------------------------------------------------------------------------------------
 
 
 def _row(query: str) -> int:
-    """Row id of the search that a query of the traffic comes from."""
+    """Return the row id of the search from which a query comes."""
     return int(query[1:])
 
 
 def _through(manifest: Manifest | None) -> int:
-    """Row id of the last search that a model was fitted on."""
-    return _noted(manifest, "through")
+    """Return the row id of the last search that a model was fitted on."""
+    return _journal_row(manifest, "through")
 
 
-def _noted(manifest: Manifest | None, name: str) -> int:
-    """A row id of the journal that a model notes: `through`, or `until`, the newest that its run looked at; else 0."""
-    noted = manifest.values.get("journal") if manifest is not None else None
-    return int(noted.get(name, 0)) if isinstance(noted, dict) else 0
+def _journal_row(manifest: Manifest | None, name: str) -> int:
+    """Return a journal row id from a model's manifest, 0 if it has none.
+
+    Args:
+        manifest: of the model.
+        name: `through`, the last search that it was fitted on; or `until`, the newest event that its run read.
+    """
+    rows = manifest.values.get("journal") if manifest is not None else None
+    return int(rows.get(name, 0)) if isinstance(rows, dict) else 0
 
 
-def _called(way: Selection) -> str:
-    return way.model.name if way.model is not None else way.recipe
+def _name_of(selection: Selection) -> str:
+    return selection.model.name if selection.model is not None else selection.recipe
 
 
-def _praise(run: _Run) -> str:
+def _explain_promotion(run: _Run) -> str:
     assert run.verdict is not None and run.chosen is not None
     test = run.verdict.tests["ndcg@5"]
-    low, high = (100 * each for each in test["ci95"])
+    low, high = (100 * bound for bound in test["ci95"])
     return (
-        f"{run.chosen.model} is better than {_called(run.before)} on {run.verdict.n:,} newest requests of "
+        f"{run.chosen.model} is better than {_name_of(run.before)} on {run.verdict.n:,} newest requests of "
         f"{run.verdict.callers:,} callers: ndcg@5 {100 * test['champion']:.1f} to {100 * test['candidate']:.1f}, "
         f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.2g}, "
         f"look {run.verdict.look} at its place, which took p < {run.verdict.level:.2g})"
     )
 
 
-def _told(run: _Run) -> dict[str, Any]:
-    told = msgspec.structs.asdict(run.evidence)
-    del told["examples"]
+def _describe_evidence(run: _Run) -> dict[str, Any]:
+    counts = msgspec.structs.asdict(run.evidence)
+    del counts["examples"]
     return {
-        **told,
+        **counts,
         "callers": len(run.evidence.callers),
         "examples": len(run.evidence.examples),
         "unknown_tools": run.traffic.unknown,
@@ -459,34 +444,35 @@ def _told(run: _Run) -> dict[str, Any]:
     }
 
 
-def _splits(traffic: Traffic) -> dict[str, int]:
+def _count_splits(traffic: Traffic) -> dict[str, int]:
     return {"train": len(traffic.lesson.train), "dev": len(traffic.lesson.dev), "test": len(traffic.test)}
 
 
-def _tidy(run: _Run) -> None:
-    """Forget the candidates that were not chosen, and those of earlier runs; the latest champions stay, and whatever
-    the setting `model` names.
+def _remove_old_models(run: _Run) -> None:
+    """Delete the candidates of this and earlier runs, except the chosen one and the latest champions.
+
+    The model that the setting `model` names stays too.
     """
     if run.chosen is None:
         return
     home, pinned = run.settings.home, run.settings.model and run.settings.model.expanduser().resolve()
     with champion.changing(home):
-        former = dict.fromkeys(each.model for each in reversed(champion.history(home)))
-        kept = {run.chosen.model, *[*former][:KEPT]}
-        for folder, found in model_store.list_models(champion.shelf(home)):
-            learned = not isinstance(found, str) and "journal" in found.values
-            if learned and folder.name not in kept and folder.resolve() != pinned:
+        champions = dict.fromkeys(entry.model for entry in reversed(champion.history(home)))
+        names_to_keep = {run.chosen.model, *[*champions][:MAX_CHAMPIONS_KEPT]}
+        for folder, manifest in model_store.list_models(champion.shelf(home)):
+            learned = not isinstance(manifest, str) and "journal" in manifest.values
+            if learned and folder.name not in names_to_keep and folder.resolve() != pinned:
                 shutil.rmtree(folder)
 
 
-def _state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
-    """How far this run looks: as far as an unfinished one did, or to the end of the journal."""
+def _load_or_start_state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return the last event that this run reads: that of an unfinished run, or else the newest of the journal."""
     file = home / "learn" / "run.json"
     try:
-        held: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict)
-        if isinstance(held.get("until"), int) and isinstance(held.get("at"), str):
-            say(f"going on with the run of {held['at']}, which was interrupted")
-            return held
+        unfinished: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict)
+        if isinstance(unfinished.get("until"), int) and isinstance(unfinished.get("at"), str):
+            say(f"going on with the run of {unfinished['at']}, which was interrupted")
+            return unfinished
     except (OSError, msgspec.MsgspecError):
         pass
     state = {"until": scout.journal.last(), "at": now()}

@@ -1,8 +1,7 @@
-"""A journal as a dataset folder: what was asked and used, cut by time into train, dev and test.
+"""Turns the journal into a dataset: requests and the tools that they used, split by time into train, dev and test.
 
-The newest requests are held out, since it is the coming ones that a model must serve. A tool whose use was seen less
-than twice in train teaches nothing there; such a call may be a slip. Grades are the weights of
-`toolscout.journal.evidence`.
+The newest requests are held out, because a model must serve future requests. A tool that train uses only once is left
+out of train, because a single call may be a mistake. Grades are the weights of `toolscout.journal.evidence`.
 """
 
 from __future__ import annotations
@@ -20,117 +19,130 @@ from toolscout.journal.evidence import Example
 from toolscout.methods.lesson import Lesson
 from toolscout.types import Tool
 
-__all__ = ["Traffic", "cut"]
+__all__ = ["Traffic", "split_by_time"]
 
-HELD_OUT: Final = 0.2
-MOST_HELD_OUT: Final = 2_000
-DEV: Final = 0.1
-MOST_DEV: Final = 1_000
-SUPPORT: Final = 2
-SOURCE: Final = "journal"
+TEST_SHARE: Final = 0.2
+MAX_TEST_REQUESTS: Final = 2_000
+DEV_SHARE: Final = 0.1
+MAX_DEV_REQUESTS: Final = 1_000
+MIN_TOOL_USES: Final = 2
+JOURNAL_SOURCE: Final = "journal"
 
 
 class Traffic(NamedTuple):
-    """Requests cut by time.
+    """The requests of the journal, split by time.
 
     Attributes:
-        dataset: all of them, as a dataset.
-        lesson: what a fit may see; its tools have the source `journal`, so that models know them by their whole ids.
-        test: query id → tool id → weight, of the newest.
-        callers: query id of the newest → who asked.
-        known: the examples before the newest.
-        groups: slices of the newest.
-        unknown: uses of tools that are not in the catalogue (any more), left out.
-        unsupported: tools of train that were used less than twice, left out.
+        dataset: all requests as a dataset.
+        lesson: what a fit may see. Its tools have the source `journal`, so that models know them by their whole ids.
+        test: query id → tool id → weight, for the test requests.
+        callers: query id → caller, for the test requests.
+        earlier: the examples of train and dev.
+        groups: slices of the test requests.
+        unknown: number of uses that were left out because their tools are not in the catalogue.
+        unsupported: number of tools that were left out of train because it uses them only once.
     """
 
     dataset: Dataset
     lesson: Lesson
     test: Qrels
     callers: dict[str, str]
-    known: Sequence[Example]
+    earlier: Sequence[Example]
     groups: dict[str, dict[str, str]]
     unknown: int
     unsupported: int
 
     def write(self, folder: Path) -> None:
-        """Write the dataset folder (docs/formats.md), whole or not at all; ids of tools are those of the catalogue."""
-        aside = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(aside, ignore_errors=True)
-        (aside / "qrels").mkdir(parents=True)
+        """Write the dataset folder (docs/formats.md), whole or not at all. Tool ids are those of the catalogue."""
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        (partial / "qrels").mkdir(parents=True)
         entries = (_entry(tool) for tool in self.lesson.tools)
-        _lines(aside / "corpus.jsonl", entries)
+        _write_json_lines(partial / "corpus.jsonl", entries)
         queries = self.dataset.queries
-        _lines(aside / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
+        _write_json_lines(partial / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
         for split, qrels in self.dataset.qrels.items():
             rows = [f"{query}\t{tool}\t{grade:g}" for query, gold in qrels.items() for tool, grade in gold.items()]
             text = "\n".join(["query-id\tcorpus-id\tscore", *rows])
-            (aside / "qrels" / f"{split}.tsv").write_text(f"{text}\n", encoding="utf-8")
+            (partial / "qrels" / f"{split}.tsv").write_text(f"{text}\n", encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
+        partial.replace(folder)
 
 
-def cut(examples: Sequence[Example], tools: Sequence[Tool], folder: Path) -> Traffic:
-    """Cut examples, the oldest first, for a catalogue; `folder` is where the dataset will lie."""
-    known = {tool.id for tool in tools}
-    held = [msgspec.structs.replace(each, tools=_of(each, known)) for each in examples]
-    unknown = sum(len(each.tools) for each in examples) - sum(len(each.tools) for each in held)
-    held = [each for each in held if each.tools]
-    n_test = min(MOST_HELD_OUT, int(HELD_OUT * len(held)))
-    n_dev = min(MOST_DEV, int(DEV * len(held)))
-    before, newest = held[: len(held) - n_test], held[len(held) - n_test :]
-    train, dev = before[: len(before) - n_dev], before[len(before) - n_dev :]
-    uses = Counter(tool for each in train for tool in each.tools)
-    often = {tool for tool, count in uses.items() if count >= SUPPORT}
+def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Path) -> Traffic:
+    """Split examples, oldest first, into train, dev and test.
+
+    Args:
+        examples: the evidence of the journal.
+        tools: the catalogue; uses of other tools are left out.
+        folder: where the dataset will be written.
+    """
+    tool_ids = {tool.id for tool in tools}
+    usable = [msgspec.structs.replace(example, tools=_keep_tools(example, tool_ids)) for example in examples]
+    unknown = sum(len(example.tools) for example in examples) - sum(len(example.tools) for example in usable)
+    usable = [example for example in usable if example.tools]
+    n_test = min(MAX_TEST_REQUESTS, int(TEST_SHARE * len(usable)))
+    n_dev = min(MAX_DEV_REQUESTS, int(DEV_SHARE * len(usable)))
+    earlier, newest = usable[: len(usable) - n_test], usable[len(usable) - n_test :]
+    train, dev = earlier[: len(earlier) - n_dev], earlier[len(earlier) - n_dev :]
+    train_qrels, unsupported = _keep_supported_tools(train)
     qrels = {
-        "train": {_id(each): gold for each in train if (gold := _of(each, often))},
-        "dev": {_id(each): each.tools for each in dev},
-        "test": {_id(each): each.tools for each in newest},
+        "train": train_qrels,
+        "dev": {_id(example): example.tools for example in dev},
+        "test": {_id(example): example.tools for example in newest},
     }
-    asked = {_id(each): each.query for each in held}
-    ids = tuple(sorted(known))
-    dataset = Dataset(folder, SOURCE, asked, {query: {} for query in asked}, qrels, ids)
-    own = {tool: f"{SOURCE}/{tool}" for tool in ids}
-    renamed = [msgspec.structs.replace(tool, id=own[tool.id]) for tool in tools]
+    queries = {_id(example): example.query for example in usable}
+    ids = tuple(sorted(tool_ids))
+    dataset = Dataset(folder, JOURNAL_SOURCE, queries, {query: {} for query in queries}, qrels, ids)
+    journal_ids = {tool: f"{JOURNAL_SOURCE}/{tool}" for tool in ids}
+    journal_tools = [msgspec.structs.replace(tool, id=journal_ids[tool.id]) for tool in tools]
     lesson = Lesson(
-        name=SOURCE,
-        tools=sorted(renamed, key=lambda tool: tool.id),
-        texts=asked,
-        train=_renamed(qrels["train"], own),
-        dev=_renamed(qrels["dev"], own),
+        name=JOURNAL_SOURCE,
+        tools=sorted(journal_tools, key=lambda tool: tool.id),
+        texts=queries,
+        train=_rename_tools(qrels["train"], journal_ids),
+        dev=_rename_tools(qrels["dev"], journal_ids),
     )
     return Traffic(
         dataset,
         lesson,
         qrels["test"],
-        {_id(each): each.caller for each in newest},
-        before,
+        {_id(example): example.caller for example in newest},
+        earlier,
         {name: labels for name, labels in _groups(dataset, newest).items() if len(set(labels.values())) > 1},
         unknown,
-        len(uses) - len(often),
+        unsupported,
     )
+
+
+def _keep_supported_tools(train: Sequence[Example]) -> tuple[Qrels, int]:
+    """Return train without the tools that are used less than `MIN_TOOL_USES` times, and the number of these tools."""
+    uses = Counter(tool for example in train for tool in example.tools)
+    supported = {tool for tool, count in uses.items() if count >= MIN_TOOL_USES}
+    qrels = {_id(example): gold for example in train if (gold := _keep_tools(example, supported))}
+    return qrels, len(uses) - len(supported)
 
 
 def _id(example: Example) -> str:
     return f"q{example.row}"
 
 
-def _of(example: Example, tools: set[str]) -> dict[str, float]:
+def _keep_tools(example: Example, tools: set[str]) -> dict[str, float]:
     return {tool: round(grade, 4) for tool, grade in example.tools.items() if tool in tools}
 
 
-def _renamed(qrels: Qrels, own: dict[str, str]) -> Qrels:
-    return {query: {own[tool]: grade for tool, grade in gold.items()} for query, gold in qrels.items()}
+def _rename_tools(qrels: Qrels, new_ids: dict[str, str]) -> Qrels:
+    return {query: {new_ids[tool]: grade for tool, grade in gold.items()} for query, gold in qrels.items()}
 
 
 def _groups(dataset: Dataset, newest: Sequence[Example]) -> dict[str, dict[str, str]]:
-    """Slices: how many tools were used, how long the request is, the source of the tool used first."""
+    """Return slices: number of tools, length of the request, source of a tool that it used."""
     if not newest:
         return {}
-    sources = {_id(each): min(each.tools).partition("/")[0] for each in newest}
+    sources = {_id(example): min(example.tools).partition("/")[0] for example in newest}
     common = {source for source, _ in Counter(sources.values()).most_common(20)}
-    named = {query: source if source in common else "other" for query, source in sources.items()}
-    return {**dataset.groups("test"), "source": named}
+    labels = {query: source if source in common else "other" for query, source in sources.items()}
+    return {**dataset.groups("test"), "source": labels}
 
 
 def _entry(tool: Tool) -> dict[str, Any]:
@@ -138,7 +150,7 @@ def _entry(tool: Tool) -> dict[str, Any]:
     return {"_id": tool.id.partition("/")[2], "title": tool.name, "text": tool.description, "metadata": metadata}
 
 
-def _lines(file: Path, rows: Any) -> None:
+def _write_json_lines(file: Path, rows: Any) -> None:
     with file.open("wb") as stream:
         for row in rows:
             stream.write(msgspec.json.encode(row) + b"\n")

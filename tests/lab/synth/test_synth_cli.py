@@ -182,7 +182,7 @@ def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_i
         assert len(server.bodies) == sent and lacking.output.count("toolscout: ") == 1
         limited = ("-n", "50", "--seed", "9", "--max-tokens", "9000")
         broke = cli("synth", "toolbank", "--out", str(tmp_path / "y"), *limited, *place)
-        assert broke.exit_code == 1 and "what is answered is kept" in broke.output
+        assert broke.exit_code == 1 and "Answers so far are kept" in broke.output
     assert same(out, tmp_path / "x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")

@@ -46,7 +46,7 @@ def anatomy_command(
     from toolscout import encoders
     from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.checks.results import ANATOMY, write_json
-    from toolscout.lab.anatomy import cost, fitted, geometry, intents
+    from toolscout.lab.anatomy import cost, find_recipe_and_encoder, geometry, intents
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.machine import provenance
     from toolscout.sources.folder import read_tools
@@ -54,24 +54,24 @@ def anatomy_command(
     settings = load_settings(home=(ctx.obj or {}).get("home"))
     dataset = load_dataset(name, root_of(data))
     tools = read_tools(dataset.folder, "d").tools
-    own = None
+    model_encoder = None
     if recipe or model:
-        recipe, own = fitted(model, recipe)
-    used = encoders.load(encoder or own or settings.encoder, settings)
+        recipe, model_encoder = find_recipe_and_encoder(model, recipe)
+    loaded_encoder = encoders.load(encoder or model_encoder or settings.encoder, settings)
     vectors = VectorStore(settings.home / "bench")
-    result: dict[str, Any] = {"dataset": dataset.name, "encoder": used.name, "seed": seed, "recipe": recipe}
+    result: dict[str, Any] = {"dataset": dataset.name, "encoder": loaded_encoder.name, "seed": seed, "recipe": recipe}
     with progress(f"looking into {dataset.name}") as say:
         if recipe:  # first: what the geometry holds in memory is not the pipeline's
             texts = list(dataset.texts("test").values())
             result["cost"] = cost(
-                recipe, tools, texts, encoder=used, model=model, settings=settings, vectors=vectors, say=say
+                recipe, tools, texts, encoder=loaded_encoder, model=model, settings=settings, vectors=vectors, say=say
             )
         if model and (recipe or "").startswith("masstool"):
             say("what a query's vector is put together of")
             result["intents"] = intents(model, dataset, seed)
-        result["geometry"] = geometry(dataset, tools, used, vectors=vectors, seed=seed, say=say)
+        result["geometry"] = geometry(dataset, tools, loaded_encoder, vectors=vectors, seed=seed, say=say)
     result |= provenance("scikit-learn")
-    path = Path(out) / dataset.name / f"{slug(recipe, used.name)}{ANATOMY}"
+    path = Path(out) / dataset.name / f"{slug(recipe, loaded_encoder.name)}{ANATOMY}"
     write_json(path, result)
     written = [path, *_draw(result, path)]
     if as_json:

@@ -15,7 +15,7 @@ from toolscout.cli.output import json_option, print_json, progress, table
 from toolscout.config import load_settings
 from toolscout.errors import UserError
 
-SHOWN = ("recall@5", "ndcg@5", "comp@5", "mrr")
+SHOWN_MEASURES = ("recall@5", "ndcg@5", "comp@5", "mrr")
 
 out_option = click.option("--out", default="benchmarks/results", show_default=True, metavar="DIR", help="Results.")
 
@@ -101,7 +101,7 @@ def bench_command(
         )
 
     @contextmanager
-    def named(*what: str) -> Iterator[None]:
+    def collect_failure(*what: str) -> Iterator[None]:
         try:
             yield
         except UserError as error:
@@ -111,19 +111,19 @@ def bench_command(
         how: dict[str, Any] = {"resume": resume, "force": force, "allow_dirty": allow_dirty, "say": say}
         datasets: list[Dataset] = []
         for name in dict.fromkeys((*test_on, *names)):
-            with named(name):
+            with collect_failure(name):
                 datasets.append(load_dataset(name, root))
         for dataset, recipe in product(datasets, recipe_names) if source is None else ():
-            with named(dataset.name, recipe):
+            with collect_failure(dataset.name, recipe):
                 results.append(run(job(dataset, recipe), **how).result)
         for recipe in recipe_names if source and datasets else ():
             planned: list[Job] = []
-            with named(recipe):
+            with collect_failure(recipe):
                 assert source is not None
                 planned = transfer.jobs(job(source, recipe), datasets)
             for number, each in enumerate(planned):
-                with named(each.dataset.name, recipe):
-                    results.append(run(each, shelved=number > 0, **how).result)
+                with collect_failure(each.dataset.name, recipe):
+                    results.append(run(each, reuse_model=number > 0, **how).result)
     if as_json:
         print_json(results)
     elif results:
@@ -167,7 +167,7 @@ def _show(results: Sequence[Mapping[str, Any]], source: str | None = None) -> No
     """A row a result, and the means of each label; where it was fitted on `source`, of what lies out of its domain."""
     from toolscout.lab import transfer
 
-    shown = transfer.SHOWN if source else SHOWN
+    shown = transfer.TRANSFER_MEASURES if source else SHOWN_MEASURES
     table(
         [("dataset", "left"), ("label", "left"), *((name, "right") for name in shown), ("p50 ms", "right")],
         [
@@ -211,12 +211,12 @@ def compare_command(
     from toolscout.lab.compare import compare
 
     root = root_of(data)
-    found = [compare(Path(out), load_dataset(name, root), label_a, label_b, seed=seed) for name in names]
+    comparisons = [compare(Path(out), load_dataset(name, root), label_a, label_b, seed=seed) for name in names]
     if as_json:
-        print_json(found if len(found) > 1 else found[0])
+        print_json(comparisons if len(comparisons) > 1 else comparisons[0])
         return
-    for each in found:
-        _show_comparison(each)
+    for comparison in comparisons:
+        _show_comparison(comparison)
 
 
 def _show_comparison(found: Mapping[str, Any]) -> None:
@@ -240,19 +240,19 @@ def _show_comparison(found: Mapping[str, Any]) -> None:
         ],
     )
     rows = [
-        (name, value, f"{row['n']:,}", *(f"{100 * row[key]:+.2f}" for key in SHOWN))
+        (name, value, f"{row['n']:,}", *(f"{100 * row[key]:+.2f}" for key in SHOWN_MEASURES))
         for name, values in found["slices"].items()
         for value, row in values.items()
     ]
-    table([("slice", "left"), ("value", "left"), ("n", "right"), *((name, "right") for name in SHOWN)], rows)
+    table([("slice", "left"), ("value", "left"), ("n", "right"), *((name, "right") for name in SHOWN_MEASURES)], rows)
     if found["parents"]:
         table(
-            [("parents in training", "left"), ("n", "right"), *((f"{name} (p)", "right") for name in SHOWN)],
+            [("parents in training", "left"), ("n", "right"), *((f"{name} (p)", "right") for name in SHOWN_MEASURES)],
             [
                 (
                     value,
                     f"{row['n']:,}",
-                    *(f"{100 * row[key]['difference']:+.2f} ({row[key]['p']:.4f})" for key in SHOWN),
+                    *(f"{100 * row[key]['difference']:+.2f} ({row[key]['p']:.4f})" for key in SHOWN_MEASURES),
                 )
                 for value, row in found["parents"].items()
             ],

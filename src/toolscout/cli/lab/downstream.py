@@ -75,40 +75,39 @@ def downstream_command(
     """Let an agent fulfil the queries of DATASET with the tools that each condition gives it."""
     from toolscout.catalogue.store import Catalogue
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.downstream import Task, condition, measure, summary
-    from toolscout.lab.runners import MCP, Python, Rehearsed, Runner
+    from toolscout.lab.downstream import Protocol, Task, condition, measure, summary
+    from toolscout.lab.runners import MCP, DryRunner, Python, Runner
     from toolscout.lab.synth import chance
     from toolscout.recipes import registry
     from toolscout.sources.folder import read_tools
     from toolscout.workspace import Workspace
 
     settings = settings_of(ctx, place)
-    chosen = [condition(name) for name in names]
-    held = load_dataset(dataset, root_of(data))
-    tools = [_bare(tool) for tool in read_tools(held.folder, "d").tools]
-    gold = held.split(split)
-    drawn = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
-    tasks = [Task(id, held.queries[id], tuple(gold[id])) for id in drawn]
+    conditions = [condition(name) for name in names]
+    loaded = load_dataset(dataset, root_of(data))
+    tools = [_strip_source(tool) for tool in read_tools(loaded.folder, "d").tools]
+    gold = loaded.split(split)
+    sample = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
+    tasks = [Task(id, loaded.queries[id], tuple(gold[id])) for id in sample]
     runners: list[Runner] = [
         *(Python([module]) for module in modules),
         *(MCP([server], settings) for server in servers),
     ]
     if limits["dry_run"]:
-        runners = [Rehearsed(runner) for runner in runners]
+        runners = [DryRunner(runner) for runner in runners]
     stage = None
-    if any(each.kind == "retrieved" for each in chosen):
+    if any(condition.kind == "retrieved" for condition in conditions):
         workspace = Workspace(settings=settings)
         stage = registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
-    with progress(f"{len(tasks):,} queries under {len(chosen)} conditions") as say, opened(settings, **limits) as llm:
-        episodes = measure(
-            llm, tasks, tools, chosen,
-            stage=stage, k=k, runners=runners, turns=turns, seed=seed, say=say,
-        )  # fmt: skip
+    title = f"{len(tasks):,} queries under {len(conditions)} conditions"
+    with progress(title) as say, opened(settings, **limits) as llm:
+        protocol = Protocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
+        episodes = measure(llm, tasks, tools, conditions, protocol, say=say)
         say_cost(llm, dry_run=limits["dry_run"])
     if limits["dry_run"]:
         return
     if out:
-        Path(out).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in episodes))
+        Path(out).write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in episodes))
     rows = summary(episodes)
     for row in rows:
         if row["refused"]:
@@ -118,7 +117,7 @@ def downstream_command(
                 err=True,
             )
     if as_json:
-        print_json({"dataset": held.name, "split": split, "recipe": recipe, "k": k, "conditions": rows})
+        print_json({"dataset": loaded.name, "split": split, "recipe": recipe, "k": k, "conditions": rows})
         return
     for names in (OUTCOMES, CALLS):
         keys = [f"call_{name}" if name in ("recall", "precision", "exact", "order") else name for name in names]
@@ -134,6 +133,6 @@ def _cell(value: Any) -> object:
     return "–" if value is None else value
 
 
-def _bare(tool: Any) -> Any:
-    """The tool under its id in the dataset."""
+def _strip_source(tool: Any) -> Any:
+    """Return the tool with its id in the dataset."""
     return msgspec.structs.replace(tool, id=tool.id.partition("/")[2])

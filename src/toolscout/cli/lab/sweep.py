@@ -61,7 +61,7 @@ def sweep_command(
     """
     from toolscout.dataset import NoTool
     from toolscout.lab.bench import label_of, load_dataset
-    from toolscout.lab.sweep import Sweep, shown, sweep
+    from toolscout.lab.sweep import Sweep, describe_settings, sweep
 
     root = root_of(data)
     job = Sweep(
@@ -83,10 +83,10 @@ def sweep_command(
         print_json(result)
     else:
         _show(result)
-        click.echo(f"best on dev: {shown(result['best']['settings'])}")
+        click.echo(f"best on dev: {describe_settings(result['best']['settings'])}")
         click.echo(job.path)
     for each in result["failed"]:
-        click.echo(f"toolscout: {shown(each['settings'])}: {each['error']}", err=True)
+        click.echo(f"toolscout: {describe_settings(each['settings'])}: {each['error']}", err=True)
     return 3 if result["failed"] else 0
 
 

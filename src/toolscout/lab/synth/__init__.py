@@ -35,9 +35,9 @@ from toolscout.types import Tool, digest
 
 __all__ = ["Build", "Builder", "Draft", "Dropped", "build", "chance", "examples", "filler", "write_dataset"]
 
-ROUND: Final = 32
-PATIENCE: Final = 4  # attempts for each query that is wanted
-TEST_BELOW: Final = 26
+ATTEMPTS_PER_ROUND: Final = 32
+MAX_ATTEMPTS_PER_QUERY: Final = 4  # attempts for each query that is wanted
+TEST_HASH_BELOW: Final = 26
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -85,19 +85,19 @@ class Build:
 
 
 def examples(kind: str) -> list[dict[str, Any]]:
-    """The examples that come with the package, of `toolbank`, `polish` or `toollens`."""
+    """Load the packaged examples of `toolbank`, `polish` or `toollens`."""
     text = (resources.files("toolscout.lab.synth") / "examples.json").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = json.loads(text)[kind]
-    return found
+    examples_of_kind: list[dict[str, Any]] = json.loads(text)[kind]
+    return examples_of_kind
 
 
 def chance(*of: Any) -> random.Random:
-    """A source of chance that belongs to these values."""
+    """Return a random generator seeded by these values."""
     return random.Random(int(digest("synth/1", list(of))[:16], 16))
 
 
 def filler(source: random.Random, tools: Sequence[Tool], count: int) -> str:
-    """About as many words as a query has, taken from what tools say of themselves; for estimates of the cost."""
+    """Return as many words as a query has, taken from descriptions of tools, to estimate the cost."""
     words = [word for tool in tools for word in tool.description.split()[:60] if word.isalpha()] or ["something"]
     return " ".join(source.choice(words) for _ in range(count)).lower()
 
@@ -110,24 +110,24 @@ def build(
     held_out: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> Build:
-    """Attempts, in rounds, until there are `wanted` queries, or four attempts for each were made.
+    """Attempt queries in rounds until there are `wanted`, or four attempts for each were made.
 
     Args:
-        builder: what attempts.
-        llm: whom it asks.
-        wanted: how many queries.
-        held_out: texts that must not come up, such as those of a test set.
-        say: told how far it is.
+        builder: makes the attempts.
+        llm: the language model that the builder asks.
+        wanted: number of queries.
+        held_out: texts that must not be written again, such as those of a test set.
+        say: called with progress messages.
 
     Raises:
-        OverBudget, Unavailable: what is answered is kept; begun again, the build goes on from there.
+        OverBudget, Unavailable: replies so far stay in the cache; a new build continues from there.
     """
-    known = [each["query"] for kind in ("toolbank", "polish", "toollens") for each in examples(kind)]
-    sieve = Sieve(builder.tools, known=known, held_out=held_out)
+    shown = [example["query"] for kind in ("toolbank", "polish", "toollens") for example in examples(kind)]
+    sieve = Sieve(builder.tools, known=shown, held_out=held_out)
     done = Build(drops=Counter(builder.drops))
     pool: list[dict[str, Any]] = []
 
-    def one(number: int) -> Draft | str:
+    def attempt(number: int) -> Draft | str:
         try:
             return builder.attempt(llm, number, tuple(pool))
         except Dropped as dropped:
@@ -135,16 +135,16 @@ def build(
         except BadReply as error:
             return error.reason
 
-    while len(done.drafts) < wanted and done.attempts < wanted * PATIENCE:
-        numbers = range(done.attempts, done.attempts + min(ROUND, wanted - len(done.drafts)))
-        for number, found in zip(numbers, list(llm.map(one, numbers)), strict=True):
-            reason = found if isinstance(found, str) else sieve.refuses(found.query, found.gold)
+    while len(done.drafts) < wanted and done.attempts < wanted * MAX_ATTEMPTS_PER_QUERY:
+        numbers = range(done.attempts, done.attempts + min(ATTEMPTS_PER_ROUND, wanted - len(done.drafts)))
+        for number, draft in zip(numbers, list(llm.map(attempt, numbers)), strict=True):
+            reason = draft if isinstance(draft, str) else sieve.refuses(draft.query, draft.gold)
             if reason is not None:
                 done.drops[reason] += 1
-            elif isinstance(found, Draft):
-                done.drafts[number] = found
+            elif isinstance(draft, Draft):
+                done.drafts[number] = draft
         done.attempts = numbers.stop
-        pool = [{"tools": list(each.gold), "query": each.query} for each in done.drafts.values()]
+        pool = [{"tools": list(draft.gold), "query": draft.query} for draft in done.drafts.values()]
         say(f"{len(done.drafts):,} of {wanted:,} queries, {sum(done.drops.values()):,} dropped")
     return done
 
@@ -161,7 +161,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
         ConfigError: if the folder holds something else, or nothing was made.
     """
     if not done.drafts:
-        raise ConfigError(f"{folder}: expected at least one query, found none left: {_told(done.drops)}")
+        raise ConfigError(f"{folder}: no query is left. Dropped: {_describe_drops(done.drops)}")
     refuse_other(folder)
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     origin = {
@@ -200,14 +200,14 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
 
 def in_test(query: str) -> bool:
     """Whether a query belongs to test: a tenth, by a hash of its id."""
-    return int(digest("synth/test", query)[:2], 16) < TEST_BELOW
+    return int(digest("synth/test", query)[:2], 16) < TEST_HASH_BELOW
 
 
 def refuse_other(folder: Path) -> None:
-    """Refuse a folder that holds something else than what a builder wrote.
+    """Refuse a folder that a builder did not write.
 
     Raises:
-        ConfigError: then.
+        ConfigError: if the folder holds other files.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / "report.json").is_file():
         raise ConfigError(f"{folder}: expected a free folder or one that synth wrote, found other files")
@@ -230,7 +230,7 @@ def _entry(tool: Tool) -> dict[str, Any]:
 
 
 def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
-    """What can be said of a build without knowing what is right: drops, lengths, coverage, what occurs together."""
+    """Describe a build without labels: drops, lengths, coverage, tools that occur together."""
     golds = [draft.gold for draft in done.drafts.values()]
     used = Counter(tool for gold in golds for tool in gold)
     pairs = Counter(pair for gold in golds for pair in itertools.combinations(sorted(gold), 2))
@@ -250,7 +250,7 @@ def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
     }
 
 
-def _told(drops: Mapping[str, int]) -> str:
+def _describe_drops(drops: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items())) or "no attempt was made"
 
 
@@ -260,6 +260,6 @@ def _card(report: Mapping[str, Any]) -> str:
         f"{report['queries']:,} queries over {report['tools']:,} tools, {100 * report['coverage']:.0f} % of which some "
         f"query needs. Written by `{report['model']}` with toolscout {report['toolscout']}, seed {report['seed']}; "
         "nobody has checked that the gold tools are the right ones. A tenth of the queries is `test`.\n\n"
-        f"Dropped: {_told(report['drops'])}. Everything else is in `report.json`, and how each query came to be in its "
-        "metadata.\n"
+        f"Dropped: {_describe_drops(report['drops'])}. Everything else is in `report.json`, and how each query came "
+        "to be in its metadata.\n"
     )

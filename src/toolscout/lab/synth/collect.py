@@ -15,16 +15,16 @@ from toolscout.config import Settings
 from toolscout.errors import SourceError, require
 from toolscout.types import Tool
 
-__all__ = ["EXCLUDED", "SERVICES", "collect"]
+__all__ = ["DEFAULT_SERVICES", "EXCLUDED_MODULES", "collect"]
 
-EXCLUDED: Final = {
+EXCLUDED_MODULES: Final = {
     "numpy": ("ctypeslib", "dtypes", "emath", "rec", "version"),
     "pandas": ("core", "compat", "util"),
 }
-SERVICES: Final = ("ec2", "rds", "iam", "s3", "sns")
-DEPTH: Final = 2
-MOST_TEXT: Final = 1_000
-KINDS: Final = {
+DEFAULT_SERVICES: Final = ("ec2", "rds", "iam", "s3", "sns")
+MAX_SHAPE_DEPTH: Final = 2
+MAX_DESCRIPTION_CHARS: Final = 1_000
+SHAPE_TYPES: Final = {
     "string": "string",
     "character": "string",
     "blob": "string",
@@ -38,34 +38,36 @@ KINDS: Final = {
 
 
 def collect(locators: Sequence[str], settings: Settings) -> list[Tool]:
-    """The tools behind locators, each once: what `add` takes, or `boto3` or `boto3:s3,sns`.
+    """Read the tools behind locators, each tool once. A locator is what `add` takes, `boto3` or `boto3:s3,sns`.
 
     Raises:
         SourceError: for a locator that cannot be read.
     """
-    found: dict[str, Tool] = {}
+    tools: dict[str, Tool] = {}
     for locator in locators:
         if locator.partition(":")[0] == "boto3":
-            read = list(_boto3(locator.partition(":")[2]))
+            new_tools = list(_boto3(locator.partition(":")[2]))
         else:
-            read = [tool for reading in _readings(locator, settings) for tool in reading.tools if not _excluded(tool)]
-        found |= {tool.id: tool for tool in read}
-    return list(found.values())
+            new_tools = [
+                tool for reading in _readings(locator, settings) for tool in reading.tools if not _is_excluded(tool)
+            ]
+        tools |= {tool.id: tool for tool in new_tools}
+    return list(tools.values())
 
 
 def _readings(locator: str, settings: Settings) -> list[sources.Reading]:
     return sources.read(locator, name=None, kind=sources.detect(locator), settings=settings)
 
 
-def _excluded(tool: Tool) -> bool:
+def _is_excluded(tool: Tool) -> bool:
     top, _, rest = (tool.path[-1] if tool.path else "").partition(".")
-    return rest.partition(".")[0] in EXCLUDED.get(top, ())
+    return rest.partition(".")[0] in EXCLUDED_MODULES.get(top, ())
 
 
 def _boto3(names: str) -> Iterator[Tool]:
-    """Each operation of the services as a tool; their models are read from files, nothing is connected to."""
+    """Turn each operation of the services into a tool. Their models are read from files, without a connection."""
     session = require("botocore.session", "synth").get_session()
-    for service in filter(None, names.split(",")) if names else SERVICES:
+    for service in filter(None, names.split(",")) if names else DEFAULT_SERVICES:
         try:
             model = session.get_service_model(service.strip())
         except Exception as error:  # botocore has no one root for "unknown" and "unreadable"
@@ -78,13 +80,13 @@ def _boto3(names: str) -> Iterator[Tool]:
             yield Tool(
                 id=f"boto3/{service}.{xform(operation)}",
                 name=f"{service}.{xform(operation)}",
-                description=_plain(shape.documentation)[:MOST_TEXT],
+                description=_plain(shape.documentation)[:MAX_DESCRIPTION_CHARS],
                 parameters=_schema(shape.input_shape) if shape.input_shape else {"type": "object", "properties": {}},
                 path=("aws", service),
             )
 
 
-def _schema(shape: Any, depth: int = DEPTH) -> dict[str, Any]:
+def _schema(shape: Any, depth: int = MAX_SHAPE_DEPTH) -> dict[str, Any]:
     about = {"description": text} if (text := _plain(shape.documentation)[:200]) else {}
     if shape.type_name == "structure":
         inner = {name: _schema(part, depth - 1) for name, part in shape.members.items()} if depth else {}
@@ -94,7 +96,7 @@ def _schema(shape: Any, depth: int = DEPTH) -> dict[str, Any]:
         return {"type": "array", "items": _schema(shape.member, depth - 1) if depth else {}, **about}
     if shape.type_name == "map":
         return {"type": "object", **about}
-    return {"type": KINDS.get(shape.type_name, "string"), **about}
+    return {"type": SHAPE_TYPES.get(shape.type_name, "string"), **about}
 
 
 def _plain(text: str) -> str:

@@ -12,14 +12,14 @@ from toolscout.search.exact_names import Names
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["Near", "Sieve", "normalised"]
+__all__ = ["Near", "Sieve", "normalise"]
 
-SHINGLE: Final = 3
-NEAR: Final = 0.6
-WORDS: Final = (3, 150)
+SHINGLE_WORDS: Final = 3
+NEAR_JACCARD: Final = 0.6
+QUERY_WORDS: Final = (3, 150)
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """Letters and digits only, case folded, single spaces."""
     return " ".join(re.sub(r"[\W_]+", " ", text.casefold()).split())
 
@@ -35,12 +35,12 @@ class Near:
             self.add(text)
 
     def __contains__(self, text: str) -> bool:
-        """Whether the very text is there, but for case, spacing and punctuation."""
-        return normalised(text) in self._texts
+        """Whether the same text is there, ignoring case, spacing and punctuation."""
+        return normalise(text) in self._texts
 
     def add(self, text: str) -> None:
         """Take in a text."""
-        key = normalised(text)
+        key = normalise(text)
         if key in self._texts:
             return
         number = self._texts[key] = len(self._sizes)
@@ -51,14 +51,16 @@ class Near:
 
     def near(self, text: str) -> bool:
         """Whether a text that shares most of its runs of words is there."""
-        shingles = _shingles(normalised(text))
+        shingles = _shingles(normalise(text))
         shared = Counter(number for shingle in shingles for number in self._holders.get(shingle, ()))
-        return any(count / (len(shingles) + self._sizes[number] - count) >= NEAR for number, count in shared.items())
+        return any(
+            count / (len(shingles) + self._sizes[number] - count) >= NEAR_JACCARD for number, count in shared.items()
+        )
 
 
 def _shingles(key: str) -> set[tuple[str, ...]]:
     words = key.split()
-    return {tuple(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))}
+    return {tuple(words[start : start + SHINGLE_WORDS]) for start in range(max(1, len(words) - SHINGLE_WORDS + 1))}
 
 
 class Sieve:
@@ -75,7 +77,7 @@ class Sieve:
 
     def refuses(self, text: str, gold: Sequence[str]) -> str | None:
         """The reason, or None; then the text counts as written."""
-        if not WORDS[0] <= len(text.split()) <= WORDS[1]:
+        if not QUERY_WORDS[0] <= len(text.split()) <= QUERY_WORDS[1]:
             return "length"
         if text in self._near:
             return "duplicate"
@@ -83,8 +85,8 @@ class Sieve:
             return "near_duplicate"
         if text in self._held_out or self._held_out.near(text):
             return "leak"
-        [found] = self._names([Search(query=text)])
-        if set(found.ids) & set(gold):
+        [search] = self._names([Search(query=text)])
+        if set(search.ids) & set(gold):
             return "names_tool"
         self._near.add(text)
         return None

@@ -16,15 +16,15 @@ import msgspec
 from toolscout.errors import ConfigError
 from toolscout.lab.synth import Draft as Made
 from toolscout.lab.synth import Dropped, chance, examples, filler
-from toolscout.lab.synth.filters import normalised
+from toolscout.lab.synth.filters import normalise
 from toolscout.llm import LLM, card, prompt
 from toolscout.types import Tool
 
 __all__ = ["ToolBank"]
 
-SHOWN: Final = 10  # T
-CHOSEN: Final = (2, 5)  # M
-EXAMPLES: Final = 5
+TOOLS_OFFERED: Final = 10  # T
+TOOLS_CHOSEN: Final = (2, 5)  # M
+EXAMPLES_SHOWN: Final = 5
 
 
 class Draft(msgspec.Struct):
@@ -49,13 +49,13 @@ class ToolBank:
     name = "toolbank"
     prompts = ("toolbank_query", "toolbank_polish")
 
-    def __init__(self, tools: Sequence[Tool], *, seed: int = 0, shown: int = SHOWN) -> None:
+    def __init__(self, tools: Sequence[Tool], *, seed: int = 0, shown: int = TOOLS_OFFERED) -> None:
         """Take the tools, of which `shown` are put before the model at a time.
 
         Raises:
             ConfigError: if there are fewer than that.
         """
-        if len(tools) < max(shown, CHOSEN[1]):
+        if len(tools) < max(shown, TOOLS_CHOSEN[1]):
             raise ConfigError(f"expected at least {shown} tools to choose from, found {len(tools)}: add more sources")
         self.tools, self.seed, self.shown = sorted(tools, key=lambda tool: tool.id), seed, shown
         self.drops: Counter[str] = Counter()
@@ -64,16 +64,20 @@ class ToolBank:
         """One query; see `toolscout.lab.synth`."""
         source = chance("toolbank", self.seed, number)
         shown = source.sample(self.tools, self.shown)
-        told = source.sample([*examples("toolbank"), *known], EXAMPLES)
+        pool_sample = source.sample([*examples("toolbank"), *known], EXAMPLES_SHOWN)
         draft = llm.ask(
             prompt(
-                "toolbank_query", low=CHOSEN[0], high=CHOSEN[1], tools=[card(tool) for tool in shown], examples=told
+                "toolbank_query",
+                low=TOOLS_CHOSEN[0],
+                high=TOOLS_CHOSEN[1],
+                tools=[card(tool) for tool in shown],
+                examples=pool_sample,
             ),
             Draft,
             typical=Draft([tool.id for tool in shown[:3]], filler(source, shown, 24), filler(source, shown, 12)),
             check=lambda reply: _wrong(reply, shown),
         )
-        if normalised(draft.query) in {normalised(each["query"]) for each in told}:
+        if normalise(draft.query) in {normalise(each["query"]) for each in pool_sample}:
             raise Dropped("duplicate")
         polished = llm.ask(
             prompt("toolbank_polish", examples=examples("polish"), query=draft.query),
@@ -89,6 +93,7 @@ def _wrong(reply: Draft, shown: Sequence[Tool]) -> str | None:
     unknown = sorted(set(reply.tools) - {tool.id for tool in shown})
     if unknown:
         return f"unknown_tool: {', '.join(unknown)} is not among the functions"
-    if len(set(reply.tools)) != len(reply.tools) or not CHOSEN[0] <= len(reply.tools) <= CHOSEN[1]:
-        return f"wrong_count: expected {CHOSEN[0]} to {CHOSEN[1]} different functions, found {len(set(reply.tools))}"
+    if len(set(reply.tools)) != len(reply.tools) or not TOOLS_CHOSEN[0] <= len(reply.tools) <= TOOLS_CHOSEN[1]:
+        low, high = TOOLS_CHOSEN
+        return f"wrong_count: expected {low} to {high} different functions, found {len(set(reply.tools))}"
     return None if reply.query.strip() else "empty: there is no request"

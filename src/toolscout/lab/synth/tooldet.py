@@ -28,12 +28,12 @@ from toolscout.lab.synth.filters import Near, lengths
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import version
 
-__all__ = ["WINDOW", "Candidate", "Review", "build", "prompts_of", "sift"]
+__all__ = ["SIMILARITY_WINDOW", "Candidate", "Review", "build", "prompts_of", "sift"]
 
-WINDOW: Final = (0.4, 0.6)
-ROUND: Final = 64
-BATCH: Final = 512
-TEST_BELOW: Final = 26
+SIMILARITY_WINDOW: Final = (0.4, 0.6)
+VERIFY_BATCH: Final = 64
+ENCODE_BATCH: Final = 512
+TEST_HASH_BELOW: Final = 26
 
 
 class Need(msgspec.Struct):
@@ -53,7 +53,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a person said of a candidate."""
+    """A person's decision on a candidate."""
 
     id: str
     verdict: Literal["accept", "reject"]
@@ -73,21 +73,21 @@ def prompts_of(file: Path) -> list[str]:
         raise SourceError(f"{file}: expected a file of prompts, found: {type(error).__name__}") from None
     if file.suffix != ".jsonl":
         return [line.strip() for line in raw if line.strip()]
-    found = []
+    prompts = []
     for number, line in enumerate(raw, 1):
         try:
             entry = msgspec.json.decode(line)
             text = entry if isinstance(entry, str) else entry.get("text") or entry["prompt"]
         except (msgspec.DecodeError, KeyError, AttributeError):
             raise SourceError(f'{file}, line {number}: expected an object with "text" or "prompt"') from None
-        found.append(str(text).strip())
-    return list(filter(None, found))
+        prompts.append(str(text).strip())
+    return list(filter(None, prompts))
 
 
 def sift(
-    prompts: Sequence[str], queries: Sequence[str], encoder: Encoder, *, window: tuple[float, float] = WINDOW
+    prompts: Sequence[str], queries: Sequence[str], encoder: Encoder, *, window: tuple[float, float] = SIMILARITY_WINDOW
 ) -> tuple[list[Candidate], Counter[str]]:
-    """The prompts in the window, in their order, and how many fell out on which side or were there before."""
+    """Return the prompts within the window, in order, and counts of those outside it and of duplicates."""
     drops: Counter[str] = Counter()
     seen = Near()
     fresh = []
@@ -98,9 +98,9 @@ def sift(
         seen.add(text)
         fresh.append(text)
     needing = encoder.encode(list(queries), "query")
-    found = []
-    for start in range(0, len(fresh), BATCH):
-        batch = fresh[start : start + BATCH]
+    candidates = []
+    for start in range(0, len(fresh), ENCODE_BATCH):
+        batch = fresh[start : start + ENCODE_BATCH]
         nearest = np.max(encoder.encode(batch, "query") @ needing.T, axis=1)
         for text, value in zip(batch, nearest.tolist(), strict=True):
             if value < window[0]:
@@ -109,8 +109,8 @@ def sift(
                 drops["too_near"] += 1
             else:
                 mark = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-                found.append(Candidate(f"tooldet-{mark}", text, round(value, 4)))
-    return found, drops
+                candidates.append(Candidate(f"tooldet-{mark}", text, round(value, 4)))
+    return candidates, drops
 
 
 def build(
@@ -121,30 +121,32 @@ def build(
     *,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """The first `wanted` candidates of which the model says that they need no tool; `drops` counts the others.
+    """Return the first `wanted` candidates that need no tool, as the model says; `drops` counts the others.
 
     Raises:
-        OverBudget, Unavailable: what is answered is kept; begun again, the build goes on from there.
+        OverBudget, Unavailable: replies so far stay in the cache; a new build continues from there.
     """
 
-    def verify(each: Candidate) -> Candidate | str:
-        what = prompt("tooldet_verify", query=each.text)
+    def verify(candidate: Candidate) -> Candidate | str:
+        what = prompt("tooldet_verify", query=candidate.text)
         try:
             reply = llm.ask(what, Need, typical=Need(False, "Language alone is enough to answer that."))
         except BadReply as error:
             return error.reason
-        return "needs_tool" if reply.needs_tool else msgspec.structs.replace(each, reason=reply.reason)
+        return "needs_tool" if reply.needs_tool else msgspec.structs.replace(candidate, reason=reply.reason)
 
-    kept: list[Candidate] = []
+    verified: list[Candidate] = []
     waiting = iter(candidates)
-    while len(kept) < wanted and (batch := list(itertools.islice(waiting, min(ROUND, wanted - len(kept))))):
-        for found in list(llm.map(verify, batch)):
-            if isinstance(found, str):
-                drops[found] += 1
+    while len(verified) < wanted and (
+        batch := list(itertools.islice(waiting, min(VERIFY_BATCH, wanted - len(verified))))
+    ):
+        for outcome in list(llm.map(verify, batch)):
+            if isinstance(outcome, str):
+                drops[outcome] += 1
             else:
-                kept.append(found)
-        say(f"{len(kept):,} of {wanted:,} prompts, {sum(drops.values()):,} dropped")
-    return kept
+                verified.append(outcome)
+        say(f"{len(verified):,} of {wanted:,} prompts, {sum(drops.values()):,} dropped")
+    return verified
 
 
 class Review:
@@ -162,11 +164,11 @@ class Review:
             raise NotFound(
                 f"{folder}: expected a folder that  toolscout lab synth tooldet  wrote, found no review.jsonl"
             )
-        self.candidates = {each.id: each for each in _decoded(folder / "review.jsonl", Candidate)}
+        self.candidates = {each.id: each for each in _read_records(folder / "review.jsonl", Candidate)}
         self.origin = _origin(folder / "report.json")
         self.decisions: dict[str, Decision] = {}
         if (folder / "decisions.jsonl").is_file():
-            self.decisions = {each.id: each for each in _decoded(folder / "decisions.jsonl", Decision)}
+            self.decisions = {each.id: each for each in _read_records(folder / "decisions.jsonl", Decision)}
 
     @classmethod
     def write(
@@ -185,8 +187,8 @@ class Review:
             ConfigError: if the folder holds something else, or nothing was kept.
         """
         if not kept:
-            told = ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items()))
-            raise ConfigError(f"{folder}: expected prompts that need no tool, found none left: {told or 'none given'}")
+            dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(drops.items()))
+            raise ConfigError(f"{folder}: no prompt that needs no tool is left: {dropped or 'none given'}")
         refuse_other(folder)
         lines(folder / "review.jsonl", map(msgspec.to_builtins, kept))
         report = {
@@ -206,9 +208,9 @@ class Review:
         return made
 
     def waiting(self) -> Iterator[Candidate]:
-        """What nobody has decided on, the most doubtful (nearest to a query that needs a tool) first."""
-        left = [each for each in self.candidates.values() if each.id not in self.decisions]
-        yield from sorted(left, key=lambda each: (-each.similarity, each.id))
+        """Yield the undecided candidates, the most doubtful (nearest to a query that needs a tool) first."""
+        left = [candidate for candidate in self.candidates.values() if candidate.id not in self.decisions]
+        yield from sorted(left, key=lambda candidate: (-candidate.similarity, candidate.id))
 
     def decide(self, id: str, verdict: Literal["accept", "reject"], *, by: str = "") -> None:
         """Write a decision; it survives whatever happens next.
@@ -226,19 +228,19 @@ class Review:
     def export(self, *, reviewed_only: bool = False) -> int:
         """Write queries.jsonl: everything that was not rejected, or only what was accepted. Returns how many."""
         rows = []
-        for each in self.candidates.values():
-            decision = self.decisions.get(each.id)
+        for candidate in self.candidates.values():
+            decision = self.decisions.get(candidate.id)
             if (decision and decision.verdict == "reject") or (reviewed_only and decision is None):
                 continue
-            test = hashlib.blake2b(f"test/{each.id}".encode()).digest()[0] < TEST_BELOW
+            test = hashlib.blake2b(f"test/{candidate.id}".encode()).digest()[0] < TEST_HASH_BELOW
             meta = {
                 "kind": "tooldet",
                 "split": "test" if test else "dev",
-                "similarity": each.similarity,
+                "similarity": candidate.similarity,
                 "reviewed": decision is not None,
                 "origin": self.origin,
             }
-            rows.append({"_id": each.id, "text": each.text, "metadata": meta})
+            rows.append({"_id": candidate.id, "text": candidate.text, "metadata": meta})
         lines(self.folder / "queries.jsonl", rows)
         return len(rows)
 
@@ -246,13 +248,13 @@ class Review:
 def _origin(report: Path) -> dict[str, Any]:
     """What every record says of where it comes from."""
     try:
-        found = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
-        return {key: found[key] for key in ("builder", "toolscout", "model", "prompts", "window")}
+        origin = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
+        return {key: origin[key] for key in ("builder", "toolscout", "model", "prompts", "window")}
     except (OSError, KeyError, msgspec.MsgspecError) as error:
         raise SourceError(f"{report}: expected the report of the build, found: {type(error).__name__}") from None
 
 
-def _decoded(file: Path, kind: type[Any]) -> Iterator[Any]:
+def _read_records(file: Path, kind: type[Any]) -> Iterator[Any]:
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
             yield msgspec.json.decode(line, type=kind)

@@ -25,9 +25,9 @@ from toolscout.types import Tool
 
 __all__ = ["ToolLens", "not_for_people"]
 
-SORTED: Final = 20  # tools in one question of the selection
-KINDS: Final = 3
-REASONS: Final = {
+TOOLS_PER_QUESTION: Final = 20  # tools in one question of the selection
+N_TOOL_KINDS: Final = 3
+REJECTION_REASONS: Final = {
     "auth": re.compile(
         r"\b(log ?in|log ?out|sign ?in|oauth|api key|access token|refresh token|authenticat\w+)\b", re.I
     ),
@@ -64,7 +64,7 @@ class Statement(msgspec.Struct):
 class Categories(msgspec.Struct):
     """Step 4."""
 
-    categories: Annotated[list[str], msgspec.Meta(min_length=KINDS, max_length=KINDS)]
+    categories: Annotated[list[str], msgspec.Meta(min_length=N_TOOL_KINDS, max_length=N_TOOL_KINDS)]
 
 
 class Check(msgspec.Struct):
@@ -89,7 +89,7 @@ class Rewritten(msgspec.Struct):
 def not_for_people(tool: Tool) -> str | None:
     """Why nobody would ask for this tool, by its words: `auth`, `testing` or `id_mapping`; None: somebody might."""
     text = f"{tool.name.replace('_', ' ')} {tool.description}"
-    return next((reason for reason, words in REASONS.items() if words.search(text)), None)
+    return next((reason for reason, words in REJECTION_REASONS.items() if words.search(text)), None)
 
 
 class ToolLens:
@@ -109,20 +109,22 @@ class ToolLens:
         """
         self.seed, self.encoder = seed, encoder
         self.drops: Counter[str] = Counter()
-        self.tools = self._selected(sorted(tools, key=lambda tool: tool.id), llm)
-        if len(self.tools) < KINDS:
-            raise ConfigError(f"expected at least {KINDS} tools that people would ask for, found {len(self.tools)}")
+        self.tools = self._select(sorted(tools, key=lambda tool: tool.id), llm)
+        if len(self.tools) < N_TOOL_KINDS:
+            raise ConfigError(
+                f"expected at least {N_TOOL_KINDS} tools that people would ask for, found {len(self.tools)}"
+            )
         self._rows = encode_tools(lambda texts: encoder.encode(texts, "tool"), self.tools)
         self._order = chance("toollens", seed).sample(range(len(self.tools)), len(self.tools))
 
-    def _selected(self, tools: Sequence[Tool], llm: LLM) -> list[Tool]:
+    def _select(self, tools: Sequence[Tool], llm: LLM) -> list[Tool]:
         left = []
         for tool in tools:
             if reason := not_for_people(tool):
                 self.drops[f"tool_{reason}"] += 1
             else:
                 left.append(tool)
-        groups = [left[start : start + SORTED] for start in range(0, len(left), SORTED)]
+        groups = [left[start : start + TOOLS_PER_QUESTION] for start in range(0, len(left), TOOLS_PER_QUESTION)]
 
         def sort(group: Sequence[Tool]) -> dict[str, str]:
             typical = Selection([Verdict(tool.id, "everyday") for tool in group])
@@ -139,17 +141,17 @@ class ToolLens:
                 return {"": error.reason}
             return {each.id: each.verdict for each in reply.verdicts}
 
-        kept: list[Tool] = []
+        selected: list[Tool] = []
         for group, verdicts in zip(groups, llm.map(sort, groups), strict=True):
-            if "" in verdicts:  # the words have had their say; the model's is missing
+            if "" in verdicts:  # the word filter has run; the model gave no verdict
                 self.drops[f"selection_{verdicts['']}"] += 1
             for tool in group:
                 verdict = verdicts.get(tool.id, "everyday")
                 if verdict == "everyday":
-                    kept.append(tool)
+                    selected.append(tool)
                 else:
                     self.drops[f"tool_{verdict}"] += 1
-        return kept
+        return selected
 
     def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, Any]]) -> Draft:
         """One query; see `toolscout.lab.synth`."""
@@ -171,21 +173,21 @@ class ToolLens:
         kinds = llm.ask(
             prompt("toollens_categories", query=statement),
             Categories,
-            typical=Categories([filler(source, [tool], 6) for _ in range(KINDS)]),
+            typical=Categories([filler(source, [tool], 6) for _ in range(N_TOOL_KINDS)]),
             sample=sample,
         ).categories
-        proposed = dict(self._aligned(place, kinds))
-        gold = (tool.id, *self._verified(llm, statement, proposed))
+        proposed = dict(self._align_kinds(place, kinds))
+        gold = (tool.id, *self._verify(llm, statement, proposed))
         if len(gold) < 2:
             raise Dropped("single_tool")
-        held = {each.id: each for each in self.tools}
-        told = [*examples("toollens"), *({"query": each["query"]} for each in known)]
+        tools_by_id = {tool.id: tool for tool in self.tools}
+        pool = [*examples("toollens"), *({"query": example["query"]} for example in known)]
         final = llm.ask(
             prompt(
                 "toollens_rewrite",
-                examples=source.sample(told, KINDS),
+                examples=source.sample(pool, N_TOOL_KINDS),
                 query=statement,
-                parameters=[card(held[each]).get("parameters", {}) for each in gold],
+                parameters=[card(tools_by_id[id]).get("parameters", {}) for id in gold],
             ),
             Rewritten,
             typical=Rewritten(filler(source, [tool], 26)),
@@ -193,26 +195,28 @@ class ToolLens:
         ).query
         return Draft(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
 
-    def _aligned(self, place: int, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """(kind, id) of the nearest tool to each kind but the one that the originating tool stands for."""
-        own = self._order[place]
+    def _align_kinds(self, place: int, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield (kind, id of the nearest tool) for each kind but the one of the originating tool."""
+        origin = self._order[place]
         cosines = self.encoder.encode(list(kinds), "query") @ self._rows.T
-        taken = {own}
-        mine = int(np.argmax(cosines[:, own]))
+        taken = {origin}
+        origin_kind = int(np.argmax(cosines[:, origin]))
         for number, kind in enumerate(kinds):
-            if number == mine:
+            if number == origin_kind:
                 continue
-            best = next(int(each) for each in np.argsort(-cosines[number], kind="stable") if int(each) not in taken)
+            best = next(int(row) for row in np.argsort(-cosines[number], kind="stable") if int(row) not in taken)
             taken.add(best)
             yield kind, self.tools[best].id
 
-    def _verified(self, llm: LLM, statement: str, proposed: Mapping[str, str]) -> list[str]:
-        held = {each.id: each for each in self.tools}
+    def _verify(self, llm: LLM, statement: str, proposed: Mapping[str, str]) -> list[str]:
+        tools_by_id = {tool.id: tool for tool in self.tools}
         reply = llm.ask(
             prompt(
                 "toollens_verify",
                 query=statement,
-                proposals=[{"kind": kind, "tool": card(held[id], parameters=False)} for kind, id in proposed.items()],
+                proposals=[
+                    {"kind": kind, "tool": card(tools_by_id[id], parameters=False)} for kind, id in proposed.items()
+                ],
             ),
             Checks,
             typical=Checks([Check(id, True) for id in proposed.values()]),

@@ -1,6 +1,6 @@
-"""The page of the report: tables and figures as one HTML document that needs nothing from elsewhere.
+"""The HTML page of the report: tables and figures in one self-contained document.
 
-Whatever stands in a result file is escaped here.
+All text from result files is escaped here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from toolscout.sources import Problem
 
 __all__ = ["Content", "Image", "count", "few", "head", "mean", "page"]
 
-MOST_TRIALS: Final = 20
-WORST: Final = 3
-LONGEST_PART: Final = 24
-SUMMARY: Final = ("recall@5", "ndcg@5", "ndcg@10", "comp@5", "comp@10", "mrr")
+MAX_TRIALS_SHOWN: Final = 20
+MAX_WORST_TOOLS: Final = 3
+MAX_HEAD_CHARS: Final = 24
+SUMMARY_MEASURES: Final = ("recall@5", "ndcg@5", "ndcg@10", "comp@5", "comp@10", "mrr")
 
 
 class Image(NamedTuple):
-    """A chart: its file, what it shows in words, what to say below it."""
+    """A chart: its file name, its content in words, its caption, its PNG bytes."""
 
     file: str
     alt: str
@@ -35,10 +35,10 @@ class Image(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What the page shows of one dataset: results, best first; sweeps; failures of labels; charts."""
+    """The content of the page for one dataset: results, best first; sweeps; failures by label; charts."""
 
     slug: str
-    held: Sequence[Result]
+    results: Sequence[Result]
     sweeps: Sequence[SweepResult]
     failures: Mapping[str, Mapping[str, Any]]
     images: Sequence[Image]
@@ -50,29 +50,29 @@ def count(number: int, what: str) -> str:
 
 
 def few(shown: int, every: int) -> str:
-    """What a caption says where not all labels are shown."""
+    """Return the sentence of a caption if not all labels are shown; else an empty text."""
     return f" The best {shown} of {every} labels." if shown < every else ""
 
 
 def head(part: str, cells: Sequence[Mapping[str, float]]) -> str:
-    """Above a column of a table in colours: its name, and how many queries its cells are of."""
+    """Return the head of a column of a coloured table: its name and its number of queries."""
     counts = {cell["n"] for cell in cells if "n" in cell}
-    name = part if len(part) <= LONGEST_PART else f"{part[: LONGEST_PART - 1]}…"
+    name = part if len(part) <= MAX_HEAD_CHARS else f"{part[: MAX_HEAD_CHARS - 1]}…"
     return f"{name}\nn = {counts.pop():.0f}" if len(counts) == 1 else f"{name}\nn differs"
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean of at least one value."""
-    found = list(values)
-    return math.fsum(found) / len(found)
+    """Return the mean of at least one value."""
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def _table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
-    """A table of finished cells; each row: its class, the HTML of its header, its cells."""
-    head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
+    """Render a table of finished cells; each row: its class, the HTML of its header, its cells."""
+    head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in heads)
     body = "\n".join(
         f'<tr{f" class={kind}" if kind else ""}><th scope="row">{name}</th>{"".join(cells)}</tr>'
         for kind, name, cells in rows
@@ -103,13 +103,16 @@ def _plain(value: float | None) -> str:
     return _number(value, "" if value is None else f"{value:,.3f}".rstrip("0").rstrip("."))
 
 
-def _quality_table(name: str, held: Sequence[Result]) -> str:
+def _quality_table(name: str, results: Sequence[Result]) -> str:
     papers = PUBLISHED.get(name, ())
-    known = set().union(*(each.metrics for each in held), *(each.metrics for each in papers))
-    metrics = [*(str(each) for each in DEFAULT_MEASURES if each in known), *sorted(known.difference(DEFAULT_MEASURES))]
+    names = set().union(*(result.metrics for result in results), *(result.metrics for result in papers))
+    metrics = [
+        *(str(result) for result in DEFAULT_MEASURES if result in names),
+        *sorted(names.difference(DEFAULT_MEASURES)),
+    ]
     rows = [
-        ("", html.escape(each.label), [_percent(each.metrics.get(one), each.ci95.get(one)) for one in metrics])
-        for each in held
+        ("", html.escape(result.label), [_percent(result.metrics.get(one), result.ci95.get(one)) for one in metrics])
+        for result in results
     ]
     for paper in papers:
         cells = [_percent(paper.metrics[one] / 100 if one in paper.metrics else None) for one in metrics]
@@ -123,33 +126,33 @@ def _quality_table(name: str, held: Sequence[Result]) -> str:
     )
 
 
-def _cost_table(name: str, held: Sequence[Result]) -> str:
+def _cost_table(name: str, results: Sequence[Result]) -> str:
     heads = ["label", "recipe", "encoder", "split", "chosen on", "seed", "queries", "tools", "p50 ms", "p95 ms"]
     heads += ["queries/s", "fit s", "peak MB"]
     rows = [
         (
             "",
-            html.escape(each.label),
+            html.escape(result.label),
             [
-                *map(_text, (each.recipe, each.encoder, each.split, each.selected_on)),
-                *map(_plain, (each.seed, each.n_queries, each.n_tools)),
-                *map(_plain, (each.latency_ms.get("p50"), each.latency_ms.get("p95"))),
-                *map(_plain, (each.batch_qps, each.fit_seconds, each.peak_rss_mb)),
+                *map(_text, (result.recipe, result.encoder, result.split, result.selected_on)),
+                *map(_plain, (result.seed, result.n_queries, result.n_tools)),
+                *map(_plain, (result.latency_ms.get("p50"), result.latency_ms.get("p95"))),
+                *map(_plain, (result.batch_qps, result.fit_seconds, result.peak_rss_mb)),
             ],
         )
-        for each in held
+        for result in results
     ]
     return _table(f"{name}: what each label is and costs.", heads, rows)
 
 
-def _origin_table(name: str, held: Sequence[Result]) -> str:
+def _origin_table(name: str, results: Sequence[Result]) -> str:
     rows = [
         (
             "",
-            html.escape(each.label),
-            [_text(each.commit), *(_raw(value) for value in (each.settings, each.versions, each.machine))],
+            html.escape(result.label),
+            [_text(result.commit), *(_raw(value) for value in (result.settings, result.versions, result.machine))],
         )
-        for each in held
+        for result in results
     ]
     return _table(f"{name}: how each was made.", ["label", "commit", "settings", "versions", "machine"], rows)
 
@@ -158,16 +161,18 @@ def _failure_table(name: str, failures: Mapping[str, Mapping[str, Any]]) -> str:
     heads = ["label", "gold tools", "mean rate", "deviation", "missed a tool", "never missed", "failed queries"]
     heads += ["words, failed", "words, found", "worst tools"]
     rows = []
-    for label, found in failures.items():
-        rate, words = found["rate"], found["words"]
-        worst = "; ".join(f"{each['tool']} {each['missed']}/{each['gold']}" for each in found["worst"][:WORST])
-        numbers = (found["missed_per_tool"], found["spared"], words["failed"]["n"])
+    for label, figures in failures.items():
+        rate, words = figures["rate"], figures["words"]
+        worst = "; ".join(
+            f"{tool['tool']} {tool['missed']}/{tool['gold']}" for tool in figures["worst"][:MAX_WORST_TOOLS]
+        )
+        numbers = (figures["missed_per_tool"], figures["spared"], words["failed"]["n"])
         rows.append(
             (
                 "",
                 html.escape(label),
                 [
-                    _plain(found["tools"]),
+                    _plain(figures["tools"]),
                     *map(_percent, (rate["mean"], rate["deviation"])),
                     *map(_plain, (*numbers, words["failed"]["mean"], words["found"]["mean"])),
                     _text(worst or None),
@@ -191,9 +196,9 @@ def _sweep_table(swept: SweepResult) -> str:
             html.escape(", ".join(f"{name} = {value}" for name, value in trial.settings.items())),
             [*(_percent(trial.dev.get(name)) for name in names), _plain(trial.fit_seconds), _plain(trial.seconds)],
         )
-        for trial in ranked[:MOST_TRIALS]
+        for trial in ranked[:MAX_TRIALS_SHOWN]
     ]
-    few = f" The best {MOST_TRIALS} of {len(ranked)} trials." if len(ranked) > MOST_TRIALS else ""
+    few = f" The best {MAX_TRIALS_SHOWN} of {len(ranked)} trials." if len(ranked) > MAX_TRIALS_SHOWN else ""
     encoder = f", encoder {swept.encoder}" if swept.encoder else ""
     return _table(
         f"{swept.dataset}: sweep {swept.label} of {swept.recipe} on dev{encoder}.{few}",
@@ -210,8 +215,8 @@ def _summary(sets: Mapping[str, Sequence[Result]]) -> str:
     every = TRAINED + UNTRAINED
     if not sets.keys() >= set(every):
         return _summary_table(f"Means over {count(len(sets), 'dataset')}", sets, list(sets))
-    others = sorted(sets.keys() - set(every))
-    title = f"Means over the {len(every)} test sets" + (f" (without {', '.join(others)})" if others else "")
+    further = sorted(sets.keys() - set(every))
+    title = f"Means over the {len(every)} test sets" + (f" (without {', '.join(further)})" if further else "")
     return (
         _summary_table(title, sets, every)
         + _summary_table(f"The {len(TRAINED)} of them with training queries", sets, TRAINED)
@@ -222,23 +227,27 @@ def _summary(sets: Mapping[str, Sequence[Result]]) -> str:
 def _summary_table(title: str, sets: Mapping[str, Sequence[Result]], names: Sequence[str]) -> str:
     labels: dict[str, list[Result]] = {}
     for name in names:
-        for each in sets[name]:
-            labels.setdefault(each.label, []).append(each)
+        for result in sets[name]:
+            labels.setdefault(result.label, []).append(result)
     ranked = sorted(labels.items(), key=lambda item: (-len(item[1]), -mean(e.quality for e in item[1]), item[0]))
     rows = []
-    for label, held in ranked:
-        values = [[each.metrics.get(metric) for each in held] for metric in SUMMARY]
-        times = [each.latency_ms.get("p50") for each in held]
-        cells = [_number(len(held), f"{len(held)} of {len(names)}"), *(_percent(_mean_known(row)) for row in values)]
-        kind = "" if len(held) == len(names) else "partial"
-        rows.append((kind, html.escape(label), [*cells, _plain(_mean_known(times))]))
+    for label, results in ranked:
+        values = [[result.metrics.get(metric) for result in results] for metric in SUMMARY_MEASURES]
+        times = [result.latency_ms.get("p50") for result in results]
+        cells = [
+            _number(len(results), f"{len(results)} of {len(names)}"),
+            *(_percent(_mean_of_all(row)) for row in values),
+        ]
+        kind = "" if len(results) == len(names) else "partial"
+        rows.append((kind, html.escape(label), [*cells, _plain(_mean_of_all(times))]))
     caption = f"{title}, in percent; a label with fewer sets is a mean over those, and not comparable with the others."
-    return _table(caption, ["label", "sets", *SUMMARY, "p50 ms"], rows)
+    return _table(caption, ["label", "sets", *SUMMARY_MEASURES, "p50 ms"], rows)
 
 
-def _mean_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if len(known) == len(values) else None
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None if a value is missing."""
+    present = [value for value in values if value is not None]
+    return mean(present) if len(present) == len(values) else None
 
 
 # --- page -------------------------------------------------------------------------------------------------------------
@@ -301,18 +310,18 @@ def _figure(image: Image) -> str:
 def page(
     sets: Mapping[str, Content], problems: Sequence[Problem], notes: Sequence[str], overview: Sequence[Image]
 ) -> str:
-    """The whole document.
+    """Render the document.
 
     Args:
-        sets: dataset → what is shown of it.
-        problems: what was left out.
-        notes: what could not be shown, for want of something that is no result.
+        sets: dataset → its content.
+        problems: the files that were left out.
+        notes: what could not be shown because something other than a result is missing.
         overview: charts over several datasets.
     """
-    links = " · ".join(f'<a href="#{held.slug}">{html.escape(name)}</a>' for name, held in sets.items())
-    results = {name: held.held for name, held in sets.items() if held.held}
+    links = " · ".join(f'<a href="#{content.slug}">{html.escape(name)}</a>' for name, content in sets.items())
+    results = {name: content.results for name, content in sets.items() if content.results}
     number = sum(map(len, results.values()))
-    sweeps = sum(len(held.sweeps) for held in sets.values())
+    sweeps = sum(len(content.sweeps) for content in sets.values())
     counted = " and ".join([count(number, "result"), *([count(sweeps, "sweep")] if sweeps else [])])
     parts = [f"<h1>toolscout: results</h1>\n<p>{counted} on {count(len(sets), 'dataset')}.</p>\n"]
     parts += [f"<p>{html.escape(note)}</p>\n" for note in notes]
@@ -324,14 +333,14 @@ def page(
         parts += ["<h2>Summary</h2>\n", _summary(results), *map(_figure, overview)]
     for name, content in sets.items():
         parts += [f'<h2 id="{content.slug}">{html.escape(name)}</h2>\n', *map(_figure, content.images)]
-        if content.held:
-            parts += [_quality_table(name, content.held), _cost_table(name, content.held)]
+        if content.results:
+            parts += [_quality_table(name, content.results), _cost_table(name, content.results)]
         if content.failures:
             parts.append(_failure_table(name, content.failures))
         parts += map(_sweep_table, content.sweeps)
-        if content.held:
-            made = _origin_table(name, content.held)
-            parts.append(f"<details><summary>How each was made</summary>\n{made}</details>\n")
+        if content.results:
+            origins = _origin_table(name, content.results)
+            parts.append(f"<details><summary>How each was made</summary>\n{origins}</details>\n")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>toolscout: results</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

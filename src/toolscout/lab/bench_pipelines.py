@@ -1,0 +1,142 @@
+"""The pipelines of a benchmark job: built, and fitted where the recipe needs it, once or once for each fold."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.dataset import Fold, Qrels
+from toolscout.encoders.pair_cache import PairCache
+from toolscout.errors import ConfigError
+from toolscout.lab.bench_data import load_tools, shares_tools
+from toolscout.lab.bench_jobs import Job
+from toolscout.models.model_store import Model
+from toolscout.recipes import registry
+from toolscout.recipes.fit import fit, make_lesson, on_shelf, plan_fit
+from toolscout.search.pipeline import Cut, Stage
+from toolscout.types import Tool
+from toolscout.workspace import Workspace
+
+__all__ = ["RANKING_DEPTH", "Part", "build_parts"]
+
+RANKING_DEPTH: Final = 20
+
+
+class Part(NamedTuple):
+    """A pipeline and the queries to score with it: all queries, or those of one fold.
+
+    Attributes:
+        stage: the pipeline, cut at `RANKING_DEPTH`.
+        queries: ids of the queries.
+        seconds: wall time of the fit, or of the build if the recipe is not fitted.
+        model: the fitted model; None if the recipe is not fitted.
+    """
+
+    stage: Stage
+    queries: list[str]
+    seconds: float
+    model: Model | None
+
+
+def build_parts(
+    job: Job,
+    tools: Sequence[Tool],
+    qrels: Qrels,
+    folds: Sequence[Fold] | None,
+    pairs: PairCache,
+    resume: bool,
+    say: Callable[[str], None],
+) -> Iterator[Part]:
+    """Build the pipelines of a job, one after the other.
+
+    A recipe that is not fitted has the same pipeline for every fold, so it is built once.
+
+    Args:
+        job: what to measure.
+        tools: the tools of the dataset.
+        qrels: the queries to score, with their gold tools.
+        folds: the folds to fit on; None: the dataset's own train and dev.
+        pairs: the pair cache.
+        resume: reuse models of the same fit.
+        say: called with progress messages.
+
+    Raises:
+        ConfigError: if the recipe cannot do what the job asks for.
+    """
+
+    def report(text: str) -> None:
+        say(f"{job.dataset.name}: {job.label}: {text}")
+
+    recipe = registry.recipe(job.recipe)
+    catalogue = Catalogue.of(tools)
+    workspace = Workspace(
+        job.encoder or recipe.encoder or job.settings.encoder,
+        job.settings,
+        VectorStore(job.settings.home / "bench"),
+        pairs,
+        progress=lambda done, every: report(f"embedding {done:,} of {every:,} tools"),
+        say=report,
+        seed=job.seed,
+        resume=resume,
+    )
+    if recipe.encodes and (recipe.is_fitted or (job.encoder and recipe.encoder)):
+        workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
+    if {**recipe.settings, **job.changes}.get("hierarchy") == "oracle":
+        golds = {job.dataset.queries[query]: [f"d/{tool}" for tool in gold] for query, gold in qrels.items()}
+        workspace = dataclasses.replace(workspace, gold=golds.__getitem__)
+    if not recipe.is_fitted:
+        report(f"indexing {len(tools):,} tools")
+        started = time.perf_counter()
+        stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
+        _check_abstains(job, stage)
+        yield Part(stage >> Cut(RANKING_DEPTH), list(qrels), time.perf_counter() - started, None)
+    elif folds is None:
+        yield _fit_part(job, workspace, catalogue, list(qrels), None)
+    else:
+        for fold in folds:
+            yield _fit_part(job, workspace, catalogue, fold.test, fold.train)
+
+
+def _fit_part(
+    job: Job,
+    workspace: Workspace,
+    catalogue: Catalogue,
+    scored: list[str],
+    train: list[str] | None,
+) -> Part:
+    """Fit, build and check one pipeline.
+
+    Args:
+        job: what to measure.
+        workspace: the workspace of the fit and the build.
+        catalogue: the tools of the dataset that is scored.
+        scored: ids of the queries to score. The fit sees neither them nor queries of the same text.
+        train: ids of the queries to learn from; None: the dataset's own train and dev.
+    """
+    source = job.train_on or job.dataset
+    source_tools = load_tools(source, {}) if job.train_on else catalogue.tools()
+    if job.train_on and not registry.recipe(job.recipe).method.transfers and not shares_tools(source, job.dataset):
+        raise ConfigError(
+            f"--train-on: {job.recipe} serves only tools that it was fitted on, and {source.name} and "
+            f"{job.dataset.name} share no tool. Use another recipe."
+        )
+    learned = {query for split in ("train", "dev") for query in source.qrels.get(split, ())}
+    if train is None and source is job.dataset and learned & set(scored):
+        raise ConfigError(
+            f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
+        )
+    held_out = {**job.held_out, **{query: job.dataset.queries[query] for query in scored}}
+    lesson = dataclasses.replace(make_lesson(source, source_tools, held_out, train), no_tool=job.no_tool)
+    model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
+    stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
+    _check_abstains(job, stage)
+    return Part(stage >> Cut(RANKING_DEPTH), scored, model.manifest.fit_seconds, model)
+
+
+def _check_abstains(job: Job, stage: Stage) -> None:
+    if job.no_tool is not None and "need" not in stage.writes:
+        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")

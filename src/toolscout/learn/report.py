@@ -1,0 +1,58 @@
+"""The report of a learning run, as `<home>/learn/last.json` holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from toolscout.learn.gate import Verdict
+
+__all__ = ["Candidate", "Report", "last"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One recipe that was tried: the name of its model and figures on dev, or the problem that prevented a fit."""
+
+    recipe: str
+    model: str | None = None
+    dev: dict[str, float] = {}
+    seconds: float = 0.0
+    problem: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of a run.
+
+    Attributes:
+        outcome: promoted or refused; would-promote or would-refuse after a dry run.
+        reason: why, in one sentence or more.
+        champion: the champion before the run: the name of a model, or of the recipe of the settings.
+        candidate: name of the model that was chosen on dev; None if no candidate could be fitted.
+        evidence: how many requests the journal holds, and how many were left out and why.
+        splits: numbers of train, dev and test requests.
+        candidates: the recipes that were tried.
+        verdict: the decision of the gate; None if the run ended before the gate.
+        seconds: wall time.
+        at: start of the run.
+    """
+
+    outcome: str
+    reason: str
+    champion: str
+    candidate: str | None
+    evidence: dict[str, Any]
+    splits: dict[str, int]
+    candidates: tuple[Candidate, ...]
+    verdict: Verdict | None
+    seconds: float
+    at: str
+
+
+def last(home: Path) -> Report | None:
+    """Return the report of the last finished run; None if there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode((home / "learn" / "last.json").read_bytes(), type=Report)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
