@@ -199,7 +199,7 @@ def test_a_server_that_the_file_no_longer_names_goes(start: Start) -> None:
 
     async def second(agent: Agent) -> None:
         assert (await agent.call("b/echo")).is_error
-        assert "b: no longer there" in agent.said
+        assert "b is removed: its configuration file no longer names it" in agent.said
 
     run(start, first, {"a": busy(), "b": busy()})
     run(start, second, {"a": busy()})
