@@ -301,7 +301,7 @@ async def _read_result(response: httpx.Response) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], structured_content=answer, is_error=failed)
 
 
-def _decode_text(body: bytes, encoding: str, cut: bool) -> str | None:
+def _decode_text(body: bytes | bytearray, encoding: str, cut: bool) -> str | None:
     """Decode a response. Returns None if it is not text."""
     try:
         return body.decode(encoding, "replace" if cut else "strict")
@@ -309,7 +309,7 @@ def _decode_text(body: bytes, encoding: str, cut: bool) -> str | None:
         return None
 
 
-def _decode_json(body: bytes, text: str) -> Any:
+def _decode_json(body: bytes | bytearray, text: str) -> Any:
     """Decode a JSON response. Returns `text` if it is not valid JSON."""
     try:
         return msgspec.json.decode(body) if body else None
