@@ -21,10 +21,8 @@ def spending_options(command: F) -> F:
     for option in (
         click.option("--replay", metavar="FILE", help="Answer only from this record; send nothing."),
         click.option("--record", metavar="FILE", help="Write every answer to this record afterwards."),
-        click.option(
-            "--max-dollars", type=float, help="Stop before this cost is exceeded; needs llm_price_in and llm_price_out."
-        ),
-        click.option("--max-tokens", type=int, help="Stop before this number of tokens is exceeded."),
+        click.option("--max-dollars", type=float, help="Stop before this cost; needs llm_price_in and llm_price_out."),
+        click.option("--max-tokens", type=int, help="Stop before this number of tokens."),
         click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
         click.option("--llm", "place", metavar="URL#MODEL", help="The endpoint; by default the setting llm."),
     ):
