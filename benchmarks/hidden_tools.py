@@ -25,7 +25,7 @@ import click
 from toolscout import metrics
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.cli.data import changes
+from toolscout.cli.data import parse_settings
 from toolscout.config import Settings
 from toolscout.lab.bench import load_dataset
 from toolscout.lab.machine import provenance
@@ -65,7 +65,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     workspace = Workspace(
         settings=settings, vectors=vectors, say=lambda line: click.echo(line, err=True), seed=seed, resume=True
     )
-    job = plan_fit(name, learned, workspace, settings.home, changes(pairs))
+    job = plan_fit(name, learned, workspace, settings.home, parse_settings(pairs))
     model = fit(on_shelf(job))
 
     def over(some: Sequence[Tool], recipe: str = name) -> Stage:

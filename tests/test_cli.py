@@ -177,7 +177,7 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
 def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import toolscout.cli.demo as demo
 
-    monkeypatch.setattr(demo, "LIBRARIES", ("numpy",))
+    monkeypatch.setattr(demo, "DEMO_LIBRARIES", ("numpy",))
     found = demo.importlib.util.find_spec
     monkeypatch.setattr(
         demo.importlib.util, "find_spec", lambda name, *more: None if name.startswith("mcp") else found(name, *more)

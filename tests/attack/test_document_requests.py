@@ -34,21 +34,21 @@ FORBIDDEN = [
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_no_parameter_sets_a_header_that_frames_or_routes(name: str) -> None:
     with pytest.raises(UserError, match="may set"):
-        calls.request(operation(**{"in": {"q": "header"}, "names": {"q": name}}), {"q": "evil"})
+        calls.build_request(operation(**{"in": {"q": "header"}, "names": {"q": name}}), {"q": "evil"})
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_no_security_scheme_puts_a_credential_into_such_a_header(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_API_KEY", "s3cret")
     with pytest.raises(UserError, match="may set") as error:
-        calls.request(operation(security_schemes={"key": {"type": "apiKey", "in": "header", "name": name}}), {})
+        calls.build_request(operation(security_schemes={"key": {"type": "apiKey", "in": "header", "name": name}}), {})
     assert "s3cret" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["application/json\r\nHost: evil", "text/plain\nX: y"])
 def test_no_content_type_adds_a_header(kind: str) -> None:
     tool = operation(method="POST", content_type=kind, body="body", **{"in": {"body": "body"}})
-    headers = calls.request(tool, {"body": "x"})["headers"]
+    headers = calls.build_request(tool, {"body": "x"})["headers"]
     assert list(headers) == ["content-type"] and not {"\r", "\n"} & set(headers["content-type"])
 
 
@@ -57,22 +57,22 @@ def test_no_argument_stands_in_place_of_a_credential(monkeypatch: pytest.MonkeyP
     tool = operation(
         security_schemes={"key": {"type": "http", "scheme": "bearer"}}, **{"in": {"q": "header"}, "names": {"q": name}}
     )
-    assert calls.request(tool, {"q": "Bearer theirs"})["headers"] == {name: "Bearer theirs"}
+    assert calls.build_request(tool, {"q": "Bearer theirs"})["headers"] == {name: "Bearer theirs"}
     monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_API_KEY", "mine")
-    assert calls.request(tool, {"q": "Bearer theirs"})["headers"] == {"authorization": "Bearer mine"}
+    assert calls.build_request(tool, {"q": "Bearer theirs"})["headers"] == {"authorization": "Bearer mine"}
 
 
 @pytest.mark.parametrize("place", ["query", "header", "cookie"])
 def test_no_argument_stands_beside_an_api_key(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_API_KEY", "mine")
     scheme = {"type": "apiKey", "in": place, "name": "key"}
-    sent = calls.request(operation(security_schemes={"key": scheme}, **{"in": {"key": place}}), {"key": "theirs"})
+    sent = calls.build_request(operation(security_schemes={"key": scheme}, **{"in": {"key": place}}), {"key": "theirs"})
     assert "theirs" not in json.dumps(sent) and "mine" in json.dumps(sent)
 
 
 @pytest.mark.parametrize("value", ["../../admin", "..%2f..%2fadmin", "a?b=c", "a#b", "//evil.test", "\\\\evil", "a/.."])
 def test_no_value_leaves_its_place_in_the_path(value: str) -> None:
-    url = calls.request(operation("/pets/{id}", **{"in": {"id": "path"}}), {"id": value})["url"]
+    url = calls.build_request(operation("/pets/{id}", **{"in": {"id": "path"}}), {"id": value})["url"]
     rest = url.removeprefix("http://api.test/pets/")
     assert rest != url and not set("/?#\\") & set(rest)
 
@@ -87,4 +87,4 @@ def test_no_value_leaves_its_place_in_the_path(value: str) -> None:
 )
 def test_a_server_that_two_readers_may_understand_differently_is_asked_by_nobody(server: str) -> None:
     with pytest.raises(UserError, match="nothing is sent"):
-        calls.request(operation(server=server), {})
+        calls.build_request(operation(server=server), {})

@@ -70,7 +70,7 @@ STDIO = [
     Case("wrong-id", "within 2 s", patience=2),
     Case("exits", "ended during the call"),
     Case("asks-without-end", "ended during the call"),
-    Case("odd-result", "no result of a tool"),
+    Case("odd-result", "not the result of a tool"),
     Case("odd-error", "error"),
     Case("error-secrets", "401 for token [credential]"),
     Case("alternates", "alternates between definitions"),

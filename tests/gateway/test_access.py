@@ -20,7 +20,7 @@ from test_access_properties import FORMS, NAMES, SOURCES, crowded, policies
 from toolscout.access.policy import Caller, Rules
 from toolscout.gateway import Gateway, Options
 from toolscout.gateway.http import CALLER
-from toolscout.gateway.text import plain
+from toolscout.gateway.text import make_plain
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -96,7 +96,7 @@ def test_nobody_describes_calls_or_hears_of_what_the_policy_hides(
     assert {tool["id"] for tool in shown} <= visible
     assert {tool.id for tool in gateway.reached} <= visible & {asked, *gateway._pins}
     said = " ".join(json.dumps(json.loads(text), ensure_ascii=False) for _, text in answers)
-    for echo in (asked, plain(asked)):
+    for echo in (asked, make_plain(asked)):
         said = said.replace(echo, "")
     assert not [tool.id for tool in everything if tool.id not in visible and tool.id in said]
 
@@ -231,14 +231,14 @@ def test_an_empty_catalogue_and_one_that_is_all_hidden_say_so(start: Start) -> N
 @pytest.mark.net
 def test_a_query_that_everything_answers_keeps_to_the_limit_and_the_budget_and_says_what_is_left(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        from toolscout.gateway.text import tokens
+        from toolscout.gateway.text import count_tokens
 
         [few] = (await agent.search("one after the other, whenever it must be handled"))["results"]
         assert len(few["tools"]) == 5
         many = await agent.use("search_tools", queries=["handled whenever"] * 8, limit=50)
         results = many.structured_content["results"]
-        assert all(result["tools"] and "more tools for lack of room" in result["left_out"] for result in results)
-        assert tokens(many.structured_content) < 3_500 and tokens(many.content[0].text) < 3_500
+        assert all(result["tools"] and "more tools did not fit" in result["left_out"] for result in results)
+        assert count_tokens(many.structured_content) < 3_500 and count_tokens(many.content[0].text) < 3_500
 
     # nobody is turned away: only how much is answered is asked here
     run(start, body, {"a": busy("150"), "b": raw("die-start")}, settings={"false_rejects": 0.0})

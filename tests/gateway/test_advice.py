@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolscout.gateway import calls
-from toolscout.gateway.calls import advice
+from toolscout.gateway.calls import explain_faults
 from toolscout.types import Tool
 
 
@@ -47,7 +47,7 @@ CITY = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
 def test_advice_names_the_parameter_what_was_expected_and_what_was_found(
     schema: dict[str, Any], given: dict[str, Any], said: list[str]
 ) -> None:
-    assert advice(tool(**schema), given) == said
+    assert explain_faults(tool(**schema), given) == said
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ def test_advice_names_the_parameter_what_was_expected_and_what_was_found(
     ],
 )
 def test_a_schema_that_cannot_be_used_stops_nobody(schema: dict[str, Any]) -> None:
-    assert advice(tool(**schema), {"x": 1}) == []
+    assert explain_faults(tool(**schema), {"x": 1}) == []
 
 
 def test_an_evil_pattern_keeps_nobody_busy() -> None:
     """Were the patterns matched, it would take until the time limit of the tests, and far longer."""
     schema = {"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}, "patternProperties": {"^(b+)+$": {}}}
-    assert advice(tool(**schema, additionalProperties=False), {"x": "a" * 60 + "!", "b" * 60 + "!": 1}) == []
+    assert explain_faults(tool(**schema, additionalProperties=False), {"x": "a" * 60 + "!", "b" * 60 + "!": 1}) == []
 
 
 def test_a_schema_that_would_take_years_to_look_at_keeps_nobody_busy() -> None:
     levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
     schema = {"type": "object", "$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}
-    assert advice(Tool(id="a/b", name="b", parameters=schema), {"x": 1}) == []
-    assert calls._work.left < 0, "it gave up after so many steps"
+    assert explain_faults(Tool(id="a/b", name="b", parameters=schema), {"x": 1}) == []
+    assert calls._validation.left < 0, "it gave up after so many steps"
 
 
 def test_a_long_value_is_not_repeated_in_full() -> None:
-    [said] = advice(tool(**CITY), {"city": ["x" * 10_000]})
+    [said] = explain_faults(tool(**CITY), {"city": ["x" * 10_000]})
     assert len(said) < 200
 
 
 def test_no_more_than_five_faults_are_listed() -> None:
     properties = {f"p{number}": {"type": "string"} for number in range(20)}
-    assert len(advice(tool(properties=properties), dict.fromkeys(properties, 1))) == 5
+    assert len(explain_faults(tool(properties=properties), dict.fromkeys(properties, 1))) == 5

@@ -71,7 +71,7 @@ def test_calls_in_flight_all_get_an_answer_when_their_server_dies(start: Start) 
 
 def test_a_server_that_hangs_is_given_up_after_its_time(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        assert "server 'bad' within 0.5 s" in await agent.text("bad/hang")
+        assert "server 'bad' did not answer within 0.5 s" in await agent.text("bad/hang")
         assert await agent.text("bad/echo", text="the session goes on") == "the session goes on"
 
     run(start, body, {"bad": busy()}, call_timeout=0.5)
@@ -101,7 +101,7 @@ def test_a_server_that_floods_is_cut_off_and_the_others_are_served(
 
 def test_an_answer_that_is_no_result_is_an_error_that_names_the_server(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        assert "server 'bad' gave an answer that is no result" in await agent.text("bad/junk")
+        assert "not the result of a tool" in await agent.text("bad/junk")
         assert await agent.text("bad/refuse") == (
             'the tool\'s server answered with the error "no licence for this" (code -32000)'
         )
@@ -148,7 +148,7 @@ def test_a_tool_that_changes_without_a_word_is_not_called(start: Start) -> None:
 def test_a_server_that_no_longer_lists_its_tools_is_named_and_not_called(start: Start) -> None:
     async def body(agent: Agent) -> None:
         await agent.call("bad/change", quiet=True, mute=True)
-        assert "server 'bad' gave no list of its tools" in await agent.text("bad/echo", text="x")
+        assert "server 'bad' did not list its tools" in await agent.text("bad/echo", text="x")
         await others_are_served(agent)
 
     run(start, body, {"bad": busy(), "good": busy()})
@@ -195,13 +195,13 @@ def test_a_server_of_the_present_protocol_is_heard_when_its_tools_change(start: 
 def test_a_server_that_cries_change_is_read_once_a_second(start: Start) -> None:
     async def body(agent: Agent) -> None:
         upstream, lists = agent.gateway.upstreams.servers["bad"], []
-        listed = upstream._list
+        listed = upstream._update_list
 
         async def counted(connection: Any) -> None:
             lists.append(1)
             await listed(connection)
 
-        upstream._list = counted  # type: ignore[method-assign]
+        upstream._update_list = counted  # type: ignore[method-assign]
         await agent.call("bad/change")  # twenty notifications
         await anyio.sleep(0.6)
         assert len(lists) == 1
@@ -211,13 +211,13 @@ def test_a_server_that_cries_change_is_read_once_a_second(start: Start) -> None:
 
 def test_a_megabyte_of_description_costs_an_agent_no_more_than_its_budget(start: Start) -> None:
     async def body(agent: Agent) -> None:
-        from toolscout.gateway.text import tokens
+        from toolscout.gateway.text import count_tokens
 
         for detail in ("compact", "full"):
             answer = await agent.use("search_tools", queries=["huge"], limit=20, detail=detail)
-            assert tokens(answer.structured_content) < 4_000 and tokens(answer.content[0].text) < 4_000
+            assert count_tokens(answer.structured_content) < 4_000 and count_tokens(answer.content[0].text) < 4_000
         described = await agent.use("describe_tools", ids=["bad/huge"])
-        assert tokens(described.structured_content) < 4_000
+        assert count_tokens(described.structured_content) < 4_000
         assert "cut" in described.structured_content["tools"][0]
 
     run(start, body, {"bad": busy("0", "Huge")})

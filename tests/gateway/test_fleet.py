@@ -8,7 +8,7 @@ from mcp import Client, StdioServerParameters
 
 from gateway.conftest import Agent, Start, busy
 from gateway.test_gateway import run
-from toolscout.gateway.text import tokens
+from toolscout.gateway.text import count_tokens
 
 pytestmark = pytest.mark.net
 EACH = 50
@@ -36,7 +36,7 @@ def fleet(start: Start, servers: int, seconds: float) -> None:
         async with Client(StdioServerParameters(command=entry["command"], args=entry["args"])) as direct:
             theirs = await direct.list_tools()
         read, spared = (
-            tokens(result.model_dump_json(by_alias=True, exclude_none=True, include={"tools"}))
+            count_tokens(result.model_dump_json(by_alias=True, exclude_none=True, include={"tools"}))
             for result in (ours, theirs)
         )
         assert read <= 0.05 * spared * servers

@@ -199,7 +199,7 @@ def test_a_server_that_the_file_no_longer_names_goes(start: Start) -> None:
 
     async def second(agent: Agent) -> None:
         assert (await agent.call("b/echo")).is_error
-        assert "b: no longer there" in agent.said
+        assert "b is removed: its configuration file no longer names it" in agent.said
 
     run(start, first, {"a": busy(), "b": busy()})
     run(start, second, {"a": busy()})
@@ -271,7 +271,7 @@ def test_what_cannot_be_called_says_so(start: Start, tmp_path: Any) -> None:
         tool = next(tool for tool in toy_tools() if not tool.callable)
         answer = await agent.call(tool.id)
         assert answer.structured_content["callable"] is False
-        assert "only its schema is known" in answer.content[0].text
+        assert "the catalogue holds only its schema" in answer.content[0].text
         [found] = (await agent.search(tool.description, limit=1))["results"]
         assert not found["tools"][0]["callable"]
 

@@ -15,7 +15,7 @@ import pytest
 from gateway.conftest import Agent, Start
 from gateway.test_gateway import run
 from toolscout.errors import UserError
-from toolscout.gateway.openapi import MAX_RESPONSE, request
+from toolscout.gateway.openapi import MAX_RESPONSE_BYTES, build_request
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
@@ -31,7 +31,7 @@ def test_each_argument_goes_where_the_document_says() -> None:
     places = {"id": "path", "tags": "query", "X-Mode": "header", "seen": "cookie", "name": "body"}
     tool = operation(method="POST", content_type="application/json", **{"in": places})
     given = {"id": "a/b?c", "tags": ["x", "y"], "X-Mode": "fast\r\nEvil: 1", "seen": True, "name": "Rex"}
-    sent = request(tool, given)
+    sent = build_request(tool, given)
     assert sent["url"] == "http://api.test/v1/pets/a%2Fb%3Fc"
     assert sent["params"] == [("tags", "x"), ("tags", "y")]
     assert sent["headers"] == {"X-Mode": "fast  Evil: 1", "content-type": "application/json"}
@@ -53,29 +53,29 @@ def test_each_argument_goes_where_the_document_says() -> None:
     ],
 )
 def test_lists_and_objects_are_written_in_the_style_of_the_document(value: Any, style: Any, pairs: Any) -> None:
-    sent = request(operation("/pets", **{"in": {"q": "query"}, "style": {"q": style}}), {"q": value})
+    sent = build_request(operation("/pets", **{"in": {"q": "query"}, "style": {"q": style}}), {"q": value})
     assert sent["params"] == pairs
 
 
 @pytest.mark.parametrize("value", ["", ".", ".."])
 def test_a_value_cannot_leave_its_place_in_the_path(value: str) -> None:
-    with pytest.raises(UserError, match="can stand in a path"):
-        request(operation(**{"in": {"id": "path"}}), {"id": value})
+    with pytest.raises(UserError, match="is valid in a path"):
+        build_request(operation(**{"in": {"id": "path"}}), {"id": value})
 
 
 def test_a_missing_part_of_the_path_is_named() -> None:
     with pytest.raises(UserError, match="expected a value for id"):
-        request(operation(**{"in": {"id": "path"}}), {})
+        build_request(operation(**{"in": {"id": "path"}}), {})
 
 
 def test_an_argument_without_a_place_is_refused() -> None:
     with pytest.raises(UserError, match="found 'verbose'"):
-        request(operation("/pets", **{"in": {"q": "query"}}), {"verbose": 1})
+        build_request(operation("/pets", **{"in": {"q": "query"}}), {"verbose": 1})
 
 
 def test_two_parameters_of_one_name_are_sent_under_their_own() -> None:
     tool = operation(**{"in": {"id": "path", "id_query": "query"}, "names": {"id_query": "id"}})
-    sent = request(tool, {"id": 1, "id_query": 2})
+    sent = build_request(tool, {"id": 1, "id_query": 2})
     assert (sent["url"][-2:], sent["params"]) == ("/1", [("id", "2")])
 
 
@@ -87,7 +87,7 @@ def test_two_parameters_of_one_name_are_sent_under_their_own() -> None:
     ],
 )
 def test_forms_are_written_as_forms(kind: str, expected: Any) -> None:
-    sent = request(
+    sent = build_request(
         operation("/pets", "POST", content_type=kind, **{"in": {"a": "body", "b": "body"}}), {"a": 1, "b": ["x", "y"]}
     )
     assert {key: sent[key] for key in expected} == expected
@@ -95,7 +95,7 @@ def test_forms_are_written_as_forms(kind: str, expected: Any) -> None:
 
 def test_a_body_that_is_no_object_is_sent_whole() -> None:
     tool = operation("/pets", "POST", content_type="application/json", body="body", **{"in": {"body": "body"}})
-    assert request(tool, {"body": [1, 2]})["content"] == b"[1,2]"
+    assert build_request(tool, {"body": [1, 2]})["content"] == b"[1,2]"
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_a_credential_comes_from_the_environment_under_the_name_of_its_source(
     tool = operation("/pets", security_schemes={"main-key": scheme})
     for others in ("MAIN_KEY", "BANK_MAIN_KEY", "API", "_MAIN_KEY"):
         monkeypatch.setenv(f"TOOLSCOUT_CREDENTIAL_{others}", "s:ecret")
-    assert not {"headers", "params", "cookies"} & request(tool, {}).keys()
+    assert not {"headers", "params", "cookies"} & build_request(tool, {}).keys()
     monkeypatch.setenv("TOOLSCOUT_CREDENTIAL_API_MAIN_KEY", "s:ecret")
-    assert {key: request(tool, {})[key] for key in place} == place
+    assert {key: build_request(tool, {})[key] for key in place} == place
 
 
 # --- over the wire ----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Api(BaseHTTPRequestHandler):
         elif parts.path == "/round":
             status, headers = 302, {"location": "/round"}
         elif parts.path == "/large":
-            kind, data = "text/plain", b"x" * (MAX_RESPONSE + 10)
+            kind, data = "text/plain", b"x" * (MAX_RESPONSE_BYTES + 10)
         elif parts.path == "/image":
             kind, data = "image/png", b"hello"
         elif parts.path == "/broken":
@@ -232,8 +232,8 @@ def test_redirects_are_followed_on_the_same_origin_only(start: Start, api: objec
         moved = await agent.call("pets/moved")
         assert moved.structured_content["body"]["path"] == "/pets/7"
         away = await agent.call("pets/elsewhere")
-        assert away.is_error and "a redirect away from it" in away.content[0].text
-        assert "more than 5 redirects" in await agent.text("pets/round")
+        assert away.is_error and "redirected the call to another server" in away.content[0].text
+        assert "more than 5 times" in await agent.text("pets/round")
 
     run(start, body)
 
@@ -247,6 +247,6 @@ def test_an_api_that_does_not_answer_is_one_sentence(start: Start, api: Callable
 
     async def body(agent: Agent) -> None:
         answer = await agent.call("pets/empty")
-        assert answer.is_error and answer.content[0].text.startswith("expected an answer from http://127.0.0.1:9")
+        assert answer.is_error and answer.content[0].text.startswith("http://127.0.0.1:9 did not answer")
 
     run(start, body)

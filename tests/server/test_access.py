@@ -54,8 +54,8 @@ def test_what_a_gateway_sends_for_an_agent_is_refused_everywhere(guarded: Any, s
 
 def test_what_belongs_to_all_is_for_operators(guarded: Any) -> None:
     for route in ROUTES:
-        if route.operators:
-            content = {"headers": {**as_caller("bob"), "content-type": route.takes}, "content": b""}
+        if route.operators_only:
+            content = {"headers": {**as_caller("bob"), "content-type": route.body_media}, "content": b""}
             if route.method == "GET":
                 content = {"headers": as_caller("bob")}
             answer = guarded.request(route.method, route.path, **content)
@@ -155,7 +155,9 @@ def test_a_hidden_text_is_not_shown_because_another_took_its_place(tmp_path: Pat
     put("of the owner alone", False)
     views = Views(store)
     monkeypatch.setattr(Catalogue, "mask", mask)
-    seen = [[row.description for row in views.now(caller).tools(caller, None, None, 0, 9)[0]] for _ in range(2)]
+    seen = [
+        [row.description for row in views.current(caller).page_tools(caller, None, None, 0, 9)[0]] for _ in range(2)
+    ]
     assert seen == [[], ["harmless"]]
 
 
@@ -176,7 +178,7 @@ def test_no_lint_tells_of_hidden_tools_when_sources_go_meanwhile(
     caller = Caller("o", rules, operator=True)
     monkeypatch.setattr(toy, "pipeline", pipeline)
     service = start(policies=policies).app.service
-    told = catalogue._findability(service, caller, 100)
+    told = catalogue._check_findability(service, caller, 100)
     assert told.asked == 2 and "travel" not in repr(told) and "ru/" not in repr(told)
 
 
@@ -186,7 +188,7 @@ def test_searches_of_others_are_not_there(guarded: Any) -> None:
         for path, body in (("/v1/feedback", {"good": []}), ("/v1/calls", {"tool": "mail/search", "ok": True})):
             answer = guarded.post(path, json={"search_id": id, **body}, headers=as_caller("bob"))
             assert answer.status_code == 404 and answer.json()["error"].startswith(
-                "expected the id of a search of yours"
+                "expected the id of one of your searches"
             )
 
 
@@ -254,7 +256,7 @@ def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: A
 
 def test_a_bucket_holds_the_queries_of_ten_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr("toolscout.server.limits.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("toolscout.access.rate_limit.time.monotonic", lambda: now[0])
     buckets = Buckets(2.0)
     assert buckets.take("ann", 20) == 0.0
     assert buckets.take("ann") == pytest.approx(0.5) and buckets.take("bob") == 0.0
@@ -289,7 +291,7 @@ def test_a_body_that_does_not_come_in_in_time_is_given_up(toy: Scout, sent: byte
 
     try:
         anyio.run(ask, "/v1/search", "application/json", 8)
-        assert told[0]["status"] == 408 and b"the whole request within 1 s" in told[1]["body"]
+        assert told[0]["status"] == 408 and b"did not arrive within 1 s" in told[1]["body"]
         assert not list(toy.journal.read())
         with pytest.raises(TimeoutError):  # an import may take ten times as long
             anyio.run(ask, "/v1/journal/import", "application/x-ndjson", 1.5)

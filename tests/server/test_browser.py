@@ -258,7 +258,7 @@ def test_the_journal_is_filtered_and_taken_out(visit: Open, program: Program, tm
     assert "the second question" in page.inner_text("#events")
     page.fill("#journal-text", "no such words")
     page.keyboard.press("Enter")
-    page.get_by_text("No event passes these filters.").wait_for()
+    page.get_by_text("No event matches these filters.").wait_for()
     with page.expect_download() as started:
         page.get_by_role("button", name="Export").click()
     lines = Path(started.value.path()).read_bytes()
@@ -334,13 +334,13 @@ def test_tools_that_cannot_be_found_are_named_and_why_is_one_step_away(visit: Op
         page = visit(at=shop)
         page.locator("nav a").first.focus()
         page.keyboard.press("3")
-        page.get_by_role("button", name="Ask for them").click()
+        page.get_by_role("button", name="Check").click()
         page.wait_for_selector("#lint-summary")
-        assert "13 tools asked for" in page.inner_text("#lint-summary")
-        hidden = page.get_by_role("region", name="These tools can hardly be found")
+        assert "13 tools checked" in page.inner_text("#lint-summary")
+        hidden = page.get_by_role("region", name="Hard to find")
         assert "says almost the same" in hidden.inner_text() and "remove one of them" in hidden.inner_text()
-        assert page.get_by_role("region", name="These pairs are confused").locator("tbody tr").count() > 1
-        assert "s/mute" in page.get_by_role("region", name="These say nothing of themselves").inner_text()
+        assert page.get_by_role("region", name="Confused pairs").locator("tbody tr").count() > 1
+        assert "s/mute" in page.get_by_role("region", name="No description").inner_text()
         assert axe(page) == []
         tool = hidden.locator("tbody tr a").first.inner_text()
         hidden.get_by_role("link", name="why?").first.click()
@@ -398,7 +398,7 @@ def test_a_service_with_callers_asks_for_a_key_and_shows_what_that_caller_may_se
         assert axe(page) == []
         page.fill("#key", "wrong")
         page.keyboard.press("Enter")
-        page.get_by_text("expected a valid key").wait_for()
+        page.get_by_text("This key is not valid").wait_for()
         page.fill("#key", "tsk_of_bob")
         page.keyboard.press("Enter")
         page.wait_for_selector("nav a")
@@ -479,7 +479,7 @@ def walk(visit: Open, tmp_path: Path, count: int) -> dict[str, float]:
         work.note("search")
         assert page.locator("ol.hits .name").first.inner_text() == "tool_1234"
         page.goto(f"http://127.0.0.1:{many.port}/#/findability?most=50")
-        page.locator("#lint-summary", has_text="50 tools asked for").wait_for()
+        page.locator("#lint-summary", has_text="50 tools checked").wait_for()
         work.note("findability")
         return work.steps
     finally:

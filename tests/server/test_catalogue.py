@@ -8,7 +8,7 @@ import pytest
 
 from toolscout.catalogue.store import Catalogue
 from toolscout.scout import Scout
-from toolscout.server.view import View, key_of
+from toolscout.server.view import View, encode_key
 from toolscout.testing import TOY_TOOLS
 from toolscout.types import Tool
 
@@ -53,10 +53,10 @@ def test_names_with_slashes_and_other_signs_have_keys_of_their_own() -> None:
     from toolscout.access.policy import LOCAL
 
     for number, tool in enumerate(tools):
-        key = key_of((tool.source, *tool.path))
-        rows, _ = view.tools(LOCAL, key, None, 0, 10)
+        key = encode_key((tool.source, *tool.path))
+        rows, _ = view.page_tools(LOCAL, key, None, 0, 10)
         assert [row.name for row in rows] == [str(number)] if number else True
-    assert len({key_of(place) for place in places}) == len(places)
+    assert len({encode_key(place) for place in places}) == len(places)
 
 
 def test_one_tool_is_shown_whole_and_an_unknown_one_is_not_there(client: Any) -> None:

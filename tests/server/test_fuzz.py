@@ -23,7 +23,7 @@ from toolscout.access.policy import Policies, hashed_key
 from toolscout.catalogue.store import Origin
 from toolscout.models import champion
 from toolscout.scout import Scout
-from toolscout.server.routes import LINES, ROUTES
+from toolscout.server.routes import JSON_LINES, ROUTES
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
@@ -71,7 +71,7 @@ class World:
             "caller": st.sampled_from(sorted(CALLERS)),
             "model": models,
             "champion": models,
-            LINES: st.lists(call, max_size=3).map(lambda found: b"\n".join(map(msgspec.json.encode, found))),
+            JSON_LINES: st.lists(call, max_size=3).map(lambda found: b"\n".join(map(msgspec.json.encode, found))),
         }
 
     def aims(self, fields: tuple[msgspec.inspect.Field, ...], lines: bool) -> Any:
@@ -83,7 +83,7 @@ class World:
                 return st.none()
             values = self.values(how == "right")
             if lines:
-                return values[LINES]
+                return values[JSON_LINES]
             named = {field.encode_name: field.required for field in fields if field.encode_name in values}
             return st.fixed_dictionaries(
                 {name: values[name] for name, required in named.items() if required},
@@ -134,9 +134,11 @@ def fuzz(operation: Any, mode: Any, caller: str, world: World) -> set[int]:
 
     headers = as_key(caller)
     route = next(each for each in ROUTES if (each.path, each.method.lower()) == (operation.path, operation.method))
-    fields = msgspec.inspect.type_info(route.asks).fields  # type: ignore[attr-defined]
-    aims = world.aims(fields, route.takes == LINES) if mode is GenerationMode.POSITIVE else st.none()
-    others = route.operators and caller != "ann"  # the journal tells an operator what others asked, whatever it was
+    fields = msgspec.inspect.type_info(route.request_type).fields  # type: ignore[attr-defined]
+    aims = world.aims(fields, route.body_media == JSON_LINES) if mode is GenerationMode.POSITIVE else st.none()
+    others = (
+        route.operators_only and caller != "ann"
+    )  # the journal tells an operator what others asked, whatever it was
     seen: set[int] = set()
 
     @settings(
@@ -229,7 +231,7 @@ def test_fuzzing_finds_no_fault_and_no_leak(world: Any, taught: Scout, caller: s
     operator = client.get("/v1/me", headers=as_key(caller)).json()["operator"]
     assert set(seen) == {route.path for route in ROUTES} and seen["/v1/search"] >= {200, 422}
     unanswered = [route.path for route in ROUTES if 200 not in seen[route.path]]
-    assert unanswered == [route.path for route in ROUTES if route.operators and not operator]
+    assert unanswered == [route.path for route in ROUTES if route.operators_only and not operator]
     assert all(seen[path] & {403} for path in unanswered)
 
 

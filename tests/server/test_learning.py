@@ -116,7 +116,7 @@ def test_files_that_cannot_be_read_are_named_to_operators_alone(
         for path, body in (("/v1/search", {}), ("/v1/why", {"tool": "mail/search"})):
             caplog.clear()
             told = client_told(guarded, path, {"query": "rain", **body}, "bob")
-            assert told == (503, "expected an answer, found none: the service cannot read its files")
+            assert told == (503, "The service cannot read its files. Tell its operator.")
             assert where in caplog.text
             assert where in client_told(guarded, path, {"query": "rain", **body}, "ann")[1]
 

@@ -46,7 +46,7 @@ def test_what_could_not_be_opened_is_tried_again_when_somebody_asks(start: Any, 
         real()
 
     monkeypatch.setattr(toy, "embed", broken)
-    monkeypatch.setattr("toolscout.server.service.AGAIN", 0.2)
+    monkeypatch.setattr("toolscout.server.service.REOPEN_INTERVAL_S", 0.2)
     client = start()
     for _ in range(400):
         if client.get("/ready").status_code == 200:

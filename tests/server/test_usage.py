@@ -48,7 +48,7 @@ def test_one_search_can_have_so_many_events_and_no_more(client: Any, toy: Scout)
     assert client.post("/v1/calls", json=call).status_code == 200
     for path, body in (("/v1/calls", call), ("/v1/feedback", given)):
         answer = client.post(path, json=body)
-        assert answer.status_code == 422 and "expected at most 200 events of one search" in answer.json()["error"]
+        assert answer.status_code == 422 and "This search has 200 events" in answer.json()["error"]
     with pytest.raises(OverBudget, match="search again"):
         toy.called("mail/search", ok=True, search_id=search_id)
     with pytest.raises(OverBudget, match="search again"):

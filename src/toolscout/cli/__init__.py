@@ -1,1 +1,1 @@
-"""The command line. Each file is one group of commands; `main` only dispatches; `output` is how results are shown."""
+"""The command line. Each module holds a group of commands, `main` dispatches, `output` prints results."""

@@ -1,4 +1,4 @@
-"""key, approve, trust; and how findings and definitions that wait are shown."""
+"""The commands `key`, `approve` and `trust`; prints findings and definitions that wait for approval."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["findings", "show_findings", "show_waiting"]
 @click.command("key")
 @click.argument("name")
 def key_command(name: str) -> None:
-    """Make a fresh API key for the caller NAME, and the lines for the policy file."""
+    """Create an API key for the caller NAME, and print the lines for the policy file."""
     key = new_key()
     echo(f"{key}\n")
     echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
@@ -48,19 +48,24 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     """
     if names and everything:
         raise click.UsageError("expected names or --all, found both")
-    held = scout.waiting(names)
-    count = scout.approve(held) if names or everything else 0
+    waiting = scout.waiting(names)
+    count = scout.approve(waiting) if names or everything else 0
     if count:
         scout.embed()
     if as_json:
-        print_json({"approved": count, "waiting" if not count else "definitions": [_as_json(each) for each in held]})
+        print_json(
+            {
+                "approved": count,
+                "waiting" if not count else "definitions": [_as_json(definition) for definition in waiting],
+            }
+        )
         return
-    for each in held:
-        show_waiting(each)
+    for definition in waiting:
+        show_waiting(definition)
     if names or everything:
         echo(f"approved {count:,} definitions")
-    elif held:
-        echo(f"{len(held):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
+    elif waiting:
+        echo(f"{len(waiting):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
     else:
         echo("nothing waits for approval")
 
@@ -120,7 +125,7 @@ def _show_trusted(home: Path, as_json: bool) -> None:
         try:
             state = "trusted" if _is_unchanged(home, Path(name), entry) else "changed since: trust it again"
         except OSError:
-            state = "a file of it is gone"
+            state = "one of its files is gone"
         rows.append({"folder": name, "at": entry.at, "state": state})
     if as_json:
         print_json({"folders": rows})
@@ -140,33 +145,32 @@ def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder
     )
 
 
-def _as_json(each: Waiting) -> dict[str, Any]:
+def _as_json(waiting: Waiting) -> dict[str, Any]:
     return {
-        "id": each.id,
-        "why": each.why,
-        "since": each.since,
-        "fingerprint": each.fingerprint,
-        "before": each.approved,
-        "now": each.tool,
-        "findings": scan(each.tool),
+        "id": waiting.id,
+        "why": waiting.why,
+        "since": waiting.since,
+        "fingerprint": waiting.fingerprint,
+        "before": waiting.approved,
+        "now": waiting.tool,
+        "findings": scan(waiting.tool),
     }
 
 
-def show_waiting(each: Waiting) -> None:
-    """Print a definition that waits, as the difference to the approved one, if there was one."""
-    echo(
-        f"{spelled_out(escape_line(each.id))} waits for approval since {each.since[:16].replace('T', ' ')}: {each.why}"
-    )
-    before = list(_lines(each.approved)) if each.approved else []
-    for line in difflib.unified_diff(before, list(_lines(each.tool)), "approved", "now", n=1, lineterm=""):
+def show_waiting(waiting: Waiting) -> None:
+    """Print a definition that waits for approval, as a diff to the approved one if there is one."""
+    since = waiting.since[:16].replace("T", " ")
+    echo(f"{spelled_out(escape_line(waiting.id))} waits for approval since {since}: {waiting.why}")
+    before = list(_lines(waiting.approved)) if waiting.approved else []
+    for line in difflib.unified_diff(before, list(_lines(waiting.tool)), "approved", "now", n=1, lineterm=""):
         colour = {"+": "green", "-": "red"}.get(line[:1])
         echo(f"  {line}", fg=colour)
-    show_findings([each.tool])
+    show_findings([waiting.tool])
     echo()
 
 
 def _lines(tool: Tool) -> Iterator[str]:
-    """A definition line by line, a sentence of the description on each, hidden characters spelled out."""
+    """Yield a definition in lines, one for each sentence of the description. Hidden characters are spelled out."""
     yield f"name: {spelled_out(escape_line(tool.name))}"
     if "server" in tool.meta:
         yield f"sent to: {spelled_out(escape_line(str(tool.meta['server'])))}"
@@ -183,19 +187,19 @@ def _lines(tool: Tool) -> Iterator[str]:
 
 
 def findings(tools: Iterable[Tool]) -> list[dict[str, str]]:
-    """What `trust.scan` finds, one entry a finding."""
+    """List the findings of `screening.scan`, one entry each."""
     return [
-        {"id": tool.id, "kind": each.kind, "field": each.field, "message": each.message}
+        {"id": tool.id, "kind": finding.kind, "field": finding.field, "message": finding.message}
         for tool in tools
-        for each in scan(tool)
+        for finding in scan(tool)
     ]
 
 
 def show_findings(tools: Iterable[Tool], limit: int = 10) -> None:
-    """Print what `trust.scan` finds, on standard error."""
-    found = findings(tools)
-    for each in found[:limit]:
-        line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
+    """Print the findings of `screening.scan` on standard error."""
+    entries = findings(tools)
+    for entry in entries[:limit]:
+        line = f"  suspicious: {entry['id']}: {entry['kind']} in {entry['field']}: {entry['message']}"
         echo(spelled_out(escape_line(line)), err=True)
-    if len(found) > limit:
-        echo(f"  and {len(found) - limit:,} more findings: see  toolscout doctor", err=True)
+    if len(entries) > limit:
+        echo(f"  and {len(entries) - limit:,} more findings: see  toolscout doctor", err=True)

@@ -1,4 +1,4 @@
-"""add, sync, list, show, remove, enable, disable."""
+"""The commands `add`, `sync`, `list`, `show`, `remove`, `enable` and `disable`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import click
 from toolscout.catalogue.store import Changes, Source
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
-    changes_line,
     clip,
     echo,
     encoder_option,
     escape_line,
-    failures,
+    format_changes,
     json_option,
     model_option,
     print_json,
     progress,
+    report_failures,
     table,
     with_scout,
 )
@@ -34,7 +34,7 @@ from toolscout.types import Tool
 @click.command("add")
 @click.argument("locators", nargs=-1, metavar="SOURCE...")
 @click.option("--name", help="Name of the source; the ids of its tools begin with it.")
-@click.option("--kind", help="Which reader: mcp, openapi, schemas, python or folder. By default found out.")
+@click.option("--kind", help="Which reader: mcp, openapi, schemas, python or folder. By default detected.")
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
 @model_option
 @encoder_option
@@ -49,14 +49,14 @@ def add_command(
     a .json or .jsonl file of function schemas, py:module[:name] (this imports the module), py:stdlib, or a dataset
     folder.
     """
-    wanted = [*locators, *(_discover_configurations(scout) if discover else ())]
-    if not wanted and not discover:
+    all_locators = [*locators, *(_discover_configurations(scout) if discover else ())]
+    if not all_locators and not discover:
         raise click.UsageError("expected a SOURCE or --discover, found neither")
-    if name and len(wanted) != 1:
-        raise click.UsageError(f"--name goes with one SOURCE, found {len(wanted)}")
+    if name and len(all_locators) != 1:
+        raise click.UsageError(f"--name goes with one SOURCE, found {len(all_locators)}")
     changes: list[Changes] = []
     with progress("reading") as say:
-        for locator in wanted:
+        for locator in all_locators:
             say(f"reading {redact(locator)}")
             try:
                 changes += scout.add(locator, name=name, kind=kind)
@@ -69,9 +69,9 @@ def _discover_configurations(scout: Scout) -> list[str]:
     from toolscout.sources.mcp import discover
 
     trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
-    found = [str(path) for path in discover(trusted=trusted)]
-    echo("\n".join(["found:", *found]) if found else "found no MCP configuration", err=True)
-    return found
+    paths = [str(path) for path in discover(trusted=trusted)]
+    echo("\n".join(["found:", *paths]) if paths else "found no MCP configuration", err=True)
+    return paths
 
 
 @click.command("sync")
@@ -98,14 +98,14 @@ def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> in
         print_json({"sources": changes, "generation": scout.store.generation()})
     else:
         for change in changes:
-            echo(changes_line(change))
+            echo(format_changes(change))
         echo(f"the catalogue holds {sum(source.tools for source in scout.sources()):,} tools")
         for sentence in scout.advice():
             echo(f"note: {sentence}")
         for change in changes:
             if change.any:
                 show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=-1)]))
-    return failures(changes)
+    return report_failures(changes)
 
 
 @click.command("list")
@@ -115,33 +115,33 @@ def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> in
 @with_scout
 def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -> None:
     """Show the sources, or the tools of one SOURCE."""
-    held = scout.sources()
+    sources = scout.sources()
     if source is None and not tools:
-        _list_sources(scout, held, as_json)
+        _list_sources(scout, sources, as_json)
         return
-    if source is not None and source not in {each.name for each in held}:
-        raise NotFound(f"expected the name of a source, found {source!r}; there are: {_names(held)}")
+    if source is not None and source not in {each.name for each in sources}:
+        raise NotFound(f"expected the name of a source, found {source!r}; there are: {_names(sources)}")
     ids = [id for id, _ in scout.store.page(source, limit=-1)]
-    found = scout.store.tools(ids)
+    listed = scout.store.tools(ids)
     if as_json:
         print_json(
-            [{"id": tool.id, "name": tool.name, "path": tool.path, "description": tool.description} for tool in found]
+            [{"id": tool.id, "name": tool.name, "path": tool.path, "description": tool.description} for tool in listed]
         )
         return
-    for start in range(0, len(found), 500):
-        _list_tools(found[start : start + 500])
+    for start in range(0, len(listed), 500):
+        _list_tools(listed[start : start + 500])
 
 
-def _names(held: Iterable[Source]) -> str:
-    return ", ".join(source.name for source in held) or "none yet"
+def _names(sources: Iterable[Source]) -> str:
+    return ", ".join(source.name for source in sources) or "none yet"
 
 
-def _list_sources(scout: Scout, held: list[Source], as_json: bool) -> None:
+def _list_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
     origins = {origin.id: redact(origin.locator) for origin in scout.store.origins()}
     if as_json:
-        print_json([{**_asdict(source), "origin": origins[source.origin]} for source in held])
+        print_json([{**_asdict(source), "origin": origins[source.origin]} for source in sources])
         return
-    if not held:
+    if not sources:
         echo("the catalogue is empty: add a source with  toolscout add")
         return
     table(
@@ -155,17 +155,17 @@ def _list_sources(scout: Scout, held: list[Source], as_json: bool) -> None:
         ],
         [
             (
-                each.name,
-                each.kind,
-                f"{each.tools:,}",
-                _state(each),
-                each.read_at[:16].replace("T", " "),
-                origins[each.origin],
+                source.name,
+                source.kind,
+                f"{source.tools:,}",
+                _state(source),
+                source.read_at[:16].replace("T", " "),
+                origins[source.origin],
             )
-            for each in held
+            for source in sources
         ],
     )
-    echo(f"{sum(each.tools for each in held):,} tools in {len(held):,} sources")
+    echo(f"{sum(source.tools for source in sources):,} tools in {len(sources):,} sources")
 
 
 def _asdict(source: Source) -> dict[str, Any]:
@@ -193,20 +193,7 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     """Show one tool by its ID, or a source by its name: its state and its bad entries."""
     source = next((each for each in scout.sources() if each.name == tool_id), None)
     if source is not None:
-        problems = scout.store.problems(source.name)
-        if as_json:
-            print_json(
-                {
-                    **_asdict(source),
-                    "problems": [{"entry": entry, "message": text} for entry, text in problems],
-                }
-            )
-            return
-        echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_state(source)}, read {source.read_at}")
-        if source.message:
-            echo(escape_line(source.message))
-        for entry, text in problems:
-            echo(escape_line(f"  {entry}: {text}"))
+        _print_source(scout, source, as_json)
         return
     held_back = next((each for each in scout.waiting() if each.id == tool_id), None)
     if held_back is not None and not as_json:
@@ -216,6 +203,23 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     if as_json:
         print_json(tool)
         return
+    _print_tool(tool)
+
+
+def _print_source(scout: Scout, source: Source, as_json: bool) -> None:
+    problems = scout.store.problems(source.name)
+    if as_json:
+        entries = [{"entry": entry, "message": text} for entry, text in problems]
+        print_json({**_asdict(source), "problems": entries})
+        return
+    echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_state(source)}, read {source.read_at}")
+    if source.message:
+        echo(escape_line(source.message))
+    for entry, text in problems:
+        echo(escape_line(f"  {entry}: {text}"))
+
+
+def _print_tool(tool: Tool) -> None:
     echo(f"{escape_line(tool.id)}\n{escape_line(' > '.join((*tool.path, tool.name)))}\n")
     echo(f"{tool.description or '(no description)'}\n")
     rows = _parameters(tool)
@@ -237,13 +241,13 @@ def _parameters(tool: Tool) -> list[tuple[str, str, str, str]]:
     rows = []
     for name, inner in properties.items() if isinstance(properties, dict) else ():
         inner = inner if isinstance(inner, dict) else {}
-        needed = "yes" if isinstance(required, list) and name in required else ""
+        is_required = "yes" if isinstance(required, list) and name in required else ""
         kind = inner.get("type", "")
         rows.append(
             (
                 name,
                 kind if isinstance(kind, str) else "|".join(map(str, kind)),
-                needed,
+                is_required,
                 clip(str(inner.get("description") or "")),
             )
         )

@@ -1,4 +1,4 @@
-"""demo: index real tools into a catalogue of its own, and answer questions."""
+"""The command `demo`: indexes real tools in a separate catalogue and answers questions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 
 from toolscout.catalogue.store import Changes
-from toolscout.cli.output import changes_line, failures, progress
-from toolscout.cli.search import show
+from toolscout.cli.output import format_changes, progress, report_failures
+from toolscout.cli.search import print_search
 from toolscout.config import load_settings
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
-LIBRARIES = ("numpy", "pandas", "httpx")
-QUESTIONS = (
+DEMO_LIBRARIES = ("numpy", "pandas", "httpx")
+DEMO_QUESTIONS = (
     "What time is it in Tokyo when it is noon in New York?",
     "Will it rain in Oslo tomorrow, and do I have meetings outside?",
     "compress a folder into a zip archive",
@@ -45,35 +45,35 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
         click.echo(f"A demonstration catalogue in {folder}; every tool below is real.\n")
         started = time.perf_counter()
         with as_file(files("toolscout") / "data" / "everyday.jsonl") as bundled:
-            changes = _index(scout, bundled)
+            changes = _index_sources(scout, bundled)
         count = sum(source.tools for source in scout.sources())
         click.echo(f"\n{count:,} tools indexed in {time.perf_counter() - started:.1f} s; nothing left this machine\n")
-        for question in questions or QUESTIONS:
+        for question in questions or DEMO_QUESTIONS:
             click.secho(question, bold=True)
-            show(scout.search(question, 3))
+            print_search(scout.search(question, 3))
             click.echo()
-        code = failures(changes)
+        code = report_failures(changes)
         click.echo("Next:  toolscout add YOUR_TOOLS   then   toolscout search 'what you need'")
         return 3 if code else 0
 
 
-def _index(scout: Scout, bundled: Path) -> list[Changes]:
+def _index_sources(scout: Scout, bundled: Path) -> list[Changes]:
     sources = [("everyday", str(bundled), "schemas"), ("stdlib", "py:stdlib", "python")]
-    sources += [(name, f"py:{name}", "python") for name in LIBRARIES if importlib.util.find_spec(name)]
+    sources += [(name, f"py:{name}", "python") for name in DEMO_LIBRARIES if importlib.util.find_spec(name)]
     if importlib.util.find_spec("mcp") and importlib.util.find_spec("mcp_server_time"):
         sources.append(("time", f"{sys.executable} -m mcp_server_time", "mcp"))
     else:
-        click.echo("no MCP server here: pip install 'toolscout[demo]' brings one", err=True)
+        click.echo("no MCP server is installed: pip install 'toolscout[demo]' adds one", err=True)
     changes: list[Changes] = []
     with progress("reading"):
         for name, locator, kind in sources:
             started = time.perf_counter()
             try:
-                found = scout.add(locator, name=name, kind=kind)
+                source_changes = scout.add(locator, name=name, kind=kind)
             except SourceError as error:
-                found = [Changes(source=name, state="error", message=str(error))]
-            for change in found:
-                click.echo(f"  {changes_line(change)}  ({time.perf_counter() - started:.1f} s)")
-            changes += found
+                source_changes = [Changes(source=name, state="error", message=str(error))]
+            for change in source_changes:
+                click.echo(f"  {format_changes(change)}  ({time.perf_counter() - started:.1f} s)")
+            changes += source_changes
         scout.embed()
     return changes

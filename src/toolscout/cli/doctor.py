@@ -1,4 +1,4 @@
-"""doctor."""
+"""The command `doctor`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from toolscout.llm import cache as replies
 from toolscout.privacy.private_files import list_exposed, protect_tree
 from toolscout.scout import Scout
 
-PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
-#: Files whose content can be made again, wherever in the home they lie.
-CACHES: Final[dict[str, Callable[..., CacheDatabase]]] = {
+REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
+#: Caches in the home. Their content can be computed again.
+CACHE_FILES: Final[dict[str, Callable[..., CacheDatabase]]] = {
     VECTORS_FILE: VectorStore,
     PAIR_CACHE_FILE: PairCache,
     replies.REPLIES_FILE: replies.Replies,
@@ -38,13 +38,13 @@ CACHES: Final[dict[str, Callable[..., CacheDatabase]]] = {
 
 @click.command("doctor")
 @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
-@click.option("--repair", is_flag=True, help="Drop what is damaged and can be read again; take permissions of others.")
+@click.option("--repair", is_flag=True, help="Reset damaged caches; restrict file permissions to the owner.")
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
-    """Say what is installed, which settings hold, and whether the store is healthy.
+    """Check the installation, the settings and the store.
 
-    --repair sets damaged caches aside and makes them again. The catalogue and the journal are never dropped.
+    --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
     """
     place = home or (ctx.obj or {}).get("home")
     settings = load_settings(home=place)
@@ -52,45 +52,45 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     try:
         scout = Scout(place)
     except StoreError as error:
-        findings = [f"catalogue: {error}", _restore(settings.home / "catalogue.db")]
-        report = _report(settings, None, findings, _repair_files(settings.home) if repair else [])
+        findings = [f"catalogue: {error}", _advise_restore(settings.home / "catalogue.db")]
+        report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])
     else:
         with scout:
             if repair:
                 done = [*_repair_files(settings.home), *_repair_catalogue(scout)]
-            report = _report(settings, scout, _examine(scout), done)
+            report = _build_report(settings, scout, _check_store(scout), done)
     if as_json:
         print_json(report)
     else:
-        _print(report)
+        _print_report(report)
     return 0 if report["healthy"] else 1
 
 
-def _restore(file: Path) -> str:
-    return f"{file} is never dropped: bring it back from a backup, or move it away and begin anew"
+def _advise_restore(file: Path) -> str:
+    return f"{file} is never deleted: restore it from a backup, or move it away to start with an empty one"
 
 
-def _examine(scout: Scout) -> list[str]:
-    """What is wrong with the catalogue, the journal and the caches."""
-    found = [f"catalogue: {line}" for line in scout.store.check()]
+def _check_store(scout: Scout) -> list[str]:
+    """Check the catalogue, the journal and the caches. Returns one line for each problem."""
+    problems = [f"catalogue: {line}" for line in scout.store.check()]
     try:
         journal = scout.journal.check()
     except StoreError as error:
         journal = [str(error)]
     if journal:
-        found += [*(f"journal: {line}" for line in journal), _restore(scout.settings.home / "journal.db")]
-    for path in _caches(scout.settings.home):
-        found += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
-    return found
+        problems += [*(f"journal: {line}" for line in journal), _advise_restore(scout.settings.home / "journal.db")]
+    for path in _list_caches(scout.settings.home):
+        problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
+    return problems
 
 
-def _caches(home: Path) -> list[Path]:
-    return sorted(path for name in CACHES for path in home.rglob(name))
+def _list_caches(home: Path) -> list[Path]:
+    return sorted(path for name in CACHE_FILES for path in home.rglob(name))
 
 
 def _check_cache(path: Path) -> list[str]:
     try:
-        cache = CACHES[path.name](path.parent, repair=False)
+        cache = CACHE_FILES[path.name](path.parent, repair=False)
     except StoreError as error:
         return [str(error)]
     try:
@@ -100,14 +100,14 @@ def _check_cache(path: Path) -> list[str]:
 
 
 def _repair_files(home: Path) -> list[str]:
-    """Set damaged caches aside, and take permissions of group and others off what the home holds."""
+    """Set damaged caches aside, and restrict the permissions of all files to the owner."""
     done = []
-    for path in _caches(home):
+    for path in _list_caches(home):
         name = path.relative_to(home)
         if not (wrong := _check_cache(path)):
             continue
         before = {*path.parent.glob(f"{path.name}.damaged-*")}
-        cache = CACHES[path.name](path.parent)
+        cache = CACHE_FILES[path.name](path.parent)
         if isinstance(cache, VectorStore) and not CacheDatabase.check(cache):
             if count := cache.drop_damaged():
                 done.append(f"{name}: dropped {count:,} damaged vectors")
@@ -116,62 +116,62 @@ def _repair_files(home: Path) -> list[str]:
         cache.close()
         asides = sorted({*path.parent.glob(f"{path.name}.damaged-*")} - before)
         if cache.was_set_aside:
-            kept = f"set aside as {asides[0].name}, " if asides else ""
-            done.append(f"{name}: {wrong[0]}: {kept}begun anew")
+            aside = f"set aside as {asides[0].name}, " if asides else ""
+            done.append(f"{name}: {wrong[0]}: {aside}begun anew")
     for path in list_exposed(home):
         if path == home:
             path.chmod(stat.S_IRWXU)
         else:
             protect_tree(path)
-        done.append(f"{path}: only its owner may reach it now")
+        done.append(f"{path}: only its owner can access it now")
     return done
 
 
 def _repair_catalogue(scout: Scout) -> list[str]:
-    """Repair what can be repaired in the catalogue, and make vectors that are missing."""
+    """Repair the catalogue, and compute missing vectors."""
     try:
         done = scout.store.repair()
         if len(scout.store.catalogue()):
             scout.embed()
     except UserError as error:
-        return [f"could not finish: {error}"]
+        return [f"the repair could not finish: {error}"]
     return done
 
 
-def _exposed(home: Path) -> list[str]:
+def _describe_exposed(home: Path) -> list[str]:
     return [
-        f"{path} can be reached by others (mode {stat.S_IMODE(path.stat().st_mode):04o}): run  toolscout doctor "
+        f"{path} can be accessed by others (mode {stat.S_IMODE(path.stat().st_mode):04o}): run  toolscout doctor "
         "--repair"
         for path in list_exposed(home)
     ]
 
 
-def _report(settings: Settings, scout: Scout | None, findings: list[str], done: Sequence[str]) -> dict[str, Any]:
-    whole = scout if scout is not None and not any(line.startswith("catalogue:") for line in findings) else None
-    sources = whole.sources() if whole else []
+def _build_report(settings: Settings, scout: Scout | None, findings: list[str], done: Sequence[str]) -> dict[str, Any]:
+    readable = scout if scout is not None and not any(line.startswith("catalogue:") for line in findings) else None
+    sources = readable.sources() if readable else []
     return {
         "healthy": not findings,
         "findings": findings,
         "repaired": list(done),
-        "exposed": _exposed(settings.home),
+        "exposed": _describe_exposed(settings.home),
         "read_only": scout.store.read_only if scout else None,
         "ignored_settings": list(settings.ignored),
         "versions": {
             "toolscout": toolscout.__version__,
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,
-            **{name: _version(name, extra) for name, extra in PACKAGES.items()},
+            **{name: _read_version(name, extra) for name, extra in REPORTED_PACKAGES.items()},
         },
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
         "store": {
             "catalogue": str(settings.home / "catalogue.db"),
             "journal": str(settings.home / "journal.db"),
-            "generation": whole.store.generation() if whole else None,
+            "generation": readable.store.generation() if readable else None,
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),
         },
-        "waiting": [{"id": each.id, "why": each.why} for each in whole.waiting()] if whole else [],
-        "suspicious": suspicious(whole.store.catalogue().tools()) if whole else [],
+        "waiting": [{"id": each.id, "why": each.why} for each in readable.waiting()] if readable else [],
+        "suspicious": suspicious(readable.store.catalogue().tools()) if readable else [],
         "sources": [
             {
                 "name": source.name,
@@ -184,14 +184,14 @@ def _report(settings: Settings, scout: Scout | None, findings: list[str], done: 
     }
 
 
-def _version(name: str, extra: str) -> str:
+def _read_version(name: str, extra: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return f"not installed: pip install 'toolscout[{extra}]'"
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any]) -> None:
     for name, version in report["versions"].items():
         echo(f"{name:<12}{version}")
     echo("\nsettings")
@@ -204,11 +204,11 @@ def _print(report: dict[str, Any]) -> None:
         echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
     if report["waiting"]:
         echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
-    for each in report["suspicious"]:
-        line = f"  suspicious: {each['id']}: {each['kind']} in {each['field']}: {each['message']}"
+    for finding in report["suspicious"]:
+        line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"
         echo(spelled_out(escape_line(line)))
     if report["read_only"]:
-        echo("  the home cannot be written: searches are answered, nothing is kept")
+        echo("  the home cannot be written: searches work, but nothing is recorded")
     for line in report["exposed"]:
         echo(f"  {line}")
     for line in report["repaired"]:

@@ -1,4 +1,4 @@
-"""gateway."""
+"""The command `gateway`."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from toolscout.errors import SourceError
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
-KEY = "TOOLSCOUT_KEY"
-POLICY = "policy.toml"  # in the home
+KEY_VARIABLE = "TOOLSCOUT_KEY"
+POLICY_FILE = "policy.toml"  # in the home
 
 
 @click.command("gateway")
 @click.option("--config", "configs", multiple=True, type=click.Path(path_type=Path), help="An mcpServers JSON file.")
-@click.option("--discover", is_flag=True, help="Also the MCP configuration files in the usual places.")
+@click.option("--discover", is_flag=True, help="Also read MCP configuration files in the usual places.")
 @click.option("--allow-python", is_flag=True, help="Let Python functions of the catalogue be called.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(1, 65535), help="Where to listen.")
-@click.option("--allow-host", "names", multiple=True, help="A further name under which it may be asked for.")
+@click.option("--allow-host", "names", multiple=True, help="A further host name of this service.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
     help="Who may see and call what; by default policy.toml in the home, if it is there.",
 )
-@click.option("--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the three.")
+@click.option("--pin", "pins", multiple=True, metavar="ID", help="List this tool beside the three.")
 @click.option("--call-timeout", type=click.FloatRange(0, min_open=True), help="Seconds for one call.  [default: 60]")
 @click.option("--budget", type=click.IntRange(MIN_BUDGET), help="Tokens for one answer of a search.  [default: 3000]")
 @click.option(
-    "--print-config", type=click.Choice(["claude", "cursor", "vscode"]), help="Print what to paste there, and end."
+    "--print-config",
+    type=click.Choice(["claude", "cursor", "vscode"]),
+    help="Print the entry for this client's configuration, and exit.",
 )
 @encoder_option
 @with_scout
 def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **options: Any) -> None:
-    """One MCP server in front of all tools: search_tools, describe_tools, call_tool."""
+    """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool."""
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"{path}: expected an mcpServers JSON file, found none")
-    policy = options["policy"] or scout.settings.home / POLICY
+    policy = options["policy"] or scout.settings.home / POLICY_FILE
     options["policy"] = policy if options["policy"] or policy.exists() else None
     if options["print_config"]:
-        print_json(_to_paste(scout, configs, discover, options))
+        print_json(_build_client_entry(scout, configs, discover, options))
         return
     import anyio
 
@@ -74,11 +76,11 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["budget"] or settings.gateway_budget,
         ),
         policies=Policies.load(options["policy"]),
-        credential=os.environ.get(KEY),
+        credential=os.environ.get(KEY_VARIABLE),
         say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
     if options["policy"]:
-        gateway.say(f"who may see and call what stands in {options['policy']}")
+        gateway.say(f"the policy file {options['policy']} says who may see and call what")
     anyio.run(_serve, gateway, options)
 
 
@@ -96,14 +98,16 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
             group.cancel_scope.cancel()
         return
     if options["policy"] is None:
-        gateway.say("no policy file: everybody on this machine may see and call everything, nobody else may come in")
+        gateway.say(
+            "no policy file: everybody on this machine may see and call everything; other machines have no access"
+        )
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
         await serve(gateway.server, gateway.policies, options["host"], options["port"], options["names"])
 
 
 async def _stop_at_signal(gateway: Any) -> None:
-    """A signal ends the servers behind the gateway, then the program: a thread of it may wait for input for ever."""
+    """Stop the servers at a signal, then end the program; a thread that waits for input would never end."""
     import anyio
 
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -113,13 +117,17 @@ async def _stop_at_signal(gateway: Any) -> None:
             os.kill(os.getpid(), number)
 
 
-def _to_paste(scout: Scout, configs: tuple[Path, ...], discover: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """The entry that another program needs to start the gateway, or to reach it."""
+def _build_client_entry(
+    scout: Scout, configs: tuple[Path, ...], discover: bool, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Build the entry with which a client starts or reaches the gateway."""
     if options["http"]:
         url = f"http://{options['host']}:{options['port']}/mcp"
         entry: dict[str, Any] = {"type": "http", "url": url}
         if options["policy"]:
-            entry["headers"] = {"Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY}}}"}
+            entry["headers"] = {
+                "Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY_VARIABLE}}}"
+            }
     else:
         words = ["--home", str(scout.settings.home.absolute())]
         words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]

@@ -1,4 +1,4 @@
-"""journal import, export, stats, prune."""
+"""The commands `journal import`, `export`, `stats` and `prune`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from toolscout.cli.output import json_option, print_json, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
-DAYS: Final = {"h": 1 / 24, "d": 1.0, "w": 7.0}
+DAYS_PER_UNIT: Final = {"h": 1 / 24, "d": 1.0, "w": 7.0}
 MAX_AGE_DAYS: Final = 36_500.0
 
 
 def read_age(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Days of an age as people write it: `12h`, `30d`, `2w`."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s?([hdw])", value.strip().lower())
-    days = float(found[1]) * DAYS[found[2]] if found else MAX_AGE_DAYS + 1
+    """Parse an age such as `12h`, `30d` or `2w` into days."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s?([hdw])", value.strip().lower())
+    days = float(match[1]) * DAYS_PER_UNIT[match[2]] if match else MAX_AGE_DAYS + 1
     if days > MAX_AGE_DAYS:
         raise click.BadParameter(f"expected an age such as 12h, 30d or 2w, found {value!r:.40}", ctx, param)
     return days
@@ -28,7 +28,7 @@ def read_age(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 @click.group("journal")
 def journal_command() -> None:
-    """What was searched, shown, called, and with what outcome."""
+    """Manage the record of searches, shown tools, calls and their outcomes."""
 
 
 @journal_command.command("stats")
@@ -71,25 +71,25 @@ def export_command(scout: Scout, file: str) -> None:
 @json_option
 @with_scout
 def import_command(scout: Scout, file: str, as_json: bool) -> int:
-    """Read events from FILE (- is standard input); a bad line is named and skipped, known lines are not taken twice."""
+    """Import events from FILE (- is standard input). Bad lines are named and skipped, known events are not repeated."""
     try:
         if file == "-":
-            found = scout.journal.import_lines(sys.stdin.buffer)
+            result = scout.journal.import_lines(sys.stdin.buffer)
         else:
             with Path(file).open("rb") as stream:
-                found = scout.journal.import_lines(stream)
+                result = scout.journal.import_lines(stream)
     except OSError as error:
         raise SourceError(f"{file}: expected a file of JSON lines, found: {error.strerror}") from None
     if as_json:
-        problems = [{"entry": entry, "message": text} for entry, text in found.problems]
-        print_json({"new": found.new, "problems": problems, "bad_lines": found.bad})
+        problems = [{"entry": entry, "message": text} for entry, text in result.problems]
+        print_json({"new": result.new, "problems": problems, "bad_lines": result.bad})
     else:
-        click.echo(f"{found.new:,} new events")
-    for entry, text in found.problems:
+        click.echo(f"{result.new:,} new events")
+    for entry, text in result.problems:
         click.echo(f"  {file}: {entry}: {text}", err=True)
-    if (more := found.bad - len(found.problems)) > 0:
-        click.echo(f"  {file}: and {more:,} more bad lines", err=True)
-    return 3 if found.bad else 0
+    if (unnamed := result.bad - len(result.problems)) > 0:
+        click.echo(f"  {file}: and {unnamed:,} more bad lines", err=True)
+    return 3 if result.bad else 0
 
 
 @journal_command.command("prune")

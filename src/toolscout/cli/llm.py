@@ -1,4 +1,4 @@
-"""What the commands that ask a language model share: limits, estimates, records."""
+"""Shared options of the commands that use a language model: limits, estimates, records."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import click
 
 from toolscout.config import Settings, load_settings
 
-__all__ = ["opened", "say_cost", "settings_of", "spending"]
+__all__ = ["load_llm_settings", "open_llm", "print_cost", "spending_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def spending(command: F) -> F:
-    """The options of a command that may cost money."""
+def spending_options(command: F) -> F:
+    """Add the options of a command that may cost money."""
     for option in (
-        click.option("--replay", metavar="FILE", help="Answer from this record alone; nothing is sent."),
+        click.option("--replay", metavar="FILE", help="Answer only from this record; send nothing."),
         click.option("--record", metavar="FILE", help="Write every answer to this record afterwards."),
-        click.option("--max-dollars", type=float, help="The same in money; needs llm_price_in and llm_price_out."),
-        click.option("--max-tokens", type=int, help="Stop before more is spent."),
+        click.option("--max-dollars", type=float, help="Stop before this cost; needs llm_price_in and llm_price_out."),
+        click.option("--max-tokens", type=int, help="Stop before this number of tokens."),
         click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
         click.option("--llm", "place", metavar="URL#MODEL", help="The endpoint; by default the setting llm."),
     ):
@@ -30,13 +30,13 @@ def spending(command: F) -> F:
     return command
 
 
-def settings_of(ctx: click.Context, place: str | None) -> Settings:
-    """The settings, with the endpoint of the command line."""
+def load_llm_settings(ctx: click.Context, place: str | None) -> Settings:
+    """Load the settings, with the endpoint of the command line."""
     return load_settings(home=(ctx.find_root().obj or {}).get("home"), llm=place)
 
 
 @contextlib.contextmanager
-def opened(
+def open_llm(
     settings: Settings,
     *,
     dry_run: bool,
@@ -46,7 +46,7 @@ def opened(
     replay: str | None,
     temperature: float = 0.0,
 ) -> Iterator[Any]:
-    """The language model of a command: a rehearsal for `--dry-run`; a record is read before and written after."""
+    """Open the language model of a command: a rehearsal for `--dry-run`. Reads and writes the record."""
     from toolscout.llm import Prices, Rehearsal, connect
 
     if dry_run:
@@ -62,8 +62,8 @@ def opened(
                 llm.cache.export(Path(record), llm.answers)
 
 
-def say_cost(llm: Any, *, dry_run: bool) -> None:
-    """One line on what was, or would be, spent."""
+def print_cost(llm: Any, *, dry_run: bool) -> None:
+    """Print in one line what was spent, or would be."""
     spent = llm.spent
     money = f", {spent.dollars:.4g} dollars" if spent.dollars else ""
     late = f"; {spent.unanswered:,} were not answered in time and count in full" if spent.unanswered else ""

@@ -1,6 +1,6 @@
-"""The program `toolscout`: finds the file of a command, and turns errors into a sentence and an exit code.
+"""The program `toolscout`: loads the module of a command, and turns errors into a message and an exit code.
 
-Exit codes: 0 done; 1 the user can fix it; 2 usage; 3 partly done, every failure named.
+Exit codes: 0 success; 1 an error that the user can fix; 2 wrong usage; 3 partial success, every failure is named.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LAB_COMMANDS: Final[Mapping[str, Command]] = {
     "sweep": ("lab.sweep", "Fit a recipe with many settings, judged on dev."),
     "report": ("lab.bench", "Write HTML and PNG from results."),
     "anatomy": ("lab.anatomy", "Plot where an encoder puts queries and tools, and the cost of each stage."),
-    "synth": ("lab.synth", "Write datasets for your tools with a language model."),
+    "synth": ("lab.synth", "Generate datasets for your tools with a language model."),
     "judge": ("lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
     "downstream": ("lab.downstream", "Measure what retrieval is worth to an agent that sees only retrieved tools."),
 }
@@ -75,7 +75,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports the file of a command when the command is used. Help is printed from the tables above."""
+    """A group that imports a command only when it is used. Its help comes from the tables above."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     sections=COMMAND_GROUPS,
-    unlisted=LAB_COMMANDS,  # their spellings before there was `toolscout lab`
+    unlisted=LAB_COMMANDS,  # their names before `toolscout lab` existed
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal. Also TOOLSCOUT_HOME.")

@@ -1,4 +1,4 @@
-"""models."""
+"""The command `models`."""
 
 from __future__ import annotations
 
@@ -23,50 +23,54 @@ from toolscout.models.model_store import Manifest
 def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     """List the fitted models in DIR, by default the folder `models` of the home.
 
-    Every file is compared with its digest; of a damaged model it is said what is wrong.
+    Every file is compared with its digest; damaged models are reported.
     """
     shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
     if folder is not None and not folder.is_dir():
         raise NotFound(f"{folder}: expected a folder of models, found none")
-    found = model_store.list_models(shelf)
-    champion = _champion(shelf)
+    entries = model_store.list_models(shelf)
+    champion = _find_champion(shelf)
     if as_json:
-        print_json([{**_entry(path, each), "champion": path.name == champion} for path, each in found])
-    elif not found:
+        print_json([{**_describe_model(path, each), "champion": path.name == champion} for path, each in entries])
+    elif not entries:
         click.echo(f"{shelf}: no models: fit one with  toolscout train RECIPE --data DIR --out {shelf / 'NAME'}")
-    whole = [(path, each) for path, each in found if isinstance(each, Manifest)]
-    if whole and not as_json:
-        _show(whole, champion)
-    damaged = [each for _, each in found if isinstance(each, str)]
+    readable = [(path, each) for path, each in entries if isinstance(each, Manifest)]
+    if readable and not as_json:
+        _print_models(readable, champion)
+    damaged = [each for _, each in entries if isinstance(each, str)]
     for problem in damaged:
         click.echo(f"toolscout: {problem}", err=True)
-    return (3 if whole else 1) if damaged else 0
+    return (3 if readable else 1) if damaged else 0
 
 
-def _entry(path: Path, found: Manifest | str) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": path.name, "path": str(path), "problem": found if isinstance(found, str) else None}
-    if isinstance(found, Manifest):
+def _describe_model(path: Path, manifest: Manifest | str) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": path.name,
+        "path": str(path),
+        "problem": manifest if isinstance(manifest, str) else None,
+    }
+    if isinstance(manifest, Manifest):
         entry |= {
-            "recipe": found.recipe,
-            "job": found.job,
-            "data": found.data,
-            "n_tools": found.n_tools,
-            "encoder": found.encoder.name if found.encoder else None,
-            "metrics": found.metrics,
-            "fit_seconds": found.fit_seconds,
-            "version": found.version,
+            "recipe": manifest.recipe,
+            "job": manifest.job,
+            "data": manifest.data,
+            "n_tools": manifest.n_tools,
+            "encoder": manifest.encoder.name if manifest.encoder else None,
+            "metrics": manifest.metrics,
+            "fit_seconds": manifest.fit_seconds,
+            "version": manifest.version,
         }
     return entry
 
 
-def _champion(shelf: Path) -> str | None:
-    """Name of the champion of a home, if this is its shelf."""
-    held = history(shelf.parent) if shelf == champion_shelf(shelf.parent) else []
-    return held[-1].model if held else None
+def _find_champion(shelf: Path) -> str | None:
+    """Find the name of the champion, if `shelf` is the model folder of a home."""
+    promotions = history(shelf.parent) if shelf == champion_shelf(shelf.parent) else []
+    return promotions[-1].model if promotions else None
 
 
-def _show(found: list[tuple[Path, Manifest]], champion: str | None) -> None:
-    figures = list(dict.fromkeys(name for _, manifest in found for name in manifest.metrics))
+def _print_models(models: list[tuple[Path, Manifest]], champion: str | None) -> None:
+    figures = list(dict.fromkeys(name for _, manifest in models for name in manifest.metrics))
     columns = [("model", "left"), ("recipe", "left"), ("data", "left"), ("tools", "right")]
     columns += [(f"dev {name}", "right") for name in figures]
     rows = [
@@ -78,6 +82,6 @@ def _show(found: list[tuple[Path, Manifest]], champion: str | None) -> None:
             *(f"{100 * manifest.metrics[name]:.1f}" if name in manifest.metrics else "" for name in figures),
             f"{manifest.fit_seconds:.0f}",
         )
-        for path, manifest in found
+        for path, manifest in models
     ]
     table([*columns, ("seconds", "right")], rows)

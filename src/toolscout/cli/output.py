@@ -1,4 +1,4 @@
-"""How the command line shows things: the options every command shares, tables, JSON, progress."""
+"""Shared options of the commands, and their output: tables, JSON, progress, errors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import msgspec
 from toolscout.scout import Scout
 
 __all__ = [
-    "changes_line",
     "clip",
     "echo",
     "encoder_option",
     "escape_line",
     "escape_text",
-    "failures",
+    "format_changes",
     "json_option",
     "model_option",
     "print_json",
     "progress",
     "recipe_option",
+    "report_failures",
     "table",
     "with_scout",
 ]
@@ -41,16 +41,16 @@ _ENDS: Final = re.compile(f"{_UNSAFE.pattern}|[\t\n]")
 
 
 def escape_text(text: str) -> str:
-    r"""`text` for a terminal: whatever controls it is shown as an escape such as `\x1b`; lines stay lines.
+    r"""Escape control characters for a terminal, as in `\x1b`. Line breaks stay.
 
-    Everything that the program prints passes here: names, descriptions and messages come from strangers, and a
-    terminal obeys what stands in them (OSC 52 writes to the clipboard, CSI moves the cursor over what was printed).
+    Everything that the program prints passes here. Names, descriptions and messages come from strangers, and a
+    terminal obeys control sequences in them (OSC 52 writes to the clipboard, CSI moves the cursor).
     """
     return _UNSAFE.sub(_escape, text)
 
 
 def escape_line(text: str) -> str:
-    r"""`text` as a part of one line: as `escape_text`, and with `\n` for a newline."""
+    r"""Escape a text for use within one line: like `escape_text`, with `\n` for a newline."""
     return _ENDS.sub(_escape, text)
 
 
@@ -61,12 +61,12 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None = None) -> None:
-    """Print a text that may hold what strangers wrote; `fg` colours it on a terminal."""
+    """Print a text from any source. `fg` colours it on a terminal."""
     click.secho(escape_text(text), err=err, nl=nl, fg=fg)
 
 
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--home` and, as its first argument, the open Scout; it has the settings of the options here."""
+    """Add `--home` to a command and pass it the open Scout as first argument, with the shared options applied."""
 
     @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
     @click.pass_context
@@ -80,42 +80,42 @@ def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def encoder_option(command: F) -> F:
-    """The option `--encoder`."""
+    """Add the option `--encoder`."""
     return click.option("--encoder", help="static, minilm, a model's folder or name, or an endpoint's address.")(
         command
     )
 
 
 def recipe_option(command: F) -> F:
-    """The option `--recipe`."""
+    """Add the option `--recipe`."""
     return click.option(
-        "--recipe", "-r", help="How to search; by default that of the model, or else the setting `recipe`."
+        "--recipe", "-r", help="The recipe; by default that of the model, or else the setting `recipe`."
     )(command)
 
 
 def model_option(command: F) -> F:
-    """The option `--model`."""
+    """Add the option `--model`."""
     return click.option("--model", metavar="DIR", help="A model that `train` wrote; by default the setting `model`.")(
         command
     )
 
 
 def json_option(command: F) -> F:
-    """The option `--json`."""
+    """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on standard output, indented; controls within its texts are escaped as JSON does."""
+    """Print one JSON value on standard output, indented. Control characters are escaped as in JSON."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
-    """A table as wide as the terminal.
+    """Print a table as wide as the terminal.
 
     Args:
-        columns: (heading, `left`, `right` or `wrap`); a `wrap` column takes what width is left.
+        columns: (heading, `left`, `right` or `wrap`); a `wrap` column takes the remaining width.
         rows: cells; control characters and markup in them are shown as text.
         title: a line above.
     """
@@ -124,28 +124,28 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], 
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for heading, kind in columns:
-        shown.add_column(
+        grid.add_column(
             heading,
             justify="right" if kind == "right" else "left",
             no_wrap=kind != "wrap",
             ratio=1 if kind == "wrap" else None,
         )
     for row in rows:
-        shown.add_row(*(Text(escape_line(str(cell))) for cell in row))
-    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(shown)
+        grid.add_row(*(Text(escape_line(str(cell))) for cell in row))
+    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(grid)
 
 
 def clip(text: str, width: int = 200) -> str:
-    """The first line's worth of a text."""
+    """Put a text on one line and cut it to `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 @contextlib.contextmanager
 def progress(message: str) -> Iterator[Callable[[str], None]]:
-    """Say what is going on: a spinner on a terminal, plain lines elsewhere, all on standard error."""
+    """Show progress on standard error: a spinner on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         echo(f"{escape_line(message)} …", err=True)
         yield lambda text: echo(f"{escape_line(text)} …", err=True)
@@ -157,9 +157,9 @@ def progress(message: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(escape(escape_line(text)))
 
 
-def changes_line(change: Any) -> str:
-    """One line on what a reading changed."""
-    counts = [f"{getattr(change, each):,} {each}" for each in ("new", "changed", "gone") if getattr(change, each)]
+def format_changes(change: Any) -> str:
+    """Format the changes of one source in a line."""
+    counts = [f"{getattr(change, kind):,} {kind}" for kind in ("new", "changed", "gone") if getattr(change, kind)]
     parts = [", ".join(counts) or f"no change ({change.same:,} tools)"] if change.state == "ok" else [change.state]
     if change.quarantined:
         parts.append(f"{change.quarantined:,} wait for approval: see  toolscout approve")
@@ -169,8 +169,8 @@ def changes_line(change: Any) -> str:
     return escape_line(line)
 
 
-def failures(changes: Sequence[Any], limit: int = 20) -> int:
-    """Name every failure on standard error, and return the exit code: 0, 1 (nothing was read) or 3 (partly done)."""
+def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
+    """Print every failure on standard error. Returns the exit code: 0, 1 (nothing was read) or 3 (partly done)."""
     for change in changes:
         for entry, message in change.problems[:limit]:
             echo(escape_line(f"  {change.source}: {entry}: {message}"), err=True)

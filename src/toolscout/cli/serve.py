@@ -1,4 +1,4 @@
-"""serve."""
+"""The command `serve`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from toolscout.cli.output import encoder_option, model_option, recipe_option, wi
 from toolscout.errors import NotFound, require
 from toolscout.scout import Scout
 
-POLICY = "policy.toml"  # in the home
-RATE = 200.0  # queries a second that a caller of a policy file may ask unless said otherwise
+POLICY_FILE = "policy.toml"  # in the home
+DEFAULT_QUERIES_PER_S = 200.0  # for each caller, if there is a policy file
 
 
 @click.command("serve")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
 @click.option("--port", default=8766, show_default=True, type=click.IntRange(0, 65535), help="Where; 0: a free port.")
-@click.option("--allow-host", "names", multiple=True, help="A further name under which it may be asked for.")
+@click.option("--allow-host", "names", multiple=True, help="A further host name of this service.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
-    help="Who may come in and see what; by default policy.toml in the home, if it is there.",
+    help="Who may use it and see what; by default policy.toml in the home, if it is there.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0),
-    help="Queries a second that one caller may ask in the mean, 0 for no limit.  [default: 200 with a policy, else 0]",
+    help="Average queries a second of one caller, 0 for no limit.  [default: 200 with a policy, else 0]",
 )
 @click.option("--results", type=click.Path(path_type=Path), help="A folder of `bench --out`, for the page's charts.")
 @recipe_option
@@ -48,11 +48,11 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
 
     results: Path | None = options["results"]
     if results is not None and not results.is_dir():
-        raise NotFound(f"{results}: expected a folder of results, found none")
-    policy = options["policy"] or scout.settings.home / POLICY
+        raise NotFound(f"--results: expected a folder, found none at {results}")
+    policy = options["policy"] or scout.settings.home / POLICY_FILE
     policy = policy if options["policy"] or policy.exists() else None
     policies = Policies.load(policy)
-    rate = options["rate"] if options["rate"] is not None else (RATE if policy else 0.0)
+    rate = options["rate"] if options["rate"] is not None else (DEFAULT_QUERIES_PER_S if policy else 0.0)
     service = Service(scout, policies, limits=Limits(rate=rate or None), results=results)
 
     def say(text: str) -> None:
@@ -63,9 +63,9 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
         say(f"serving the page and the API at http://{shown}:{port}/ (described at /openapi.json)")
 
     if policy:
-        say(f"who may come in and see what stands in {policy}")
+        say(f"the policy file {policy} says who may use the service and see what")
     else:
-        say("no policy file: everybody on this machine may see everything, nobody else may come in")
+        say("no policy file: everybody on this machine may see everything; other machines have no access")
     run = functools.partial(serve, extra="server", patience=service.limits.patience, lifespan=True, ready=ready)
     quick = importlib.util.find_spec("uvloop") is not None
     door = app(service, names_of(host, names))

@@ -1,4 +1,4 @@
-"""train."""
+"""The command `train`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from toolscout.cli.data import below, changes, set_option
+from toolscout.cli.data import find_folder, parse_settings, set_option
 from toolscout.cli.output import encoder_option, json_option, print_json
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound
@@ -18,11 +18,11 @@ from toolscout.errors import ConfigError, NotFound
 @click.argument("recipe")
 @click.option("--data", required=True, metavar="DIR", help="The dataset: a folder, or its path below TOOLSCOUT_DATA.")
 @encoder_option
-@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that judge the need.")
-@click.option("--seed", default=0, show_default=True, help="Of everything random.")
+@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that abstain.")
+@click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @set_option
 @click.option("--out", required=True, metavar="MODEL_DIR", help="The folder of the model.")
-@click.option("--resume", is_flag=True, help="Go on where a fit was interrupted; keep a finished one.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted fit; keep a finished one.")
 @json_option
 @click.pass_context
 def train_command(
@@ -62,7 +62,7 @@ def train_command(
         held_out = {}
     lesson = dataclasses.replace(
         make_lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
-        no_tool=NoTool.load(below(root, no_tool)) if no_tool else None,
+        no_tool=NoTool.load(find_folder(root, no_tool)) if no_tool else None,
     )
     workspace = Workspace(
         encoder,
@@ -72,7 +72,7 @@ def train_command(
         seed=seed,
         resume=resume,
     )
-    model = fit(plan_fit(recipe, lesson, workspace, Path(out), changes(pairs)))
+    model = fit(plan_fit(recipe, lesson, workspace, Path(out), parse_settings(pairs)))
     if as_json:
         print_json(model.manifest)
         return

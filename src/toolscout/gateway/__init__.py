@@ -1,7 +1,7 @@
 """One MCP server in front of all tools.
 
-`server` is what agents see; `calls`, `upstream` and `openapi` are how tools are called; `http` is how it is reached;
-`text` is how it speaks.
+`server` answers the agent. `calls`, `upstream` and `openapi` call tools. `http` serves it over HTTP. `text` formats
+tools and answers.
 """
 
 from toolscout.gateway.server import Gateway, Options

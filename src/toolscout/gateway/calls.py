@@ -1,4 +1,4 @@
-"""What happens between an agent's call and a tool: arguments are checked, the right machinery is chosen and timed."""
+"""Calls a tool for an agent: checks the arguments, picks the transport for the kind of tool, and limits the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 
 from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
-from toolscout.gateway.text import clip, plain, quoted
+from toolscout.gateway.text import clip, make_plain, quote
 from toolscout.gateway.upstream import Upstreams
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.documents import is_remote
@@ -30,63 +30,61 @@ if TYPE_CHECKING:
     from toolscout.sources.addresses import Reach
     from toolscout.sources.mcp import Connection
 
-__all__ = ["Calls", "advice"]
+__all__ = ["Calls", "explain_faults"]
 
-MAX_ADVICE: Final = 5
-MOST_CHECKERS: Final = 1024
-PYTHON_AT_ONCE: Final = 8
-MOST_STEPS: Final = 20_000  # of one check: a schema may say a thing in a line that takes years to look at
+MAX_FAULTS: Final = 5
+MAX_CACHED_VALIDATORS: Final = 1024
+MAX_PYTHON_CALLS: Final = 8
+MAX_VALIDATION_STEPS: Final = 20_000  # of one validation: a short schema can take years to evaluate
 
 
 class Calls:
-    """Calls tools of every kind that can be called."""
+    """Calls tools of MCP servers, operations of HTTP APIs and Python functions."""
 
     def __init__(self, upstreams: Upstreams, *, allow_python: bool, timeout: float) -> None:
-        """Take the servers, whether Python functions may run, and the seconds that a call may take."""
+        """Take the servers, whether Python functions may run, and the seconds for one call."""
         self.upstreams, self.allow_python, self.timeout = upstreams, allow_python, timeout
         self._clients: dict[Reach | None, httpx.AsyncClient] = {}
-        self._python = asyncio.Semaphore(PYTHON_AT_ONCE)
+        self._python = asyncio.Semaphore(MAX_PYTHON_CALLS)
 
-    def why_not(self, tool: Tool) -> str:
-        """Empty if the tool can be called here, else a sentence that says why not."""
+    def explain_refusal(self, tool: Tool) -> str:
+        """Say in a sentence why the tool cannot be called here. Empty if it can."""
         if tool.callable and "method" in tool.meta:
             return ""
         if tool.callable:
-            known = tool.source in self.upstreams.servers
-            return (
-                ""
-                if known
-                else self.upstreams.skipped.get(tool.source, f"no server of {tool.source!r} is configured here")
-            )
+            if tool.source in self.upstreams.servers:
+                return ""
+            return self.upstreams.skipped.get(tool.source, f"no server of {tool.source!r} is configured here")
         if tool.meta.get("module"):
-            return (
-                "" if self.allow_python else "Python functions run only if the gateway was started with --allow-python"
-            )
+            if self.allow_python:
+                return ""
+            return "Python functions run only if the gateway was started with --allow-python"
         if "method" in tool.meta:
-            return "its document names no server with an absolute address"
-        return "only its schema is known, not how to call it"
+            return "its OpenAPI document names no server with an absolute address"
+        return "the catalogue holds only its schema, not how to call it"
 
-    def seconds(self, tool: Tool) -> float:
-        """How long a call of the tool may take."""
+    def timeout_of(self, tool: Tool) -> float:
+        """Return the seconds that a call of the tool may take."""
         upstream = self.upstreams.servers.get(tool.source)
         return upstream.server.timeout if upstream is not None and upstream.server.timeout else self.timeout
 
     async def call(
         self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
     ) -> CallToolResult:
-        """Call a tool with checked arguments, within its time; one of a server in the session that was looked at.
+        """Call a tool with checked arguments, within its time limit.
 
-        Credentials that this program sent are covered in the result, and in the error, whatever they come from.
+        The tool of an MCP server is called in `session`, in which its definition was just checked. Credentials that
+        this program sent are covered in the result and in errors.
 
         Raises:
-            UserError: one sentence on why there is no result.
-            MCPError: the server of the tool answered with an error.
+            UserError: a sentence on why there is no result.
+            MCPError: the tool's server answered with an error.
         """
         from mcp.shared.exceptions import MCPError
 
         cover = self.cover(tool)
         try:
-            result = await self._call(tool, arguments, progress, session)
+            result = await self._dispatch(tool, arguments, progress, session)
         except MCPError as error:
             raise MCPError(error.code, cover.text(error.message)) from None
         except UserError as error:
@@ -94,43 +92,42 @@ class Calls:
         return cover_result(cover, result)
 
     def cover(self, tool: Tool) -> Cover:
-        """Covers what this program sends with a call of the tool."""
+        """Return the cover for the credentials that this program sends with a call of the tool."""
         upstream = self.upstreams.servers.get(tool.source)
         return upstream.cover if upstream is not None else Cover(find_environment_credentials())
 
-    async def _call(
+    async def _dispatch(
         self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
     ) -> CallToolResult:
         import anyio
 
-        seconds, upstream = self.seconds(tool), self.upstreams.servers.get(tool.source)
+        seconds, upstream = self.timeout_of(tool), self.upstreams.servers.get(tool.source)
         try:
             with anyio.fail_after(seconds):
                 if "method" in tool.meta:
-                    return await openapi.call(await self._http(tool.source), tool, arguments)
+                    return await openapi.call(await self._open_client(tool.source), tool, arguments)
                 if upstream is not None and session is not None:
                     return await upstream.call(session, tool.name, arguments, progress)
                 return await self._call_python(tool, arguments)
         except TimeoutError:
-            whose = f"server {tool.source!r}" if upstream else repr(tool.id)
-            raise Unavailable(
-                f"expected an answer of {whose} within {seconds:g} s, found none: the call is given up"
-            ) from None
+            name = f"server {tool.source!r}" if upstream else repr(tool.id)
+            raise Unavailable(f"{name} did not answer within {seconds:g} s; the call was given up") from None
 
     async def close(self) -> None:
-        """Close what calls have opened."""
+        """Close the HTTP clients that calls have opened."""
         for client in self._clients.values():
             await client.aclose()
 
-    async def _http(self, source: str) -> httpx.AsyncClient:
-        """The client for the operations of a source: a document at a URL may lead to public addresses only.
+    async def _open_client(self, source: str) -> httpx.AsyncClient:
+        """Return the HTTP client for the operations of a source.
 
-        Each reach has connections of its own: one that was opened for whom it is allowed serves nobody else.
+        A document read from a URL may send calls to public addresses only. Sources with different reach share no
+        connections.
         """
         from toolscout.sources.addresses import Reach, open_async_client
 
         scout = self.upstreams.scout
-        origin = await self.upstreams.thread(scout.store.owner, source)
+        origin = await self.upstreams.run_in_thread(scout.store.owner, source)
         reach = None
         if origin is None or is_remote(origin.locator):
             reach = Reach.of(origin.locator if origin else "", scout.settings.private_hosts)
@@ -142,20 +139,20 @@ class Calls:
         from mcp_types import CallToolResult, TextContent
 
         async with self._python:
-            value = await _in_thread(functools.partial(_run, tool, arguments))
+            value = await _in_thread(functools.partial(_run_function, tool, arguments))
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
 
 
 def cover_result(cover: Cover, result: CallToolResult) -> CallToolResult:
-    """A result without the credentials of `cover`; the very same if it holds none."""
+    """Cover credentials in a result. Returns the same object if it holds none."""
     if not cover or not cover.finds(result.model_dump_json(by_alias=True)):
         return result
     return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
 
 
 async def _in_thread(function: Any) -> Any:
-    """Run foreign code in a thread that nobody waits for once its time is over, not even the end of the program."""
+    """Run foreign code in a daemon thread, which is abandoned after a timeout and does not delay the exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -172,8 +169,8 @@ async def _in_thread(function: Any) -> Any:
         except UserError as error:
             outcome = None, error
         except BaseException as error:
-            found = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            outcome = None, UserError(f"the function raised {found}")
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+            outcome = None, UserError(f"the function raised {reason}")
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *outcome)
 
@@ -181,8 +178,8 @@ async def _in_thread(function: Any) -> Any:
     return await done
 
 
-def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
-    """Import the function that a tool stands for, call it, and make JSON of what it returns."""
+def _run_function(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    """Import the function of a tool, call it, and convert the result to JSON values."""
     value: Any = importlib.import_module(tool.meta["module"])
     owner = None
     for part in str(tool.meta["qualname"]).split("."):
@@ -191,8 +188,8 @@ def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
     raw = inspect.getattr_static(owner, name)
     bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
     if inspect.isclass(owner) and inspect.isroutine(raw) and not bound:
-        raise UserError(f"expected a function, found {tool.name!r}, a method that needs an object of its class")
-    positional, named = _bound(value, arguments)
+        raise UserError(f"{tool.name!r} is a method and needs an object of its class: it cannot be called as a tool")
+    positional, named = _bind_arguments(value, arguments)
     result = value(*positional, **named)
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
@@ -202,66 +199,66 @@ def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
         return clip(repr(result), 100_000)
 
 
-def _bound(function: Any, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and named arguments, for functions that take some by position only."""
+def _bind_arguments(function: Any, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Split arguments into positional and named ones, for functions that take some by position only."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return list(arguments.values()), {}  # written in C, without a signature: in the order of its documentation
-    first: list[Any] = []
+        return list(arguments.values()), {}  # written in C, without a signature: keep the order of its documentation
+    positional: list[Any] = []
     named = dict(arguments)
-    by_position = any(each.kind is each.VAR_POSITIONAL and each.name in named for each in parameters.values())
-    for name, each in parameters.items():
-        if each.kind is each.VAR_POSITIONAL:
-            first += named.pop(name, [])
+    by_position = any(part.kind is part.VAR_POSITIONAL and part.name in named for part in parameters.values())
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional += named.pop(name, [])
         elif name in named and (
-            each.kind is each.POSITIONAL_ONLY or (by_position and each.kind is each.POSITIONAL_OR_KEYWORD)
+            parameter.kind is parameter.POSITIONAL_ONLY
+            or (by_position and parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
         ):
-            first.append(named.pop(name))
-    return first, named
+            positional.append(named.pop(name))
+    return positional, named
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
-_checkers: OrderedDict[str, Any] = OrderedDict()
+_validators: OrderedDict[str, Any] = OrderedDict()
 _lock: Final = threading.Lock()
-_work: Final = threading.local()
+_validation: Final = threading.local()
 
 
-def advice(tool: Tool, arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the arguments: a sentence for each of the first five faults, or nothing.
+def explain_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[str]:
+    """Explain the first five faults of the arguments, a sentence each. Empty if there are none.
 
-    A schema that is no valid JSON Schema, or that cannot be evaluated, stops nobody. Patterns are left to the tool: an
-    evil one could keep us busy for ever.
+    An invalid schema, or one that cannot be evaluated, does not block the call. Patterns are left to the tool, because
+    a malicious pattern could run for ever.
     """
-    checker = _checker(tool)
-    if checker is None:
+    validator = _get_validator(tool)
+    if validator is None:
         return []
-    _work.left = MOST_STEPS
+    _validation.left = MAX_VALIDATION_STEPS
     try:
-        errors = [error for _, error in zip(range(MAX_ADVICE), checker.iter_errors(dict(arguments)), strict=False)]
-    except Exception:  # whatever an untrusted schema provokes: it does not block
+        errors = [error for _, error in zip(range(MAX_FAULTS), validator.iter_errors(dict(arguments)), strict=False)]
+    except Exception:  # an untrusted schema may raise anything; it must not block the call
         return []
-    known = list((tool.parameters or {}).get("properties") or ())
-    return list(dict.fromkeys(_sentence(error, known, arguments) for error in errors))
+    return list(dict.fromkeys(_explain_fault(error) for error in errors))
 
 
-def _checker(tool: Tool) -> Any:
-    """The compiled schema of a tool; None if it has none that can be used."""
-    mark = tool.fingerprint
+def _get_validator(tool: Tool) -> Any:
+    """Return the compiled schema of a tool. None if it has no usable schema."""
+    fingerprint = tool.fingerprint
     with _lock:
-        if mark in _checkers:
-            _checkers.move_to_end(mark)
-            return _checkers[mark]
-    checker = _compiled(tool.parameters)
+        if fingerprint in _validators:
+            _validators.move_to_end(fingerprint)
+            return _validators[fingerprint]
+    validator = _compile_validator(tool.parameters)
     with _lock:
-        _checkers[mark] = checker
-        while len(_checkers) > MOST_CHECKERS:
-            _checkers.popitem(last=False)
-    return checker
+        _validators[fingerprint] = validator
+        while len(_validators) > MAX_CACHED_VALIDATORS:
+            _validators.popitem(last=False)
+    return validator
 
 
-def _compiled(schema: dict[str, Any] | None) -> Any:
+def _compile_validator(schema: dict[str, Any] | None) -> Any:
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]
     from referencing import Registry
@@ -269,69 +266,80 @@ def _compiled(schema: dict[str, Any] | None) -> Any:
     if not schema:
         return None
 
-    def skipped(*_: object) -> None:
+    def skip_keyword(*_: object) -> None:
         return None
 
     try:
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema)
-        changed = {"pattern": skipped, "patternProperties": skipped}
+        changes = {"pattern": skip_keyword, "patternProperties": skip_keyword}
         if b'"patternProperties"' in msgspec.json.encode(schema):
-            changed["additionalProperties"] = changed["unevaluatedProperties"] = skipped
-        counted = {name: _counted(check) for name, check in {**kind.VALIDATORS, **changed}.items()}
-        return extend(kind, counted)(schema, registry=Registry())
-    except Exception:  # as above
+            changes["additionalProperties"] = changes["unevaluatedProperties"] = skip_keyword
+        keywords = {name: _count_steps(check) for name, check in {**kind.VALIDATORS, **changes}.items()}
+        return extend(kind, keywords)(schema, registry=Registry())
+    except Exception:  # the schema is untrusted here too
         return None
 
 
-def _counted(check: Any) -> Any:
-    """A keyword of JSON Schema whose every use counts as a step."""
+def _count_steps(check: Any) -> Any:
+    """Wrap the check of a JSON Schema keyword so that each use counts as a step."""
 
-    def step(*given: Any) -> Any:
-        _work.left -= 1
-        if _work.left < 0:
+    def step(*arguments: Any) -> Any:
+        _validation.left -= 1
+        if _validation.left < 0:
             raise ValueError("too many steps")
-        return check(*given)
+        return check(*arguments)
 
     return step
 
 
-def _sentence(error: Any, known: list[str], arguments: Mapping[str, Any]) -> str:
-    """One fault as advice: which parameter, what was expected, what was found, the nearest name."""
+def _explain_fault(error: Any) -> str:
+    """Explain one fault: the parameter, what was expected, what was found, and the nearest valid name."""
     where = ".".join(map(str, error.absolute_path))
-    at = f"parameter {where!r}" if where else "the arguments"
+    subject = f"parameter {where!r}" if where else "the arguments"
     if error.validator == "required":
-        names = [name for name in error.validator_value if name not in error.instance]
-        spare = [name for name in error.instance if name not in error.schema.get("properties", {})]
-        parts = []
-        for name in names[:MAX_ADVICE]:
-            near = difflib.get_close_matches(name, spare, n=1)
-            parts.append(f"{name!r}" + (f" (is that what {near[0]!r} means?)" if near else ""))
-        inside = f" in {where!r}" if where else ""
-        return f"expected the required {', '.join(parts)}{inside}, found none"
+        return _explain_missing(error, where)
     if error.validator in ("additionalProperties", "unevaluatedProperties"):
-        allowed = list(error.schema.get("properties", {}))
-        extra = [name for name in error.instance if name not in allowed]
-        parts = []
-        for name in extra[:MAX_ADVICE]:
-            near = difflib.get_close_matches(str(name), allowed, n=1)
-            parts.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
-        return f"{at}: expected one of {', '.join(map(str, allowed[:24])) or 'no names'}, found {', '.join(parts)}"
-    found = clip(plain(quoted(error.instance) if isinstance(error.instance, str) else _json(error.instance)), 80)
+        return f"{subject}: {_explain_extra(error)}"
+    value = quote(error.instance) if isinstance(error.instance, str) else _encode_json(error.instance)
+    value = clip(make_plain(value), 80)
     if error.validator == "type":
-        return f"{at}: expected {_either(error.validator_value)}, found {found}"
+        return f"{subject}: expected {_join_types(error.validator_value)}, found {value}"
     if error.validator == "enum":
-        near = difflib.get_close_matches(str(error.instance), [str(each) for each in error.validator_value], n=1)
-        choices = clip(", ".join(_json(each) for each in error.validator_value[:24]), 400)
-        return f"{at}: expected one of {choices}, found {found}" + (f": did you mean {near[0]!r}?" if near else "")
-    return f"{at}: expected {error.validator} {clip(plain(_json(error.validator_value)), 120)}, found {found}"
+        near = difflib.get_close_matches(str(error.instance), [str(choice) for choice in error.validator_value], n=1)
+        choices = clip(", ".join(_encode_json(choice) for choice in error.validator_value[:24]), 400)
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        return f"{subject}: expected one of {choices}, found {value}{hint}"
+    limit = clip(make_plain(_encode_json(error.validator_value)), 120)
+    return f"{subject}: expected {error.validator} {limit}, found {value}"
 
 
-def _either(value: object) -> str:
+def _explain_missing(error: Any, where: str) -> str:
+    missing = [name for name in error.validator_value if name not in error.instance]
+    unused = [name for name in error.instance if name not in error.schema.get("properties", {})]
+    parts = []
+    for name in missing[:MAX_FAULTS]:
+        near = difflib.get_close_matches(name, unused, n=1)
+        parts.append(f"{name!r}" + (f" (is that what {near[0]!r} means?)" if near else ""))
+    inside = f" in {where!r}" if where else ""
+    return f"expected the required {', '.join(parts)}{inside}, found none"
+
+
+def _explain_extra(error: Any) -> str:
+    allowed = list(error.schema.get("properties", {}))
+    extra = [name for name in error.instance if name not in allowed]
+    parts = []
+    for name in extra[:MAX_FAULTS]:
+        near = difflib.get_close_matches(str(name), allowed, n=1)
+        parts.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    return f"expected one of {', '.join(map(str, allowed[:24])) or 'no names'}, found {', '.join(parts)}"
+
+
+def _join_types(value: object) -> str:
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _json(value: object) -> str:
+def _encode_json(value: object) -> str:
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError):

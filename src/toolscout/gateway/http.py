@@ -1,4 +1,4 @@
-"""The door of the gateway over HTTP: who comes in, from which pages, and under which names it may be addressed."""
+"""Serves the gateway over HTTP: checks the caller, the host name and the page that sends the request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CALLER", "PATH", "app", "serve"]
 
-CALLER: Final = "toolscout.caller"  # where the door leaves who it let in, in the scope of a request
+CALLER: Final = "toolscout.caller"  # key of the caller in the scope of a request
 PATH: Final = "/mcp"
-PATIENCE: Final = 3  # seconds that open streams get when the service stops
+GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service stops
 
 
-class _Door:
-    """Lets in whom the policies know; everybody else gets status 401."""
+class _CallerCheck:
+    """ASGI middleware that lets in callers known to the policies and answers others with status 401."""
 
     def __init__(self, inner: ASGIApp, policies: Policies) -> None:
         self.inner, self.policies = inner, policies
@@ -39,7 +39,7 @@ class _Door:
             return
         headers = Headers(scope=scope)
         if MARK in headers:
-            message = "this request comes through a toolscout gateway, which never calls another"
+            message = "This request comes from a toolscout gateway. A gateway does not call another one."
             refusal = JSONResponse({"error": message}, 403)
             await refusal(scope, receive, send)
             return
@@ -51,19 +51,19 @@ class _Door:
             refusal = JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": challenge})
             await refusal(scope, receive, send)
             return
-        scope[CALLER] = caller  # the SDK keeps a session to the user that began it
+        scope[CALLER] = caller  # the SDK binds a session to the user that opened it
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
         await self.inner(scope, receive, send)
 
 
 def app(server: Server[Any], policies: Policies, hosts: Iterable[str]) -> ASGIApp:
-    """The ASGI application: MCP under `/mcp`, for the callers that `policies` knows.
+    """Build the ASGI application: MCP under `/mcp`, for the callers that `policies` knows.
 
     Args:
         server: the gateway's server.
-        policies: who may come in.
-        hosts: names and addresses under which the service may be asked for; requests for others, and from pages of
-            others, are refused, whatever names they have been resolved by.
+        policies: who may use the gateway.
+        hosts: names and addresses of the service. Requests for another host name, and from pages of another host,
+            are refused (DNS rebinding).
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -72,14 +72,14 @@ def app(server: Server[Any], policies: Policies, hosts: Iterable[str]) -> ASGIAp
         allowed_hosts=[*names, *(f"{name}:*" for name in names)],
         allowed_origins=[*origins, *(f"{origin}:*" for origin in origins)],
     )
-    return _Door(server.streamable_http_app(streamable_http_path=PATH, transport_security=security), policies)
+    return _CallerCheck(server.streamable_http_app(streamable_http_path=PATH, transport_security=security), policies)
 
 
-async def serve(server: Server[Any], policies: Policies, host: str, port: int, more: Iterable[str] = ()) -> None:
+async def serve(server: Server[Any], policies: Policies, host: str, port: int, extra_names: Iterable[str] = ()) -> None:
     """Serve until stopped by a signal.
 
     Raises:
-        ConfigError: if anybody could come in from elsewhere, or the port is taken.
+        ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    door = app(server, policies, names_of(host, more))
-    await http.serve(door, policies, host, port, extra="mcp", patience=PATIENCE)
+    application = app(server, policies, names_of(host, extra_names))
+    await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)

@@ -1,7 +1,7 @@
-"""The MCP servers behind the gateway: one shared session each, kept in step with the catalogue, restarted when it ends.
+"""Runs the MCP servers behind the gateway, with one shared session each.
 
-Every server has a task of its own that opens its session, lists its tools into the catalogue, and stays until the
-session ends. Whatever a server does, its task survives and says what happened; the others do not notice.
+A task for each server opens the session, writes its tools to the catalogue, follows changes, and restarts the session
+when it ends. A failing server is reported and does not affect the others.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Upstream", "Upstreams", "runs_gateway"]
 
-NAME: Final = "toolscout"  # how the gateway introduces itself, and how it knows another
-AT_ONCE: Final = 16
-FIRST_DELAY: Final = 0.5  # seconds, doubled after each failure
-LONGEST_DELAY: Final = 60.0
-HEALTHY: Final = 30.0
-RELIST_PAUSE: Final = 1.0
-ENDED: Final = ("Connection closed", "Session terminated")
+GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
+MAX_STARTING_SERVERS: Final = 16
+FIRST_RESTART_DELAY_S: Final = 0.5  # doubled after each failure
+MAX_RESTART_DELAY_S: Final = 60.0
+HEALTHY_AFTER_S: Final = 30.0
+RELIST_PAUSE_S: Final = 1.0
+SESSION_END_MESSAGES: Final = ("Connection closed", "Session terminated")
 T = TypeVar("T")
 
 
 def runs_gateway(server: Server) -> bool:
-    """Whether an entry starts a gateway of toolscout: it would call itself."""
+    """Whether an entry starts a toolscout gateway, which would then call itself."""
     words = [Path(word).name for word in (server.command, *server.args)]
     words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
-    return NAME in words and "gateway" in words[words.index(NAME) :]
+    return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]
 
 
 class Upstream:
-    """One MCP server: its state, its session while it has one, and the waiting room of its calls.
+    """One MCP server: its state, its session, and the calls that wait for the session.
 
     Attributes:
         name: the source in the catalogue.
         state: starting, ok or error.
-        message: what was wrong when it was last tried.
+        message: the last error.
     """
 
     def __init__(self, name: str, origin: Origin, server: Server, pool: Upstreams) -> None:
@@ -64,127 +64,128 @@ class Upstream:
 
         self.name, self.origin, self.server = name, origin, server
         self.state, self.message = "starting", ""
-        self._pool = pool
+        self._upstreams = pool
         self._connection: Connection | None = None
         self._cover = Cover(find_environment_credentials())
-        self._settled = anyio.Event()  # set while there is a session whose tools are in the catalogue, or an error
-        self._wake = anyio.Event()  # set when the task has something to do: tools changed, or the session is over
-        self._over: Exception | None = None
+        self._settled = anyio.Event()  # set while the session's tools are in the catalogue, or after an error
+        self._wake = anyio.Event()  # set when the tools changed or the session ended
+        self._end_error: Exception | None = None
         self._retry_at = 0.0
-        self._served = self._cried = False
-        self._looking = anyio.Lock()
-        self._listing = anyio.Lock()  # lists come into the catalogue in the order in which they were read
-        self._looked_at = 0.0  # when the last look began
-        self._seen: list[Any] = []  # the list that is in the catalogue
-        self._generation = -1  # of the catalogue when that list was put into it
+        self._was_served = self._has_notified = False
+        self._check_lock = anyio.Lock()
+        self._list_lock = anyio.Lock()  # lists are stored in the order in which they were read
+        self._checked_at = 0.0  # when the last check of the definitions began
+        self._stored_list: list[Any] = []  # the list of tools in the catalogue
+        self._generation = -1  # of the catalogue when that list was stored
 
-    async def run(self, turns: anyio.CapacityLimiter) -> None:
-        """Keep a session open until cancelled."""
+    async def run(self, start_limit: anyio.CapacityLimiter) -> None:
+        """Keep a session open until cancelled. Restart it with growing delays."""
         import anyio
 
         failures = 0
         while True:
             began = time.monotonic()
             try:
-                await self._session(turns)
+                await self._run_session(start_limit)
             except SourceError as error:
                 message = str(error)
-            except Exception as error:  # whatever it is, it is this server's alone
-                message = f"{self.name}: expected a session, found {type(error).__name__}: {str(error)[:200]}"
+            except Exception as error:  # an error of this server must not reach the others
+                message = f"{self.name}: the session failed with {type(error).__name__}: {str(error)[:200]}"
                 message = self.cover.text(message)
-            failures = 1 if time.monotonic() - began >= HEALTHY else failures + 1
-            self._pool.say(message)
-            if failures == 1 and self._served:  # it did well until now: whoever calls may wait for it
+            failures = 1 if time.monotonic() - began >= HEALTHY_AFTER_S else failures + 1
+            self._upstreams.say(message)
+            if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
                 self.state, self.message = "starting", message
                 self._unsettle()
                 continue
-            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
+            delay = min(MAX_RESTART_DELAY_S, FIRST_RESTART_DELAY_S * 2 ** (failures - 1))
             self.state, self.message, self._retry_at = "error", message, time.monotonic() + delay
             self._settled.set()
             await anyio.sleep(delay)
 
-    async def _session(self, turns: anyio.CapacityLimiter) -> None:
-        """One session, from its start to its end."""
+    async def _run_session(self, start_limit: anyio.CapacityLimiter) -> None:
+        """Run one session from its start to its end."""
         import anyio
 
-        self._over, self._wake, self._served = None, anyio.Event(), False
+        self._end_error, self._wake, self._was_served = None, anyio.Event(), False
         try:
             async with AsyncExitStack() as turn:
-                await turn.enter_async_context(turns)
-                async with connect(self.server, settings=self._pool.scout.settings) as connection:
-                    if connection.about.get("name") == NAME:
-                        raise SourceError("expected a server of tools, found a gateway of toolscout")
-                    _listen(connection, self._heard)
-                    await self._list(connection)
+                await turn.enter_async_context(start_limit)
+                async with connect(self.server, settings=self._upstreams.scout.settings) as connection:
+                    if connection.about.get("name") == GATEWAY_NAME:
+                        raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
+                    _set_message_handler(connection, self._receive_message)
+                    await self._update_list(connection)
                     await turn.aclose()
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._subscribe, connection)
-                        await self._serve(connection)
+                        await self._follow_changes(connection)
         finally:
             self._connection = None
 
-    async def _serve(self, connection: Connection) -> None:
-        """Read the list of tools again whenever it changes, until the session is over."""
+    async def _follow_changes(self, connection: Connection) -> None:
+        """Read the list of tools again after each change, until the session ends."""
         import anyio
 
         while True:
             await self._wake.wait()
-            if self._over is not None:
-                raise self._over
+            if self._end_error is not None:
+                raise self._end_error
             self._wake = anyio.Event()
-            cried, self._cried = self._cried, False
-            await self._list(connection)
-            if cried:
-                await anyio.sleep(RELIST_PAUSE)  # a server that cries change all the time is heard once a second
+            has_notified, self._has_notified = self._has_notified, False
+            await self._update_list(connection)
+            if has_notified:
+                await anyio.sleep(RELIST_PAUSE_S)  # a server that notifies all the time is read once a second
 
     async def _subscribe(self, connection: Connection) -> None:
-        """Servers of 2026-07-28 and later say what changes only to those who subscribe; others say it unasked."""
+        """Subscribe to changes. Servers of protocol 2026-07-28 and later send them only to subscribers."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
 
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError):
             async with connection.client.listen(tools_list_changed=True) as changes:
-                self._changed()  # what happened between the list and this moment
+                self._request_list()  # tools may have changed between the list and the subscription
                 async for _ in changes:
-                    self._cry()
+                    self._handle_tools_changed()
 
-    async def _list(self, connection: Connection) -> None:
-        async with self._listing:
-            await self._put(connection, await connection.list_tools(self._pool.scout.settings.max_tools))
-        self._connection, self.state, self.message, self._served = connection, "ok", "", True
-        if not self._wake.is_set():  # else they have changed again, and calls wait for that
+    async def _update_list(self, connection: Connection) -> None:
+        async with self._list_lock:
+            await self._store_list(connection, await connection.list_tools(self._upstreams.scout.settings.max_tools))
+        self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
+        if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()
 
-    async def _put(self, connection: Connection, raw: list[Any]) -> None:
-        """Bring a list of tools into the catalogue, as it was read.
+    async def _store_list(self, connection: Connection, raw: list[Any]) -> None:
+        """Write a list of tools to the catalogue.
 
         Raises:
-            SourceError: if it cannot be taken in.
+            SourceError: if it cannot be stored.
         """
-        self._seen = raw
+        self._stored_list = raw
         reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
-        changes, self._generation = await self._pool.put(self.origin, reading)
+        changes, self._generation = await self._upstreams.store_reading(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
 
-    async def _heard(self, message: object) -> None:
-        """Something that the server says unasked."""
+    async def _receive_message(self, message: object) -> None:
+        """Handle a notification of the server."""
         from mcp_types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._cry()
+            self._handle_tools_changed()
 
-    def _cry(self) -> None:
-        """The server says that its tools have changed."""
-        self._cried = True
-        self._changed()
+    def _handle_tools_changed(self) -> None:
+        """Handle the notification that the tools changed."""
+        self._has_notified = True
+        self._request_list()
 
-    def _changed(self) -> None:
+    def _request_list(self) -> None:
+        """Wake the task, and let calls wait until it has read the list again."""
         self._unsettle()
         self._wake.set()
 
     def _unsettle(self) -> None:
-        """Let calls wait; those that wait already go on waiting."""
+        """Let new calls wait. Calls that wait already keep waiting."""
         import anyio
 
         if self._settled.is_set():
@@ -192,34 +193,34 @@ class Upstream:
 
     @property
     def cover(self) -> Cover:
-        """Covers the credentials that the server was given."""
+        """The cover for the credentials that the server was given."""
         if self._connection is not None:
             self._cover = self._connection.cover
         return self._cover
 
-    def end(self, error: Exception) -> None:
-        """The session is of no more use: the task ends it and opens another."""
-        if self._over is None and self._connection is not None:
-            self._over, self._connection, self.state = error, None, "starting"
-            self._changed()
+    def end_session(self, error: Exception) -> None:
+        """End a broken session. The task then opens another."""
+        if self._end_error is None and self._connection is not None:
+            self._end_error, self._connection, self.state = error, None, "starting"
+            self._request_list()
 
     @property
     def settled(self) -> bool:
-        """Whether there is a session and the catalogue holds what the server has now."""
-        return self._connection is not None and self._settled.is_set() and not _closed(self._connection)
+        """Whether there is a session and the catalogue holds its current tools."""
+        return self._connection is not None and self._settled.is_set() and not _is_closed(self._connection)
 
-    async def ready(self) -> Connection:
-        """The session, once the catalogue holds what the server has now.
+    async def wait_ready(self) -> Connection:
+        """Wait until the catalogue holds the current tools, and return the session.
 
         Raises:
-            Unavailable: naming the server, what is wrong, and when it is tried again.
+            Unavailable: with the name of the server and the time of the next attempt.
         """
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
 
         connection = self._connection
-        if connection is not None and _closed(connection):
-            self.end(MCPError(CONNECTION_CLOSED, "Connection closed"))
+        if connection is not None and _is_closed(connection):
+            self.end_session(MCPError(CONNECTION_CLOSED, "Connection closed"))
         await self._settled.wait()
         if self._connection is None:
             seconds = max(0.0, self._retry_at - time.monotonic())
@@ -227,51 +228,51 @@ class Upstream:
             raise Unavailable(f"server {self.name!r} is down; it is tried again {when}")
         return self._connection
 
-    async def look(self) -> Connection:
-        """The session, once the catalogue holds what the server lists at this moment.
+    async def check_definitions(self) -> Connection:
+        """Read the server's list of tools before a call, store what changed, and return the session.
 
-        A server that changes a tool need not say so: its list is read before each call. Calls that wait for a look
-        which has not begun yet share it. With the setting `trust = "off"` the server's word is enough.
+        A server can change a tool without a notification, so its list is read before each call. Calls that wait for
+        the same check share it. With the setting `trust = "off"` notifications are enough.
 
         Raises:
-            Unavailable: as `ready`; or the server gave no list.
-            SourceError: its list cannot be taken in.
+            Unavailable: as `wait_ready`, or because the server gave no list.
+            SourceError: if its list cannot be stored.
         """
         arrived = time.monotonic()
-        connection = await self.ready()
-        if self._pool.scout.settings.trust == "off":
+        connection = await self.wait_ready()
+        if self._upstreams.scout.settings.trust == "off":
             return connection
-        async with self._looking:
-            if self._looked_at < arrived or connection is not self._connection:
-                connection = await self.ready()
-                async with self._listing:
+        async with self._check_lock:
+            if self._checked_at < arrived or connection is not self._connection:
+                connection = await self.wait_ready()
+                async with self._list_lock:
                     began = time.monotonic()
-                    raw = await self._listed(connection)
-                    if raw != self._seen or await self._pool.generation() != self._generation:
-                        # This very list, not one that is read anew: a server may alternate. And another process may
-                        # have brought another list of this server into the catalogue.
-                        await self._put(connection, raw)
-                    self._looked_at = began
-            return await self.ready()
+                    raw = await self._read_list(connection)
+                    if raw != self._stored_list or await self._upstreams.read_generation() != self._generation:
+                        # Store this list and do not read another: a server may alternate between two. Another process
+                        # may also have stored a different list of this server.
+                        await self._store_list(connection, raw)
+                    self._checked_at = began
+            return await self.wait_ready()
 
-    async def _listed(self, connection: Connection) -> list[Any]:
+    async def _read_list(self, connection: Connection) -> list[Any]:
         try:
-            return await connection.list_tools(self._pool.scout.settings.max_tools, timed=False)
-        except Exception as error:  # whatever it is, without a list nobody knows what would be called
-            if _closed(connection):
-                self.end(error)
-                raise Unavailable(f"server {self.name!r} ended before the call: it is started again") from None
+            return await connection.list_tools(self._upstreams.scout.settings.max_tools, timed=False)
+        except Exception as error:  # without a list the definition cannot be checked, whatever the error
+            if _is_closed(connection):
+                self.end_session(error)
+                raise Unavailable(f"server {self.name!r} ended before the call and is being restarted") from None
             raise Unavailable(
-                f"server {self.name!r} gave no list of its tools before the call: nothing is called"
+                f"server {self.name!r} did not list its tools before the call, so nothing was called"
             ) from None
 
     async def call(
-        self, connection: Connection, name: str, arguments: dict[str, Any], heard: ProgressFnT | None
+        self, connection: Connection, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None
     ) -> CallToolResult:
-        """Call a tool in a session that `look` gave; the answer as the server gives it.
+        """Call a tool in the session that `check_definitions` returned. The server's answer is not changed.
 
         Raises:
-            Unavailable: the server died, or broke the protocol.
+            Unavailable: the server ended, or broke the protocol.
             MCPError: the server answered with an error.
         """
         from mcp.shared.exceptions import MCPError
@@ -281,28 +282,28 @@ class Upstream:
         cover = connection.cover
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            if heard is not None:
-                await heard(progress, total, None if message is None else cover.text(message))
+            if on_progress is not None:
+                await on_progress(progress, total, None if message is None else cover.text(message))
 
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
         try:
             return await connection.client.session.send_request(request, CallToolResult, progress_callback=tell)
         except ValidationError:
             raise Unavailable(
-                f"server {self.name!r} gave an answer that is no result of a tool: expected content, found something "
-                "else (a question to the user cannot be passed on)"
+                f"server {self.name!r} answered with something that is not the result of a tool "
+                "(a question to the user cannot be passed on)"
             ) from None
         except MCPError as error:
             if refusal := find_refusal(error.message):
                 raise Unavailable(f"server {self.name!r} was called, but {refusal}") from None
-            if not (_closed(connection) or error.message in ENDED):
+            if not (_is_closed(connection) or error.message in SESSION_END_MESSAGES):
                 raise
-            self.end(error)
-            raise Unavailable(f"server {self.name!r} ended during the call: it is started again") from None
+            self.end_session(error)
+            raise Unavailable(f"server {self.name!r} ended during the call and is being restarted") from None
 
 
 class Upstreams:
-    """All servers, by the name of their source."""
+    """All servers behind the gateway, by the name of their source."""
 
     def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
         self.scout, self.say = scout, say
@@ -310,72 +311,72 @@ class Upstreams:
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}
 
-    async def thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Run what blocks in one of the gateway's own threads: each keeps its connections to the store."""
+    async def run_in_thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Run blocking work in a thread of the gateway's pool. Each thread keeps its connections to the store."""
         call = functools.partial(function, *arguments, **options)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def put(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
-        """Bring one reading into the catalogue; the generation is one at which it certainly held it."""
+    async def store_reading(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
+        """Write a reading to the catalogue. Returns a generation at which the catalogue certainly held it."""
 
-        def put() -> tuple[Changes, int]:
+        def write() -> tuple[Changes, int]:
             before = self.scout.store.generation()
             changes = self.scout.put_reading(origin, reading)
             after = self.scout.store.generation()
-            return changes, after if after - before <= 1 else before  # others may have written in between
+            return changes, after if after - before <= 1 else before  # another process may have written in between
 
-        return await self.thread(put)
+        return await self.run_in_thread(write)
 
-    async def generation(self) -> int:
-        """The present generation of the catalogue."""
-        return await self.thread(self.scout.store.generation)
+    async def read_generation(self) -> int:
+        """Read the current generation of the catalogue."""
+        return await self.run_in_thread(self.scout.store.generation)
 
     async def run(self, origins: list[Origin]) -> None:
-        """Serve every server of these origins until cancelled; one that cannot be read is named."""
+        """Run all servers of these origins until cancelled. An origin that cannot be read is reported."""
         import anyio
 
-        turns = anyio.CapacityLimiter(AT_ONCE)
+        start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
         async with anyio.create_task_group() as group:
             for origin in origins:
                 try:
-                    plan = await self.thread(mcp.plan, origin.locator, origin.name)
+                    plan = await self.run_in_thread(mcp.plan, origin.locator, origin.name)
                 except SourceError as error:
                     self.say(str(error))
                     continue
                 for name, server in plan.items():
-                    await self._begin(group, turns, origin, name, server)
-                await self._forget(origin, plan)
+                    await self._start(group, start_limit, origin, name, server)
+                await self._remove_missing(origin, plan)
 
-    async def _begin(
-        self, group: Any, turns: anyio.CapacityLimiter, origin: Origin, name: str, server: Server | Reading
+    async def _start(
+        self, group: Any, start_limit: anyio.CapacityLimiter, origin: Origin, name: str, server: Server | Reading
     ) -> None:
         if isinstance(server, Reading):
-            await self.put(origin, server)
+            await self.store_reading(origin, server)
             self.say(f"{name}: {server.message}")
         elif runs_gateway(server):
-            self.skipped[name] = f"{name} is skipped: it runs a gateway of toolscout, which never calls itself"
+            self.skipped[name] = f"{name} is skipped: it runs a toolscout gateway, which never calls itself"
             self.say(self.skipped[name])
         elif name in self.servers:
-            self.say(f"{name}: expected a name of its own, found two servers of that name: the first is kept")
+            self.say(f"{name}: two servers have this name; only the first is used")
         else:
             self.servers[name] = Upstream(name, origin, server, self)
-            group.start_soon(self.servers[name].run, turns)
+            group.start_soon(self.servers[name].run, start_limit)
 
-    async def _forget(self, origin: Origin, plan: Mapping[str, object]) -> None:
-        """Sources that the file no longer names."""
-        for source in await self.thread(self.scout.brought_by, origin):
+    async def _remove_missing(self, origin: Origin, plan: Mapping[str, object]) -> None:
+        """Remove sources that the file no longer names."""
+        for source in await self.run_in_thread(self.scout.brought_by, origin):
             if source.name not in plan:
-                await self.thread(self.scout.store.remove_source, source.name)
-                self.say(f"{source.name}: no longer there")
+                await self.run_in_thread(self.scout.store.remove_source, source.name)
+                self.say(f"{source.name} is removed: its configuration file no longer names it")
 
 
-# --- what the SDK does not offer in public ----------------------------------------------------------------------------
+# --- parts of the SDK without a public interface ----------------------------------------------------------------------
 
 
-def _listen(connection: Connection, heard: MessageHandlerFnT) -> None:
-    connection.client.session._message_handler = heard
+def _set_message_handler(connection: Connection, handler: MessageHandlerFnT) -> None:
+    connection.client.session._message_handler = handler
 
 
-def _closed(connection: Connection) -> bool:
-    """Whether the other end has gone, although nobody has tried to speak to it since."""
+def _is_closed(connection: Connection) -> bool:
+    """Whether the other end has closed the connection, even if nothing was sent since."""
     return bool(getattr(connection.client.session._dispatcher, "_closed", False))

@@ -1,6 +1,6 @@
 """toolscout over HTTP: search, catalogue, journal and models for programs, and the page for people.
 
-`Service` holds what requests share, `app` makes the ASGI application of it, `Limits` says what is too much.
+`Service` holds the state shared by requests. `app` builds the ASGI application. `Limits` bounds requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ASGI application: finds the route, lets the caller in, checks what is asked, and turns errors into sentences."""
+"""The ASGI application: routes requests, authenticates callers, validates input and formats errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route as Address
+from starlette.routing import Route as PathRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolscout.access.policy import Caller, Rules
@@ -32,59 +32,64 @@ from toolscout.errors import (
 )
 from toolscout.server import openapi
 from toolscout.server.door import Door
-from toolscout.server.page import FILES, page_file
+from toolscout.server.page import FILES, read_page_file
 from toolscout.server.routes import JSON, ROUTES, Route
-from toolscout.server.service import Ask, Refused, Service
+from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import Failure
 
 __all__ = ["app"]
 
-HEADERS: Final = {
+SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-STATUS: Final = ((NotFound, 404), (Denied, 403), ((Unavailable, StoreError, MissingExtra), 503), (UserError, 400))
-NOBODY: Final = Caller("nobody", Rules())
+STATUS_OF_ERROR: Final = (
+    (NotFound, 404),
+    (Denied, 403),
+    ((Unavailable, StoreError, MissingExtra), 503),
+    (UserError, 400),
+)
+ANONYMOUS: Final = Caller("nobody", Rules())
 _log: Final = logging.getLogger("toolscout.server")
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def app(service: Service, names: Iterable[str]) -> ASGIApp:
-    """The application.
+    """Build the ASGI application.
 
     Args:
-        service: what stands behind it.
-        names: under which it may be asked for.
+        service: the service that answers.
+        names: host names under which it is reached.
     """
     door = Door(service.policies, names)
     methods: dict[str, dict[str, Route]] = {}
     for route in ROUTES:
         methods.setdefault(route.path, {})[route.method] = route
-    addresses = [Address(path, _Endpoint(service, door, held)) for path, held in methods.items()]
-    addresses.append(Address("/openapi.json", _File(door, openapi.document(), "application/json")))
+    routes = [PathRoute(path, _Endpoint(service, door, by_method)) for path, by_method in methods.items()]
+    routes.append(PathRoute("/openapi.json", _File(door, openapi.build_document(), "application/json")))
     for path in FILES:
-        addresses.append(Address(path, _File(door, *page_file(path))))
-    inner = Starlette(routes=addresses, lifespan=service.running)
-    inner.router.default = _nowhere
+        routes.append(PathRoute(path, _File(door, *read_page_file(path))))
+    inner = Starlette(routes=routes, lifespan=service.running)
+    inner.router.default = _answer_unknown_path
     inner.router.redirect_slashes = False
-    return _Counted(inner.router, service)
+    return _RequestCounter(inner.router, service)
 
 
-async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        await _failure(Refused(404, "expected an address of the service, found another: see /openapi.json"))(
+        await _build_failure(RequestRefused(404, "The service has no such path. /openapi.json lists all of them."))(
             scope, receive, send
         )
 
 
-class _Counted:
-    """Counts every answer, and its time until the last byte."""
+class _RequestCounter:
+    """ASGI middleware that counts every answer and its time until the last byte."""
 
     def __init__(self, inner: ASGIApp, service: Service) -> None:
         self.inner, self.service = inner, service
-        self.known = {route.path for route in ROUTES} | set(FILES) | {"/openapi.json"}
+        self.known_paths = {route.path for route in ROUTES} | set(FILES) | {"/openapi.json"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,28 +97,28 @@ class _Counted:
             return
         started, status = time.perf_counter(), 0
 
-        async def watched(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.inner(scope, receive, watched)
+            await self.inner(scope, receive, send_counted)
         finally:
-            path = scope["path"] if scope["path"] in self.known else "other"
+            path = scope["path"] if scope["path"] in self.known_paths else "other"
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
-            self.service.metrics.request(method, path, status, time.perf_counter() - started)
+            self.service.metrics.count_request(method, path, status, time.perf_counter() - started)
 
 
 class _Endpoint:
-    """One path of the table, with its methods."""
+    """Answers one path of the route table, for all its methods."""
 
     def __init__(self, service: Service, door: Door, methods: dict[str, Route]) -> None:
         self.service, self.door, self.methods = service, door, methods
         self.allow = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
         self.decoders: dict[Route, msgspec.json.Decoder[Any]] = {
-            route: msgspec.json.Decoder(route.asks) for route in methods.values()
+            route: msgspec.json.Decoder(route.request_type) for route in methods.values()
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,8 +128,8 @@ class _Endpoint:
         except ClientDisconnect:
             return
         except Exception as error:
-            response = _failure(error)
-        for name, value in HEADERS.items():
+            response = _build_failure(error)
+        for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
 
@@ -132,97 +137,104 @@ class _Endpoint:
         method = "GET" if request.method == "HEAD" else request.method
         route = self.methods.get(method)
         if route is None:
-            raise Refused(405, f"expected {self.allow}, found {request.method:.20}", {"Allow": self.allow})
+            raise RequestRefused(405, f"expected {self.allow}, found {request.method:.20}", {"Allow": self.allow})
         limits = self.service.limits
-        most = (limits.body, limits.patience) if route.takes == JSON else (limits.upload, limits.patience * 10)
-        pieces = _pieces(request, *most)
+        if route.body_media == JSON:
+            body = _receive_body(request, limits.body, limits.patience)
+        else:
+            body = _receive_body(request, limits.upload, limits.patience * 10)
         if route.open:
             self.door.check_sender(request.headers)
-            asked = self._parameters(route, request)
-            return self._response(route, await route.handler(Ask(self.service, NOBODY, asked, pieces)))
+            parameters = self._read_parameters(route, request)
+            return self._make_response(
+                route, await route.handler(ApiRequest(self.service, ANONYMOUS, parameters, body))
+            )
         self.door.check_place(request.headers)
         caller = await self.door.caller(request.headers)
-        if route.operators and not caller.operator:
-            raise Refused(403, "expected an operator, found a caller who is none: see `operator` in docs/security.md")
-        asked = await self._body(route, request, pieces) if method == "POST" else self._parameters(route, request)
+        if route.operators_only and not caller.operator:
+            raise RequestRefused(403, "Only an operator may do this. Ask for a key with the role `operator`.")
+        parameters = (
+            await self._read_body(route, request, body) if method == "POST" else self._read_parameters(route, request)
+        )
         try:
-            return await self._answered(route, Ask(self.service, caller, asked, pieces))
+            return await self._run_handler(route, ApiRequest(self.service, caller, parameters, body))
         except (StoreError, ConfigError) as error:
             if caller.operator:
                 raise
-            _log.warning("%s was told that the service cannot read its files: %s", caller.name, error)
-            raise Refused(503, "expected an answer, found none: the service cannot read its files") from None
+            _log.warning("the service cannot read its files, and told %s so: %s", caller.name, error)
+            raise RequestRefused(503, "The service cannot read its files. Tell its operator.") from None
 
-    async def _answered(self, route: Route, ask: Ask[Any]) -> Response:
+    async def _run_handler(self, route: Route, request: ApiRequest[Any]) -> Response:
         limits = self.service.limits
-        wait = self.service.buckets.take(ask.caller.name, route.cost(ask.asked))
+        wait = self.service.buckets.take(request.caller.name, route.cost(request.parameters))
         if wait:
-            raise Refused(
+            raise RequestRefused(
                 429,
-                f"expected at most {limits.rate:g} queries a second in the mean, found more: "
-                f"ask again in {math.ceil(wait)} s",
+                f"You sent more than {limits.rate:g} queries a second on average. Try again in {math.ceil(wait)} s.",
                 {"Retry-After": str(math.ceil(wait))},
             )
-        return self._response(route, await route.handler(ask))
+        return self._make_response(route, await route.handler(request))
 
-    def _response(self, route: Route, answer: Any) -> Response:
-        return answer if isinstance(answer, Response) else Response(_encode(answer), media_type=route.gives)
+    def _make_response(self, route: Route, answer: Any) -> Response:
+        return answer if isinstance(answer, Response) else Response(_encode(answer), media_type=route.answer_media)
 
-    def _parameters(self, route: Route, request: Request) -> Any:
-        given = request.query_params.multi_items()
-        for name, count in Counter(name for name, _ in given).items():
+    def _read_parameters(self, route: Route, request: Request) -> Any:
+        pairs = request.query_params.multi_items()
+        for name, count in Counter(name for name, _ in pairs).items():
             if count > 1:
-                raise Refused(422, f"expected each parameter once, found {name!r:.80} {count} times")
-        asked: Any = msgspec.convert(dict(given), route.asks, strict=False)
-        for name, value in given:
-            if getattr(asked, name) is None:  # msgspec takes the word "null" for nothing
-                raise Refused(422, f"expected a value for {name!r}, found {value!r:.20}: leave the parameter out")
-        return asked
+                raise RequestRefused(422, f"expected each parameter once, found {name!r:.80} {count} times")
+        parameters: Any = msgspec.convert(dict(pairs), route.request_type, strict=False)
+        for name, value in pairs:
+            if getattr(parameters, name) is None:  # msgspec reads the word "null" as None
+                raise RequestRefused(
+                    422, f"expected a value for {name!r}, found {value!r:.20}: leave the parameter out"
+                )
+        return parameters
 
-    async def _body(self, route: Route, request: Request, pieces: AsyncIterator[bytes]) -> Any:
+    async def _read_body(self, route: Route, request: Request, body: AsyncIterator[bytes]) -> Any:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
-        if kind != route.takes:
-            raise Refused(415, f"expected a body of type {route.takes}, found {kind[:80] or 'none'}")
+        if kind != route.body_media:
+            raise RequestRefused(415, f"expected a body of type {route.body_media}, found {kind[:80] or 'none'}")
         if request.query_params:
-            raise Refused(422, "expected everything in the body, found parameters in the address too")
-        if route.takes != JSON:
-            return route.asks()
-        return self.decoders[route].decode(b"".join([piece async for piece in pieces]))
+            raise RequestRefused(422, "expected all parameters in the body, found some in the address")
+        if route.body_media != JSON:
+            return route.request_type()
+        return self.decoders[route].decode(b"".join([chunk async for chunk in body]))
 
 
-async def _pieces(request: Request, most: int, seconds: float) -> AsyncIterator[bytes]:
-    """The body of a request, as long as it is neither too large nor too slow.
+async def _receive_body(request: Request, max_bytes: int, seconds: float) -> AsyncIterator[bytes]:
+    """Receive the body of a request in chunks, within a size and a time.
 
     Raises:
-        Refused: 413 or 408.
-        ClientDisconnect: if the caller has gone.
+        RequestRefused: 413 or 408.
+        ClientDisconnect: if the caller closed the connection.
     """
     declared, size, deadline = request.headers.get("content-length", "0"), 0, time.monotonic() + seconds
-    if declared.isdigit() and int(declared) > most:
-        raise Refused(413, f"expected a body of at most {most:,} bytes, found {int(declared):,}")
-    more = True
-    while more:
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise RequestRefused(413, f"expected a body of at most {max_bytes:,} bytes, found {int(declared):,}")
+    has_more = True
+    while has_more:
         try:
             with anyio.fail_after(max(0.0, deadline - time.monotonic())):
                 message = await request.receive()
         except TimeoutError:
-            raise Refused(408, f"expected the whole request within {seconds:g} s, found less") from None
+            raise RequestRefused(408, f"The request did not arrive within {seconds:g} s. Send it again.") from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        piece, more = message.get("body", b""), message.get("more_body", False)
-        size += len(piece)
-        if size > most:
-            raise Refused(413, f"expected a body of at most {most:,} bytes, found more")
-        yield piece
+        chunk, has_more = message.get("body", b""), message.get("more_body", False)
+        size += len(chunk)
+        if size > max_bytes:
+            raise RequestRefused(413, f"expected a body of at most {max_bytes:,} bytes, found more")
+        yield chunk
 
 
 class _File:
-    """A file of the page, or the document: the same for everybody, and nothing in it is of the catalogue."""
+    """Serves a file of the page, or the OpenAPI document. It is the same for every caller."""
 
     def __init__(self, door: Door, content: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> None:
         tag = f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
         self.door, self.content, self.tag = door, content, tag
-        self.headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tag, **(headers or {})}
+        self.headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache", "ETag": tag, **(headers or {})}
         self.media_type = media_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -230,29 +242,29 @@ class _File:
         try:
             self.door.check_place(request.headers)
             if request.method not in ("GET", "HEAD"):
-                raise Refused(405, f"expected GET, HEAD, found {request.method:.20}", {"Allow": "GET, HEAD"})
+                raise RequestRefused(405, f"expected GET, HEAD, found {request.method:.20}", {"Allow": "GET, HEAD"})
             response = Response(self.content, headers=self.headers, media_type=self.media_type)
             if request.headers.get("if-none-match") == self.tag:
                 response = Response(status_code=304, headers=self.headers)
-        except Refused as error:
-            response = _failure(error)
+        except RequestRefused as error:
+            response = _build_failure(error)
         await response(scope, receive, send)
 
 
-def _failure(error: Exception) -> Response:
-    """The sentence for an error. What nobody foresaw is logged by type and place, without a word of the request."""
+def _build_failure(error: Exception) -> Response:
+    """Build the answer for an error. Unexpected errors are logged by type and place, without the request."""
     headers: dict[str, str] = {}
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         status, text, headers = error.status, str(error), error.headers
     elif isinstance(error, msgspec.ValidationError):
-        status, text = 422, f"expected a request as /openapi.json describes it, found: {error}"
+        status, text = 422, f"expected a request as described in /openapi.json, found: {error}"
     elif isinstance(error, (msgspec.DecodeError, UnicodeDecodeError, RecursionError)):
         status, text = 400, "expected JSON, found something else"
     elif isinstance(error, ToolscoutError):
-        status, text = next((code for kind, code in STATUS if isinstance(error, kind)), 500), str(error)
+        status, text = next((code for kind, code in STATUS_OF_ERROR if isinstance(error, kind)), 500), str(error)
     else:
-        status, text = 500, "expected an answer, found a fault of the service: its log says where"
+        status, text = 500, "The service failed. Its log says where."
     if status == 500:
         places = "".join(traceback.format_tb(error.__traceback__))
         _log.error("a request failed with %s at\n%s", type(error).__name__, places)
-    return Response(_encode(Failure(text)), status, {**HEADERS, **headers}, JSON)
+    return Response(_encode(Failure(text)), status, {**SECURITY_HEADERS, **headers}, JSON)

@@ -1,4 +1,4 @@
-"""Searches that wait at the same time go through the pipeline together, and into the journal in one transaction."""
+"""Batches concurrent searches: one pass of the pipeline and one journal transaction for all that wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolscout.types import Search
 
 __all__ = ["Batches"]
 
-MOST: Final = 64  # queries that go together at most, unless one request brings more
+MAX_BATCH_QUERIES: Final = 64  # of several requests; one request may bring more
 
 
 class _Job(NamedTuple):
@@ -28,30 +28,31 @@ class _Job(NamedTuple):
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Jobs of one kind can be searched as one."""
+        """Jobs of one kind can be searched together."""
         return self.caller, self.k, self.recipe
 
 
 class Batches:
-    """One thread searches; whatever comes in meanwhile is its next batch. More threads would only wait for each other.
+    """Runs searches in one thread. Requests that arrive during a search form the next batch.
 
-    The answers are those of single searches. If a batch fails, each of its jobs is tried alone.
+    More threads would only wait for each other. The answers equal those of single searches. If a batch fails, each of
+    its jobs is tried alone.
     """
 
-    def __init__(self, scout: Scout, pool: Executor, note: Callable[[int], None] = lambda size: None) -> None:
-        """Search with `scout` in a thread of `pool`; `note` hears the size of each batch, in queries."""
-        self.scout, self.pool, self.note = scout, pool, note
+    def __init__(self, scout: Scout, pool: Executor, report_size: Callable[[int], None] = lambda size: None) -> None:
+        """Search with `scout` in a thread of `pool`; `report_size` receives the number of queries of each batch."""
+        self.scout, self.pool, self.report_size = scout, pool, report_size
         self._jobs: deque[_Job] = deque()
         self._waiting = 0
         self._busy = False
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many queries wait."""
+        """The number of queries that wait."""
         return self._waiting
 
     async def search(self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller) -> list[Search]:
-        """`Scout.search_many` for this caller."""
+        """Run `Scout.search_many` for a caller, together with other waiting requests."""
         loop = asyncio.get_running_loop()
         job = _Job(queries, k, recipe, caller, loop, loop.create_future())
         with self._lock:
@@ -59,23 +60,23 @@ class Batches:
             self._waiting += len(queries)
             begin, self._busy = not self._busy, True
         if begin:
-            self.pool.submit(self._work)
+            self.pool.submit(self._run_jobs)
         return await job.answer
 
-    def _work(self) -> None:
-        while jobs := self._next():
+    def _run_jobs(self) -> None:
+        while jobs := self._take_batch():
             kinds: dict[tuple[Any, ...], list[_Job]] = {}
             for job in jobs:
                 kinds.setdefault(job.kind, []).append(job)
             for alike in kinds.values():
-                self._answer(alike)
+                self._search_batch(alike)
 
-    def _next(self) -> list[_Job]:
-        """The jobs that go next; none: the thread is done."""
+    def _take_batch(self) -> list[_Job]:
+        """Take the jobs of the next batch. Empty: the thread ends."""
         with self._lock:
             jobs: list[_Job] = []
             size = 0
-            while self._jobs and (not jobs or size + len(self._jobs[0].queries) <= MOST):
+            while self._jobs and (not jobs or size + len(self._jobs[0].queries) <= MAX_BATCH_QUERIES):
                 job = self._jobs.popleft()
                 self._waiting -= len(job.queries)
                 if not job.answer.cancelled():
@@ -84,11 +85,11 @@ class Batches:
             self._busy = bool(jobs)
             return jobs
 
-    def _answer(self, jobs: list[_Job]) -> None:
+    def _search_batch(self, jobs: list[_Job]) -> None:
         first = jobs[0]
         queries = [query for job in jobs for query in job.queries]
         try:
-            found = self.scout.search_many(
+            searches = self.scout.search_many(
                 queries, first.k, recipe=first.recipe, visible=first.caller.visible, caller=first.caller.name
             )
         except Exception as error:
@@ -96,20 +97,20 @@ class Batches:
                 first.loop.call_soon_threadsafe(_fail, first.answer, error)
                 return
             for job in jobs:
-                self._answer([job])
+                self._search_batch([job])
             return
-        self.note(len(queries))
+        self.report_size(len(queries))
         start, pairs = 0, []
         for job in jobs:
-            pairs.append((job.answer, found[start : start + len(job.queries)]))
+            pairs.append((job.answer, searches[start : start + len(job.queries)]))
             start += len(job.queries)
         first.loop.call_soon_threadsafe(_deliver, pairs)
 
 
 def _deliver(pairs: list[tuple[asyncio.Future[list[Search]], list[Search]]]) -> None:
-    for answer, found in pairs:
+    for answer, searches in pairs:
         if not answer.done():
-            answer.set_result(found)
+            answer.set_result(searches)
 
 
 def _fail(answer: asyncio.Future[list[Search]], error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The catalogue: sources, the tree of paths, lists of tools, one tool."""
+"""Catalogue routes: sources, the tree of paths, lists of tools, one tool, findability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolscout.access.policy import Caller
 from toolscout.catalogue.store import allows
 from toolscout.checks.lint import Lint, lint
 from toolscout.errors import NotFound
-from toolscout.server.service import Ask, Service
+from toolscout.server.service import ApiRequest, Service
 from toolscout.server.shapes import (
     LintRequest,
     Nothing,
@@ -24,100 +24,103 @@ from toolscout.server.shapes import (
 )
 from toolscout.types import Tool
 
-__all__ = ["findability", "present", "sources", "tool", "tools", "tree"]
+__all__ = ["check_findability", "list_sources", "list_tools", "read_tool", "read_tree", "require_visible"]
 
 
-def present(service: Service, caller: Caller, *ids: str) -> None:
-    """Check that all these are tools that are there for this caller.
+def require_visible(service: Service, caller: Caller, *ids: str) -> None:
+    """Check that the caller may see all these tools.
 
     Raises:
-        NotFound: naming the first that is not; the sentence does not say whether it exists.
+        NotFound: with the first id that they may not see. The message does not tell whether it exists.
     """
-    view = service.views.now(caller)
+    view = service.views.current(caller)
     for id in ids:
         if not view.sees(caller, id):
-            raise NotFound(
-                f"expected the id of a tool that is there for you, found {id!r:.200}: take one from a search"
-            )
+            raise NotFound(f"expected the id of a tool that you may see, found {id!r:.200}: take one from a search")
 
 
-async def sources(ask: Ask[Nothing]) -> SourcesAnswer:
-    """All sources with tools for the caller; their state is for who sees everything."""
-    return await ask.service.thread(_sources, ask.service, ask.caller)
+async def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
+    """List the sources with tools for the caller. Their state is shown to callers who see everything."""
+    return await request.service.run_in_thread(_list_sources, request.service, request.caller)
 
 
-def _sources(service: Service, caller: Caller) -> SourcesAnswer:
-    view = service.views.now(caller)
+def _list_sources(service: Service, caller: Caller) -> SourcesAnswer:
+    view = service.views.current(caller)
     if caller.rules is None:
         rows = [
             SourceRow(
-                each.name,
-                each.kind,
-                each.state if each.enabled else "disabled",
-                each.message,
-                each.read_at,
-                each.tools,
-                each.problems,
-                each.waiting,
+                source.name,
+                source.kind,
+                source.state if source.enabled else "disabled",
+                source.message,
+                source.read_at,
+                source.tools,
+                source.problems,
+                source.waiting,
             )
-            for each in service.scout.sources()
+            for source in service.scout.sources()
         ]
     else:
-        kinds = {each.name: (each.kind, each.read_at) for each in service.scout.sources()}
-        _, _, nodes, _ = view.tree(caller, None, 0, len(view.rows))
-        rows = [SourceRow(node.name, *_of(kinds, node.name), tools=node.tools, problems=0, waiting=0) for node in nodes]
+        kinds = {source.name: (source.kind, source.read_at) for source in service.scout.sources()}
+        _, _, nodes, _ = view.page_nodes(caller, None, 0, len(view.rows))
+        rows = [
+            SourceRow(node.name, *_state_for_caller(kinds, node.name), tools=node.tools, problems=0, waiting=0)
+            for node in nodes
+        ]
     return SourcesAnswer(rows, view.generation)
 
 
-def _of(kinds: dict[str, tuple[str, str]], name: str) -> tuple[str, str, str, str]:
+def _state_for_caller(kinds: dict[str, tuple[str, str]], name: str) -> tuple[str, str, str, str]:
     kind, read_at = kinds.get(name, ("", ""))
     return kind, "ok", "", read_at
 
 
-async def tree(ask: Ask[TreeRequest]) -> TreeAnswer:
-    """The nodes right below a node of the path tree."""
-    return await ask.service.thread(_tree, ask.service, ask.caller, ask.asked)
+async def read_tree(request: ApiRequest[TreeRequest]) -> TreeAnswer:
+    """Read the nodes directly below a node of the path tree."""
+    return await request.service.run_in_thread(_read_tree, request.service, request.caller, request.parameters)
 
 
-def _tree(service: Service, caller: Caller, asked: TreeRequest) -> TreeAnswer:
-    view = service.views.now(caller)
-    place, tools, nodes, total = view.tree(caller, asked.within, asked.offset, asked.limit)
+def _read_tree(service: Service, caller: Caller, parameters: TreeRequest) -> TreeAnswer:
+    view = service.views.current(caller)
+    place, tools, nodes, total = view.page_nodes(caller, parameters.within, parameters.offset, parameters.limit)
     return TreeAnswer(list(place), tools, nodes, total, view.generation)
 
 
-async def findability(ask: Ask[LintRequest]) -> Lint:
-    """Which tools are not found by requests made for them, which are confused, and what would help."""
-    async with ask.service.heavy:
-        return await ask.service.thread(_findability, ask.service, ask.caller, ask.asked.most)
+async def check_findability(request: ApiRequest[LintRequest]) -> Lint:
+    """Find tools that a search misses or confuses, with advice."""
+    async with request.service.slow_work:
+        return await request.service.run_in_thread(
+            _check_findability, request.service, request.caller, request.parameters.most
+        )
 
 
-def _findability(service: Service, caller: Caller, most: int) -> Lint:
-    service.scout.pipeline()  # made, and kept, before the reading
-    with service.scout.store.reading():  # one state of the catalogue for its tools and for the searches
+def _check_findability(service: Service, caller: Caller, max_tools: int) -> Lint:
+    service.scout.pipeline()  # opened before the snapshot, which should be short
+    with service.scout.store.reading():  # tools and searches see the same state
         catalogue, pipeline = service.scout.pipeline()
-        seen = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
-        return lint(seen, pipeline, max_tools=most, visible=caller.visible)
+        visible = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]
+        return lint(visible, pipeline, max_tools=max_tools, visible=caller.visible)
 
 
-async def tools(ask: Ask[ToolsRequest]) -> ToolsAnswer:
-    """A page of the tools below a node, or of those that contain some words."""
-    return await ask.service.thread(_tools, ask.service, ask.caller, ask.asked)
+async def list_tools(request: ApiRequest[ToolsRequest]) -> ToolsAnswer:
+    """List a page of the tools below a node, or of the tools that contain some words."""
+    return await request.service.run_in_thread(_list_tools, request.service, request.caller, request.parameters)
 
 
-def _tools(service: Service, caller: Caller, asked: ToolsRequest) -> ToolsAnswer:
-    view = service.views.now(caller)
-    rows, total = view.tools(caller, asked.within, asked.text, asked.offset, asked.limit)
-    return ToolsAnswer(rows, total, asked.offset, view.generation)
+def _list_tools(service: Service, caller: Caller, parameters: ToolsRequest) -> ToolsAnswer:
+    view = service.views.current(caller)
+    rows, total = view.page_tools(caller, parameters.within, parameters.text, parameters.offset, parameters.limit)
+    return ToolsAnswer(rows, total, parameters.offset, view.generation)
 
 
-async def tool(ask: Ask[ToolRequest]) -> dict[str, Any]:
-    """One tool with everything that its source says of it."""
-    return await ask.service.thread(_tool, ask.service, ask.caller, ask.asked.id)
+async def read_tool(request: ApiRequest[ToolRequest]) -> dict[str, Any]:
+    """Read one tool with its complete definition."""
+    return await request.service.run_in_thread(_read_tool, request.service, request.caller, request.parameters.id)
 
 
-def _tool(service: Service, caller: Caller, id: str) -> dict[str, Any]:
-    present(service, caller, id)
-    found: Tool = service.scout.tool(id)
-    if not caller.sees(found):  # it was changed just now, and the policy hides what it has become
-        present(service, caller, "")
-    return msgspec.structs.asdict(found) | {"source": found.source, "fingerprint": found.fingerprint}
+def _read_tool(service: Service, caller: Caller, id: str) -> dict[str, Any]:
+    require_visible(service, caller, id)
+    tool: Tool = service.scout.tool(id)
+    if not caller.sees(tool):  # it changed a moment ago, and the policy now hides it
+        require_visible(service, caller, "")
+    return msgspec.structs.asdict(tool) | {"source": tool.source, "fingerprint": tool.fingerprint}

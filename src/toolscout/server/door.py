@@ -1,4 +1,4 @@
-"""The door: under which names the service is asked for, from which pages, and by whom."""
+"""Checks the host name, the page and the caller of each request."""
 
 from __future__ import annotations
 
@@ -11,46 +11,50 @@ from starlette.datastructures import Headers
 from toolscout.access.http import CHALLENGE, MARK, credential_of, origins_of
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import Denied
-from toolscout.server.service import Refused
+from toolscout.server.service import RequestRefused
 
 __all__ = ["Door"]
 
 
 class Door:
-    """Refuses requests for other names and from pages of others, whatever names they were resolved by."""
+    """Refuses requests for other host names and from other pages (DNS rebinding), and authenticates callers."""
 
     def __init__(self, policies: Policies, names: Iterable[str]) -> None:
-        """Take who may come in, and the names under which the service may be asked for."""
+        """Take the policies, and the host names of the service."""
         self.policies = policies
         self._hosts = frozenset(host.casefold() for host in origins_of(names)[0])
 
     def check_sender(self, headers: Headers) -> None:
-        """Refuse what a gateway sends for an agent: a document that names this service must not lead it here.
+        """Refuse requests from a gateway: an OpenAPI document must not lead an agent's call to this service.
 
         Raises:
-            Refused: 403.
+            RequestRefused: 403.
         """
         if MARK in headers:
-            raise Refused(403, "this request comes through a toolscout gateway, which may not ask this service")
+            raise RequestRefused(403, "This request comes from a toolscout gateway, which may not use this service.")
 
     def check_place(self, headers: Headers) -> None:
-        """Check who sends, the name asked for, and the page that asks.
+        """Check the sender, the host name and the page of a request.
 
         Raises:
-            Refused: 421 or 403.
+            RequestRefused: 421 or 403.
         """
         self.check_sender(headers)
         if _without_port(headers.get("host", "")) not in self._hosts:
-            raise Refused(421, "expected a name of this service as host, found another: --allow-host adds one")
+            raise RequestRefused(
+                421, "The request names a host that this service does not answer for. Add it with --allow-host."
+            )
         origin = headers.get("origin")
         if origin is not None and _host_of(origin) not in self._hosts:
-            raise Refused(403, "expected a request of this service's own pages, found one of others")
+            raise RequestRefused(
+                403, "The request comes from a page of another site. Only this service's own pages may send requests."
+            )
 
     async def caller(self, headers: Headers) -> Caller:
-        """Who asks.
+        """Authenticate the caller.
 
         Raises:
-            Refused: 401, if nobody whom the policies know.
+            RequestRefused: 401, if the policies do not know the credential.
         """
         credential = credential_of(headers)
         try:
@@ -59,7 +63,7 @@ class Door:
             return self.policies.caller(credential)
         except Denied as error:
             challenge = CHALLENGE + (', error="invalid_token"' if credential else "")
-            raise Refused(401, str(error), {"WWW-Authenticate": challenge}) from None
+            raise RequestRefused(401, str(error), {"WWW-Authenticate": challenge}) from None
 
 
 def _without_port(host: str) -> str:

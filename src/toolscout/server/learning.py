@@ -1,4 +1,4 @@
-"""What has been learned: who serves and who did, the models on the shelf, the last run, figures of benchmarks."""
+"""Learning routes: the champion and its history, the fitted models, the last run, benchmark results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolscout.errors import Changed
 from toolscout.learn import loop
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
-from toolscout.server.service import Ask, Refused, Service
+from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import (
     LearningAnswer,
     LineProblem,
@@ -25,108 +25,110 @@ from toolscout.server.shapes import (
     Serving,
 )
 
-__all__ = ["promote", "results", "rollback", "shelf", "told"]
+__all__ = ["list_models", "promote", "read_learning", "read_results", "rollback"]
 
 _log: Final = logging.getLogger("toolscout.server")
 
 
-async def shelf(ask: Ask[Nothing]) -> ModelsAnswer:
-    """The recipe and model that serve, and all models in the folder `models` of the home; every file is checked."""
-    async with ask.service.shelf:
-        return await ask.service.thread(_shelf, ask.service)
+async def list_models(request: ApiRequest[Nothing]) -> ModelsAnswer:
+    """List the fitted models in the home, and the recipe and model that serve. Every file is checked."""
+    async with request.service.model_lock:
+        return await request.service.run_in_thread(_list_models, request.service)
 
 
-def _shelf(service: Service) -> ModelsAnswer:
-    way, notice = service.scout.serving()
-    found = model_store.list_models(service.scout.settings.home / "models")
-    job = way.manifest.job if way.manifest else None
-    serves = way.model.resolve() if way.model else None
-    rows = [_row(path, each, path.resolve() == serves) for path, each in found]
-    return ModelsAnswer(way.recipe, job, notice or None, rows)
+def _list_models(service: Service) -> ModelsAnswer:
+    serving, notice = service.scout.serving()
+    entries = model_store.list_models(service.scout.settings.home / "models")
+    job = serving.manifest.job if serving.manifest else None
+    serves = serving.model.resolve() if serving.model else None
+    rows = [_make_row(path, entry, path.resolve() == serves) for path, entry in entries]
+    return ModelsAnswer(serving.recipe, job, notice or None, rows)
 
 
-def _row(path: Path, found: Manifest | str, serving: bool) -> ModelRow:
-    if isinstance(found, str):
-        return ModelRow(path.name, problem=found)
+def _make_row(path: Path, manifest: Manifest | str, serving: bool) -> ModelRow:
+    if isinstance(manifest, str):
+        return ModelRow(path.name, problem=manifest)
     return ModelRow(
         path.name,
-        recipe=found.recipe,
-        data=found.data.name,
-        n_tools=found.n_tools,
-        encoder=found.encoder.name if found.encoder else None,
-        metrics=found.metrics,
-        fit_seconds=found.fit_seconds,
-        version=found.version,
+        recipe=manifest.recipe,
+        data=manifest.data.name,
+        n_tools=manifest.n_tools,
+        encoder=manifest.encoder.name if manifest.encoder else None,
+        metrics=manifest.metrics,
+        fit_seconds=manifest.fit_seconds,
+        version=manifest.version,
         serving=serving,
     )
 
 
-async def told(ask: Ask[Nothing]) -> LearningAnswer:
-    """What the last run of `toolscout learn` found, and who was promoted."""
-    return await ask.service.thread(_told, ask.service)
+async def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
+    """Read the report of the last `toolscout learn`, and the history of promotions."""
+    return await request.service.run_in_thread(_read_learning, request.service)
 
 
-def _told(service: Service) -> LearningAnswer:
+def _read_learning(service: Service) -> LearningAnswer:
     scout = service.scout
     home, overruled = scout.settings.home, not scout.selector.is_unnamed(None, None)
     return LearningAnswer(champion.history(home), overruled, loop.last(home))
 
 
-async def promote(ask: Ask[PromoteRequest]) -> Serving:
-    """Make a model of the shelf the champion, whatever a test says; the next search is answered by it."""
-    async with ask.service.shelf:
-        return await ask.service.thread(_promote, ask.service, ask.caller, ask.asked.model)
+async def promote(request: ApiRequest[PromoteRequest]) -> Serving:
+    """Make a fitted model the champion, whatever its tests say. The next search uses it."""
+    async with request.service.model_lock:
+        return await request.service.run_in_thread(_promote, request.service, request.caller, request.parameters.model)
 
 
 def _promote(service: Service, caller: Caller, model: str) -> Serving:
     champion.promote(service.scout.settings.home, model, f"by hand, by {caller.name}")
     _log.info("%s promoted %s", caller.name, model)
-    return _serving(service)
+    return _read_serving(service)
 
 
-async def rollback(ask: Ask[RollbackRequest]) -> Serving:
-    """Let the former champion serve again; before the first promotion that is the recipe of the settings."""
-    async with ask.service.shelf:
-        return await ask.service.thread(_rollback, ask.service, ask.caller, ask.asked.champion)
+async def rollback(request: ApiRequest[RollbackRequest]) -> Serving:
+    """Roll back to the former champion, or to the recipe of the settings if there was none."""
+    async with request.service.model_lock:
+        return await request.service.run_in_thread(
+            _rollback, request.service, request.caller, request.parameters.champion
+        )
 
 
 def _rollback(service: Service, caller: Caller, name: str) -> Serving:
     try:
         champion.rollback(service.scout.settings.home, of=name)
     except Changed as error:
-        raise Refused(409, str(error)) from None
-    _log.info("%s took %s back", caller.name, name)
-    return _serving(service)
+        raise RequestRefused(409, str(error)) from None
+    _log.info("%s rolled back %s", caller.name, name)
+    return _read_serving(service)
 
 
-def _serving(service: Service) -> Serving:
-    found = champion.current(service.scout.settings.home)
-    way, notice = service.scout.serving()
-    return Serving(found.name if found else None, way.recipe, notice or None)
+def _read_serving(service: Service) -> Serving:
+    current = champion.current(service.scout.settings.home)
+    serving, notice = service.scout.serving()
+    return Serving(current.name if current else None, serving.recipe, notice or None)
 
 
-async def results(ask: Ask[Nothing]) -> ResultsAnswer:
-    """What `toolscout lab bench --out` wrote into the folder that the service was given; nothing without a folder."""
-    folder = ask.service.results
-    return ResultsAnswer([], []) if folder is None else await ask.service.thread(_results, folder)
+async def read_results(request: ApiRequest[Nothing]) -> ResultsAnswer:
+    """Read the results of `toolscout lab bench --out` in the folder of --results. Empty without that option."""
+    folder = request.service.results
+    return ResultsAnswer([], []) if folder is None else await request.service.run_in_thread(_read_results, folder)
 
 
-def _results(folder: Path) -> ResultsAnswer:
-    from toolscout.checks.results import read_results
+def _read_results(folder: Path) -> ResultsAnswer:
+    from toolscout.checks.results import read_results as read_results_folder
 
-    found, problems = read_results(folder)
+    results, problems = read_results_folder(folder)
     rows = [
         ResultRow(
-            each.dataset,
-            each.label,
-            each.recipe,
-            each.split,
-            each.n_queries,
-            each.n_tools,
-            each.metrics,
-            {name: list(pair) for name, pair in each.ci95.items()},
-            each.latency_ms,
+            result.dataset,
+            result.label,
+            result.recipe,
+            result.split,
+            result.n_queries,
+            result.n_tools,
+            result.metrics,
+            {name: list(pair) for name, pair in result.ci95.items()},
+            result.latency_ms,
         )
-        for each in found
+        for result in results
     ]
-    return ResultsAnswer(rows, [LineProblem(each.entry, each.message) for each in problems])
+    return ResultsAnswer(rows, [LineProblem(problem.entry, problem.message) for problem in problems])

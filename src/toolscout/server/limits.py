@@ -1,4 +1,4 @@
-"""How much one caller of the HTTP service may ask for."""
+"""Limits on the size, time and rate of requests to the HTTP service."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Buckets", "Limits"]
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What is too much.
+    """Limits of one service.
 
     Attributes:
-        rate: queries a second that one caller may ask in the mean; None: as many as can be answered.
-        body: bytes of a request.
-        upload: bytes of an import of the journal.
-        patience: seconds in which a request must have come in, and that open ones get when the service stops.
-        waiting: queries that may wait at once; who would bring more is sent away.
+        rate: average queries a second of one caller. None: no limit.
+        body: bytes of a request body.
+        upload: bytes of a journal import.
+        patience: seconds for a request to arrive, and for open requests to finish when the service stops.
+        waiting: queries that may wait at once. Further requests get status 503.
     """
 
     rate: float | None = None

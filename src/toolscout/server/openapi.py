@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the table of routes and of the types that requests are checked against."""
+"""Builds the OpenAPI document from the table of routes and the types of requests and answers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import toolscout
 from toolscout.server.routes import JSON, ROUTES, Route
 from toolscout.server.shapes import Failure, Nothing
 
-__all__ = ["document"]
+__all__ = ["build_document"]
 
-FAILURES: Final = {
-    400: "The request cannot be read.",
-    401: "No valid key or token.",
-    403: "The page, or the caller, may not do this.",
-    404: "It is not there, or not for this caller.",
-    408: "The request took too long to come in.",
-    409: "Somebody else has changed it meanwhile.",
+FAILURE_TEXTS: Final = {
+    400: "The request cannot be parsed.",
+    401: "The request has no valid key or token.",
+    403: "The caller or the page may not do this.",
+    404: "It does not exist, or this caller may not see it.",
+    408: "The request took too long to arrive.",
+    409: "It was changed in the meantime.",
     413: "The request is too large.",
-    415: "The body is of another type.",
-    421: "The service has another name.",
-    422: "Something in the request is not as it must be; the sentence says what.",
-    429: "More queries than this caller may ask; `Retry-After` says when to come back.",
-    503: "Not now; `Retry-After` may say when to come back.",
+    415: "The body has an unsupported type.",
+    421: "The service does not answer for this host name.",
+    422: "The request is invalid; the message says why.",
+    429: "The caller exceeded its rate limit; `Retry-After` says when to try again.",
+    503: "The service cannot answer now; `Retry-After` may say when to try again.",
 }
-BODIES: Final = (408, 413, 415)
+BODY_FAILURES: Final = (408, 413, 415)
 
 
 @functools.cache
-def document() -> bytes:
-    """The document, as JSON."""
-    types = {route.asks for route in ROUTES} | {route.answers for route in ROUTES} - {None}
+def build_document() -> bytes:
+    """Build the document as JSON."""
+    types = {route.request_type for route in ROUTES} | {route.answer_type for route in ROUTES} - {None}
     ordered = sorted(types | {Failure}, key=lambda each: str(each.__name__))
     _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
+        paths.setdefault(route.path, {})[route.method.lower()] = _describe_operation(route, components)
     for route in ROUTES:
         if route.method == "GET":
-            components.pop(route.asks.__name__, None)  # it stands there as parameters
+            components.pop(route.request_type.__name__, None)  # it is listed as parameters
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -66,55 +66,57 @@ def document() -> bytes:
     )
 
 
-def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
-    if route.answers is None:
-        given: dict[str, Any] = {"type": "string"}
+def _describe_operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+    if route.answer_type is None:
+        answer: dict[str, Any] = {"type": "string"}
     else:
-        given = {"$ref": f"#/components/schemas/{route.answers.__name__}"}
-    found: dict[str, Any] = {
+        answer = {"$ref": f"#/components/schemas/{route.answer_type.__name__}"}
+    operation: dict[str, Any] = {
         "operationId": route.path.strip("/").replace("/", "_") + ("_" + route.method.lower()),
         "summary": (route.handler.__doc__ or "").partition("\n")[0],
         "tags": [route.group],
         "security": [] if route.open else [{"bearer": []}, {"key": []}, {}],
-        "responses": {"200": {"description": "Done.", "content": {route.gives.partition(";")[0]: {"schema": given}}}},
+        "responses": {
+            "200": {"description": "Done.", "content": {route.answer_media.partition(";")[0]: {"schema": answer}}}
+        },
     }
-    if route.operators:
-        found["description"] = "For operators alone."
-    if route.method == "POST" and route.asks is not Nothing:
-        schema: dict[str, Any] = {"$ref": f"#/components/schemas/{route.asks.__name__}"}
-        found["requestBody"] = {"required": True, "content": {route.takes: {"schema": schema}}}
+    if route.operators_only:
+        operation["description"] = "Only operators may use this."
+    if route.method == "POST" and route.request_type is not Nothing:
+        schema: dict[str, Any] = {"$ref": f"#/components/schemas/{route.request_type.__name__}"}
+        operation["requestBody"] = {"required": True, "content": {route.body_media: {"schema": schema}}}
     elif route.method == "POST":
-        found["requestBody"] = {"required": True, "content": {route.takes: {}}}
+        operation["requestBody"] = {"required": True, "content": {route.body_media: {}}}
     else:
-        found["parameters"] = _parameters(route, components)
-    for status, what in FAILURES.items():
-        if _can(route, status):
+        operation["parameters"] = _describe_parameters(route, components)
+    for status, what in FAILURE_TEXTS.items():
+        if _can_answer(route, status):
             failure = {"$ref": "#/components/schemas/Failure"}
-            found["responses"][str(status)] = {"description": what, "content": {JSON: {"schema": failure}}}
+            operation["responses"][str(status)] = {"description": what, "content": {JSON: {"schema": failure}}}
     if route.path == "/ready":
-        found["responses"]["503"] = {**found["responses"]["200"], "description": "Not yet."}
-    return found
+        operation["responses"]["503"] = {**operation["responses"]["200"], "description": "The index is not open yet."}
+    return operation
 
 
-def _can(route: Route, status: int) -> bool:
+def _can_answer(route: Route, status: int) -> bool:
     if status == 409:
         return route.path == "/v1/rollback"
-    if status in BODIES:
+    if status in BODY_FAILURES:
         return route.method == "POST"
     return not route.open or status == 422
 
 
-def _parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
-    shape = components[route.asks.__name__]
-    found = []
+def _describe_parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
+    shape = components[route.request_type.__name__]
+    parameters = []
     for name, schema in shape["properties"].items():
         plain = {key: value for key, value in schema.items() if key != "default" or value is not None}
-        if "anyOf" in plain:  # a parameter is left out; there is no null to be written in an address
-            [one] = [each for each in plain.pop("anyOf") if each != {"type": "null"}]
+        if "anyOf" in plain:  # a query parameter is left out instead of null
+            [one] = [choice for choice in plain.pop("anyOf") if choice != {"type": "null"}]
             plain = {**one, **plain}
         if None in plain.get("enum", ()):
-            plain["enum"] = [each for each in plain["enum"] if each is not None]
+            plain["enum"] = [choice for choice in plain["enum"] if choice is not None]
         what = plain.pop("description", None)
         entry = {"name": name, "in": "query", "required": name in shape.get("required", ()), "schema": plain}
-        found.append(entry | ({"description": what} if what else {}))
-    return found
+        parameters.append(entry | ({"description": what} if what else {}))
+    return parameters

@@ -1,14 +1,14 @@
-"""The files of the page: plain HTML, CSS and modules, nothing from elsewhere, and a policy that allows nothing more."""
+"""The files of the page: HTML, CSS and JavaScript modules. The content policy allows nothing from elsewhere."""
 
 from __future__ import annotations
 
 from importlib import resources
 from typing import Final
 
-__all__ = ["FILES", "page_file"]
+__all__ = ["FILES", "read_page_file"]
 
-TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-POLICY: Final = "; ".join(
+MEDIA_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+PAGE_CONTENT_POLICY: Final = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -23,11 +23,11 @@ POLICY: Final = "; ".join(
     )
 )
 _FOLDER: Final = resources.files("toolscout") / "web"
-FILES: Final = ("/", *sorted(f"/web/{each.name}" for each in _FOLDER.iterdir() if each.name != "index.html"))
+FILES: Final = ("/", *sorted(f"/web/{file.name}" for file in _FOLDER.iterdir() if file.name != "index.html"))
 
 
-def page_file(path: str) -> tuple[bytes, str, dict[str, str]]:
-    """Content, media type and headers of one of `FILES`."""
+def read_page_file(path: str) -> tuple[bytes, str, dict[str, str]]:
+    """Read the content, media type and headers of one of `FILES`."""
     name = path.removeprefix("/web/") if path != "/" else "index.html"
-    media = f"{TYPES[name.rpartition('.')[2]]}; charset=utf-8"
-    return (_FOLDER / name).read_bytes(), media, {"Content-Security-Policy": POLICY}
+    media = f"{MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+    return (_FOLDER / name).read_bytes(), media, {"Content-Security-Policy": PAGE_CONTENT_POLICY}

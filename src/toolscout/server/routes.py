@@ -1,4 +1,4 @@
-"""Every address of the service, in one table: what it takes, what it gives, who may use it, what it costs."""
+"""The routes of the service in one table: request and answer types, permission and cost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 from toolscout.checks.lint import Lint
 from toolscout.server import catalogue, learning, search, shapes, state, usage
 
-__all__ = ["JSON", "LINES", "ROUTES", "Route"]
+__all__ = ["JSON", "JSON_LINES", "ROUTES", "Route"]
 
 JSON: Final = "application/json"
-LINES: Final = "application/x-ndjson"
-TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+JSON_LINES: Final = "application/x-ndjson"
+PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,56 +22,81 @@ class Route:
 
     Attributes:
         method: GET or POST.
-        path: where.
-        handler: answers an `Ask`; its first line says what it does.
-        asks: the type of the parameters (GET) or of the body (POST).
-        answers: the type of the answer; None: it is no JSON.
-        group: under which heading it stands in the document.
-        open: whether anybody may come in, without a credential.
-        operators: whether it is for operators alone.
-        cost: how much it takes out of the caller's bucket.
-        takes: media type of the body.
-        gives: media type of the answer.
+        path: the path.
+        handler: answers an `ApiRequest`. The first line of its docstring is the summary in the OpenAPI document.
+        request_type: the type of the parameters (GET) or of the body (POST).
+        answer_type: the type of the answer. None if it is not JSON.
+        group: its tag in the OpenAPI document.
+        open: whether it needs no credential.
+        operators_only: whether only operators may use it.
+        cost: how many queries it counts for in the caller's rate limit.
+        body_media: media type of the body.
+        answer_media: media type of the answer.
     """
 
     method: str
     path: str
     handler: Callable[[Any], Awaitable[Any]]
-    asks: type
-    answers: Any
+    request_type: type
+    answer_type: Any
     group: str
     open: bool = False
-    operators: bool = False
-    cost: Callable[[Any], float] = lambda asked: 1.0
-    takes: str = JSON
-    gives: str = JSON
+    operators_only: bool = False
+    cost: Callable[[Any], float] = lambda parameters: 1.0
+    body_media: str = JSON
+    answer_media: str = JSON
 
 
-def _queries(asked: shapes.BatchRequest) -> float:
-    return float(len(asked.queries))
+def _cost_of_batch(parameters: shapes.BatchRequest) -> float:
+    return float(len(parameters.queries))
 
 
-def _trials(asked: shapes.WhyRequest) -> float:
-    return 50.0 if asked.cures else 5.0
+def _cost_of_why(parameters: shapes.WhyRequest) -> float:
+    return 50.0 if parameters.cures else 5.0
 
 
-def _probes(asked: shapes.LintRequest) -> float:
-    return 3.0 * asked.most
+def _cost_of_lint(parameters: shapes.LintRequest) -> float:
+    return 3.0 * parameters.most
 
 
 ROUTES: Final = (
     Route("POST", "/v1/search", search.search, shapes.SearchRequest, shapes.SearchAnswer, "search"),
-    Route("POST", "/v1/search/batch", search.batch, shapes.BatchRequest, shapes.BatchAnswer, "search", cost=_queries),
-    Route("POST", "/v1/why", search.why, shapes.WhyRequest, shapes.WhyAnswer, "search", cost=_trials),
-    Route("GET", "/v1/sources", catalogue.sources, shapes.Nothing, shapes.SourcesAnswer, "catalogue"),
-    Route("GET", "/v1/tree", catalogue.tree, shapes.TreeRequest, shapes.TreeAnswer, "catalogue"),
-    Route("GET", "/v1/tools", catalogue.tools, shapes.ToolsRequest, shapes.ToolsAnswer, "catalogue"),
-    Route("GET", "/v1/tool", catalogue.tool, shapes.ToolRequest, shapes.ToolAnswer, "catalogue"),
-    Route("POST", "/v1/calls", usage.called, shapes.CallRequest, shapes.Done, "usage"),
-    Route("POST", "/v1/feedback", usage.feedback, shapes.FeedbackRequest, shapes.Done, "usage"),
-    Route("GET", "/v1/journal", usage.read, shapes.JournalRequest, shapes.JournalAnswer, "usage", operators=True),
-    Route("GET", "/v1/journal/stats", usage.stats, shapes.Nothing, shapes.Stats, "usage", operators=True),
-    Route("GET", "/v1/journal/export", usage.export_lines, shapes.Nothing, None, "usage", operators=True, gives=LINES),
+    Route(
+        "POST",
+        "/v1/search/batch",
+        search.search_batch,
+        shapes.BatchRequest,
+        shapes.BatchAnswer,
+        "search",
+        cost=_cost_of_batch,
+    ),
+    Route("POST", "/v1/why", search.explain_missing, shapes.WhyRequest, shapes.WhyAnswer, "search", cost=_cost_of_why),
+    Route("GET", "/v1/sources", catalogue.list_sources, shapes.Nothing, shapes.SourcesAnswer, "catalogue"),
+    Route("GET", "/v1/tree", catalogue.read_tree, shapes.TreeRequest, shapes.TreeAnswer, "catalogue"),
+    Route("GET", "/v1/tools", catalogue.list_tools, shapes.ToolsRequest, shapes.ToolsAnswer, "catalogue"),
+    Route("GET", "/v1/tool", catalogue.read_tool, shapes.ToolRequest, shapes.ToolAnswer, "catalogue"),
+    Route("POST", "/v1/calls", usage.report_call, shapes.CallRequest, shapes.Done, "usage"),
+    Route("POST", "/v1/feedback", usage.report_feedback, shapes.FeedbackRequest, shapes.Done, "usage"),
+    Route(
+        "GET",
+        "/v1/journal",
+        usage.read_journal,
+        shapes.JournalRequest,
+        shapes.JournalAnswer,
+        "usage",
+        operators_only=True,
+    ),
+    Route("GET", "/v1/journal/stats", usage.read_stats, shapes.Nothing, shapes.Stats, "usage", operators_only=True),
+    Route(
+        "GET",
+        "/v1/journal/export",
+        usage.export_lines,
+        shapes.Nothing,
+        None,
+        "usage",
+        operators_only=True,
+        answer_media=JSON_LINES,
+    ),
     Route(
         "POST",
         "/v1/journal/import",
@@ -79,21 +104,63 @@ ROUTES: Final = (
         shapes.Nothing,
         shapes.ImportAnswer,
         "usage",
-        operators=True,
-        takes=LINES,
+        operators_only=True,
+        body_media=JSON_LINES,
     ),
     Route(
-        "GET", "/v1/lint", catalogue.findability, shapes.LintRequest, Lint, "catalogue", operators=True, cost=_probes
+        "GET",
+        "/v1/lint",
+        catalogue.check_findability,
+        shapes.LintRequest,
+        Lint,
+        "catalogue",
+        operators_only=True,
+        cost=_cost_of_lint,
     ),
-    Route("GET", "/v1/models", learning.shelf, shapes.Nothing, shapes.ModelsAnswer, "learning", operators=True),
-    Route("GET", "/v1/learning", learning.told, shapes.Nothing, shapes.LearningAnswer, "learning", operators=True),
-    Route("POST", "/v1/promote", learning.promote, shapes.PromoteRequest, shapes.Serving, "learning", operators=True),
     Route(
-        "POST", "/v1/rollback", learning.rollback, shapes.RollbackRequest, shapes.Serving, "learning", operators=True
+        "GET", "/v1/models", learning.list_models, shapes.Nothing, shapes.ModelsAnswer, "learning", operators_only=True
     ),
-    Route("GET", "/v1/results", learning.results, shapes.Nothing, shapes.ResultsAnswer, "learning", operators=True),
-    Route("GET", "/v1/me", state.me, shapes.Nothing, shapes.Me, "state"),
-    Route("GET", "/health", state.health, shapes.Nothing, shapes.Health, "state", open=True),
-    Route("GET", "/ready", state.ready, shapes.Nothing, shapes.Ready, "state", open=True),
-    Route("GET", "/metrics", state.metrics, shapes.Nothing, None, "state", operators=True, gives=TEXT),
+    Route(
+        "GET",
+        "/v1/learning",
+        learning.read_learning,
+        shapes.Nothing,
+        shapes.LearningAnswer,
+        "learning",
+        operators_only=True,
+    ),
+    Route(
+        "POST", "/v1/promote", learning.promote, shapes.PromoteRequest, shapes.Serving, "learning", operators_only=True
+    ),
+    Route(
+        "POST",
+        "/v1/rollback",
+        learning.rollback,
+        shapes.RollbackRequest,
+        shapes.Serving,
+        "learning",
+        operators_only=True,
+    ),
+    Route(
+        "GET",
+        "/v1/results",
+        learning.read_results,
+        shapes.Nothing,
+        shapes.ResultsAnswer,
+        "learning",
+        operators_only=True,
+    ),
+    Route("GET", "/v1/me", state.read_caller, shapes.Nothing, shapes.Me, "state"),
+    Route("GET", "/health", state.check_health, shapes.Nothing, shapes.Health, "state", open=True),
+    Route("GET", "/ready", state.check_ready, shapes.Nothing, shapes.Ready, "state", open=True),
+    Route(
+        "GET",
+        "/metrics",
+        state.read_metrics,
+        shapes.Nothing,
+        None,
+        "state",
+        operators_only=True,
+        answer_media=PROMETHEUS_TEXT,
+    ),
 )

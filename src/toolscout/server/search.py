@@ -1,4 +1,4 @@
-"""Searching: one query, several, and why a tool is not among the answers."""
+"""Search routes: one query, several queries, and why a tool is missing from the answer."""
 
 from __future__ import annotations
 
@@ -9,69 +9,71 @@ from typing import Any
 from toolscout.access.policy import Caller
 from toolscout.errors import NotFound, StoreError
 from toolscout.search.why import Why
-from toolscout.server.catalogue import present
-from toolscout.server.service import Ask, Refused, Service
+from toolscout.server.catalogue import require_visible
+from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import BatchRequest, SearchRequest, WhyRequest
 from toolscout.types import Search, as_json
 
-__all__ = ["batch", "search", "why"]
+__all__ = ["explain_missing", "search", "search_batch"]
 
 
-async def search(ask: Ask[SearchRequest]) -> dict[str, Any]:
-    """The tools for one request, best first, or the reason why there are none."""
-    [found] = await _search(ask.service, ask.caller, [ask.asked.query], ask.asked)
-    return _shown(found, ask.asked.trace)
+async def search(request: ApiRequest[SearchRequest]) -> dict[str, Any]:
+    """Find the tools for one request, best first, or say why there are none."""
+    [result] = await _run_searches(request.service, request.caller, [request.parameters.query], request.parameters)
+    return _to_json(result, request.parameters.trace)
 
 
-async def batch(ask: Ask[BatchRequest]) -> dict[str, Any]:
-    """Several searches at once."""
-    found = await _search(ask.service, ask.caller, ask.asked.queries, ask.asked)
-    return {"results": [_shown(each, ask.asked.trace) for each in found]}
+async def search_batch(request: ApiRequest[BatchRequest]) -> dict[str, Any]:
+    """Run several searches on one state of the catalogue."""
+    results = await _run_searches(request.service, request.caller, request.parameters.queries, request.parameters)
+    return {"results": [_to_json(result, request.parameters.trace) for result in results]}
 
 
-async def why(ask: Ask[WhyRequest]) -> Why:
-    """Why a tool is not among the answers, and what would lift it. Not journaled."""
-    asked, service = ask.asked, ask.service
-    await service.thread(present, service, ask.caller, asked.tool)
-    async with service.heavy:
-        with _model_there():
-            return await service.thread(
+async def explain_missing(request: ApiRequest[WhyRequest]) -> Why:
+    """Explain why a tool is missing from the answer, and what would lift it. Not journaled."""
+    parameters, service = request.parameters, request.service
+    await service.run_in_thread(require_visible, service, request.caller, parameters.tool)
+    async with service.slow_work:
+        with _report_missing_model():
+            return await service.run_in_thread(
                 service.scout.why,
-                asked.query,
-                asked.tool,
-                asked.k,
-                recipe=asked.recipe,
-                visible=ask.caller.visible,
-                cures=asked.cures,
+                parameters.query,
+                parameters.tool,
+                parameters.k,
+                recipe=parameters.recipe,
+                visible=request.caller.visible,
+                cures=parameters.cures,
             )
 
 
-async def _search(
-    service: Service, caller: Caller, queries: Sequence[str], asked: SearchRequest | BatchRequest
+async def _run_searches(
+    service: Service, caller: Caller, queries: Sequence[str], parameters: SearchRequest | BatchRequest
 ) -> list[Search]:
     if len(service.batches) + len(queries) > service.limits.waiting:
-        raise Refused(503, "expected a moment of less traffic, found a full queue: ask again", {"Retry-After": "1"})
-    with _model_there():
-        found = await service.batches.search(queries, asked.k, asked.recipe, caller)
-    service.unready = None
-    for each in found:
-        service.metrics.search(each.answer)
-    return found
+        raise RequestRefused(
+            503, "The service has too many waiting queries. Try again in a second.", {"Retry-After": "1"}
+        )
+    with _report_missing_model():
+        searches = await service.batches.search(queries, parameters.k, parameters.recipe, caller)
+    service.not_ready_reason = None
+    for search in searches:
+        service.metrics.count_search(search.answer)
+    return searches
 
 
 @contextlib.contextmanager
-def _model_there() -> Iterator[None]:
-    """What is not found here is no part of the request: a setting names a model that is not there."""
+def _report_missing_model() -> Iterator[None]:
+    """Report a missing model as a fault of the service: a setting names it, not the request."""
     try:
         yield
     except NotFound as error:
         raise StoreError(str(error)) from None
 
 
-def _shown(found: Search, trace: bool) -> dict[str, Any]:
-    shown = as_json(found)
+def _to_json(result: Search, trace: bool) -> dict[str, Any]:
+    answer = as_json(result)
     if trace:
-        shown["trace"] = [
-            {"stage": step.stage, "ms": round(step.seconds * 1000, 3), "note": step.note} for step in found.trace
+        answer["trace"] = [
+            {"stage": step.stage, "ms": round(step.seconds * 1000, 3), "note": step.note} for step in result.trace
         ]
-    return shown
+    return answer

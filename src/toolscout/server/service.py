@@ -1,4 +1,4 @@
-"""The service behind the routes: one Scout, the threads that work for it, and what one request carries."""
+"""The service behind the routes: one Scout, its threads, and the context of one request."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from toolscout.server.metrics import Metrics
 from toolscout.server.view import Views
 from toolscout.types import Search
 
-__all__ = ["Ask", "Refused", "Service"]
+__all__ = ["ApiRequest", "RequestRefused", "Service"]
 
-THREADS: Final = 4  # beside the one that searches; they are never given up, so that SQLite's connections are few
-AGAIN: Final = 3.0  # seconds after which opening the index is tried again
+SERVICE_THREADS: Final = 4  # beside the search thread; a fixed number keeps the SQLite connections few
+REOPEN_INTERVAL_S: Final = 3.0  # between attempts to open the index
 T = TypeVar("T")
-Asked = TypeVar("Asked")
+Parameters = TypeVar("Parameters")
 _log: Final = logging.getLogger("toolscout.server")
 
 
-class Refused(Exception):
-    """A request that is answered with a status of 400 or above, and a sentence."""
+class RequestRefused(Exception):
+    """A request that is answered with a status of 400 or above and a message."""
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Service:
-    """What all requests share."""
+    """State shared by all requests."""
 
     def __init__(
         self,
@@ -53,93 +53,97 @@ class Service:
         limits: Limits | None = None,
         results: Path | None = None,
     ) -> None:
-        """Serve a Scout, which stays open as long as the service is.
+        """Serve a Scout. The caller keeps it open while the service runs.
 
         Args:
-            scout: what is searched.
-            policies: who may come in and see what; by default everybody is the local user.
-            limits: what is too much.
-            results: the folder of `toolscout lab bench --out`, for the charts of the page.
+            scout: catalogue, search and journal.
+            policies: who may use the service and see what. By default everybody is the local user.
+            limits: sizes, times and rates of requests.
+            results: the folder of `toolscout lab bench --out`, shown as charts on the page.
         """
         self.scout, self.policies, self.results = scout, policies or Policies(), results
         self.limits = limits or Limits()
         self.buckets = Buckets(self.limits.rate)
         self.views = Views(scout.store)
-        self.metrics = Metrics(lambda: len(self.batches), scout.store.generation, self._tools)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="toolscout-work")
-        self._searching = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
-        self.batches = Batches(scout, self._searching, self.metrics.batch)
-        self.heavy = asyncio.Semaphore(1)  # what keeps a core busy for seconds goes one at a time
-        self.shelf = asyncio.Semaphore(1)  # so does what reads and moves models, which need not wait for the other
-        self.unready: str | None = "the index is being opened"
-        self._warming: asyncio.Future[None] | None = None
-        self._warmed = -math.inf
+        self.metrics = Metrics(lambda: len(self.batches), scout.store.generation, self._count_tools)
+        self._threads = ThreadPoolExecutor(SERVICE_THREADS, thread_name_prefix="toolscout-work")
+        self._search_thread = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
+        self.batches = Batches(scout, self._search_thread, self.metrics.count_batch)
+        self.slow_work = asyncio.Semaphore(1)  # requests that keep a core busy for seconds run one at a time
+        self.model_lock = asyncio.Semaphore(1)  # requests that read or move models run one at a time
+        self.not_ready_reason: str | None = "the index is being opened"
+        self._opening: asyncio.Future[None] | None = None
+        self._opened_at = -math.inf
 
-    def _tools(self) -> int:
-        return len(self.views.now().rows)
+    def _count_tools(self) -> int:
+        return len(self.views.current().rows)
 
-    async def thread(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run blocking work in one of the threads."""
+    async def run_in_thread(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run blocking work in one of the service's threads."""
         call = functools.partial(work, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    def warm(self) -> None:
-        """Open what searches need. What fails here is said by `/ready`, and tried again by it and by searches."""
+    def open_index(self) -> None:
+        """Open what searches need. After a failure, `/ready` reports it, and `/ready` and searches try again."""
         started = time.perf_counter()
         try:
             self.scout.embed()
             _, pipeline = self.scout.pipeline()
-            with contextlib.suppress(Unavailable):  # searches then do without it, and say so
-                pipeline([Search(query="warm up")])  # reads what was used since the model was fitted
-            self.views.now()
+            with contextlib.suppress(Unavailable):  # searches then leave it out and say so
+                pipeline([Search(query="warm up")])  # loads the state of the model
+            self.views.current()
         except ToolscoutError as error:
-            self.unready = str(error)
+            self.not_ready_reason = str(error)
             _log.warning("not ready: %s", error)
             return
-        except Exception as error:  # as in a request: its type and place, for its words may be of a tool or a query
-            self.unready = "a fault: the log says where"
+        except Exception as error:  # log the type and place only: the message may quote a tool or a query
+            self.not_ready_reason = "opening the index failed; the log says where"
             places = "".join(traceback.format_tb(error.__traceback__))
             _log.error("not ready: %s at\n%s", type(error).__name__, places)
             return
         gc.collect()
-        gc.freeze()  # what lies in memory now stays: looking through it again and again would only cost pauses
-        self.unready = None
+        gc.freeze()  # these objects live as long as the service: do not scan them again
+        self.not_ready_reason = None
         _log.info("ready after %.2f s", time.perf_counter() - started)
 
-    def rewarm(self) -> None:
-        """Warm up beside the requests, unless that is done, under way, or failed a moment ago."""
-        under_way = self._warming is not None and not self._warming.done()
-        if self.unready is not None and not under_way and time.monotonic() - self._warmed >= AGAIN:
-            self._warming = asyncio.get_running_loop().run_in_executor(self._searching, self._warm)
+    def reopen(self) -> None:
+        """Open the index in the background, unless it is open, being opened, or failed a moment ago."""
+        under_way = self._opening is not None and not self._opening.done()
+        if (
+            self.not_ready_reason is not None
+            and not under_way
+            and time.monotonic() - self._opened_at >= REOPEN_INTERVAL_S
+        ):
+            self._opening = asyncio.get_running_loop().run_in_executor(self._search_thread, self._open_and_note)
 
-    def _warm(self) -> None:
+    def _open_and_note(self) -> None:
         try:
-            self.warm()
+            self.open_index()
         finally:
-            self._warmed = time.monotonic()
+            self._opened_at = time.monotonic()
 
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
-        """Warm up beside the first requests; at the end let the threads finish what they have begun."""
-        self.rewarm()
+        """Open the index in the background. At the end wait until the threads have finished their work."""
+        self.reopen()
         try:
             yield
         finally:
-            if self._warming is not None:
-                await self._warming
+            if self._opening is not None:
+                await self._opening
             await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def close(self) -> None:
-        """End the threads, each after what it is doing."""
-        self._searching.shutdown()
+        """Stop the threads after their current work."""
+        self._search_thread.shutdown()
         self._threads.shutdown()
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask(Generic[Asked]):
-    """One request, after the door: who asks, for what; and the body, where that is no JSON."""
+class ApiRequest(Generic[Parameters]):
+    """An authenticated request: its caller, its validated parameters, and the body if it is not JSON."""
 
     service: Service
     caller: Caller
-    asked: Asked
+    parameters: Parameters
     body: AsyncIterator[bytes]

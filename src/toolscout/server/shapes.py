@@ -1,4 +1,4 @@
-"""What travels over HTTP, as types: requests are checked against them, and the OpenAPI document is made of them."""
+"""The types of requests and answers. Requests are validated against them; the OpenAPI document shows them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from toolscout.learn.loop import Report
 from toolscout.models.champion import Promotion
 from toolscout.types import Answer, Explanation, Hints
 
-__all__ = ["ALONE", "MOST_QUERIES"]
+__all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
-MOST_QUERIES = 64
-ALONE = ("bm25", "dense", "hybrid")  # recipes that a request may name: there is nothing to fit and little to load
+MAX_QUERIES_PER_BATCH = 64
+REQUEST_RECIPES = ("bm25", "dense", "hybrid")  # recipes that a request may name: they need no fit and load fast
 
-Query = Annotated[str, Meta(max_length=20_000, description="What is wanted, in words; `select:name` asks by name.")]
-Count = Annotated[int, Meta(ge=1, le=100, description="How many tools at most; by default the setting `k`.")]
+Query = Annotated[
+    str, Meta(max_length=20_000, description="What the caller wants to do, in words; `select:name` searches by name.")
+]
+Count = Annotated[int, Meta(ge=1, le=100, description="Maximum number of tools; by default the setting `k`.")]
 Id = Annotated[str, Meta(min_length=1, max_length=1_000)]
-SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="As the answer of a search gave it.")]
+SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="From the answer of a search.")]
 Text = Annotated[str, Meta(max_length=200)]
-Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a beginning such as 2026-05 will do.")]
-Page = Annotated[int, Meta(ge=1, le=500, description="How many entries.")]
+Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
+Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
 Recipe = Annotated[
-    Literal["bm25", "dense", "hybrid"] | None, Meta(description="By default that of the model, or the setting.")
+    Literal["bm25", "dense", "hybrid"] | None,
+    Meta(description="By default the recipe of the model, or the setting `recipe`."),
 ]
 
 
@@ -46,14 +49,14 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
 class BatchRequest(Struct, forbid_unknown_fields=True):
     """Several searches on one state of the catalogue."""
 
-    queries: Annotated[list[Query], Meta(min_length=1, max_length=MOST_QUERIES)]
+    queries: Annotated[list[Query], Meta(min_length=1, max_length=MAX_QUERIES_PER_BATCH)]
     k: Count | None = None
     recipe: Recipe = None
     trace: bool = False
 
 
 class WhyRequest(Struct, forbid_unknown_fields=True):
-    """A query, the tool in question, and whether to try out which words would lift it (seconds, not milliseconds)."""
+    """A query, a tool, and whether to try words that would lift the tool (this takes seconds)."""
 
     query: Query
     tool: Id
@@ -72,7 +75,7 @@ class CallRequest(Struct, forbid_unknown_fields=True):
 
 
 class FeedbackRequest(Struct, forbid_unknown_fields=True):
-    """Which tools were right, and which were wrong."""
+    """Which tools of an answer were right and which were wrong."""
 
     search_id: SearchId
     good: Annotated[list[Id], Meta(max_length=100)] = []
@@ -82,8 +85,10 @@ class FeedbackRequest(Struct, forbid_unknown_fields=True):
 class ToolsRequest(Struct, forbid_unknown_fields=True):
     """A page of the catalogue."""
 
-    within: Annotated[str, Meta(max_length=4_000, description="A node of the tree, as its `key` says.")] | None = None
-    text: Annotated[str, Meta(max_length=200, description="Words that id or description contain.")] | None = None
+    within: Annotated[str, Meta(max_length=4_000, description="The `key` of a node of the tree.")] | None = None
+    text: Annotated[str, Meta(max_length=200, description="Words that the id or the description contains.")] | None = (
+        None
+    )
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     limit: Page = 100
 
@@ -91,7 +96,7 @@ class ToolsRequest(Struct, forbid_unknown_fields=True):
 class TreeRequest(Struct, forbid_unknown_fields=True):
     """A node of the path tree; without a key, its root."""
 
-    within: Annotated[str, Meta(max_length=4_000, description="A node, as its `key` says.")] | None = None
+    within: Annotated[str, Meta(max_length=4_000, description="The `key` of a node.")] | None = None
     offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     limit: Page = 200
 
@@ -103,19 +108,19 @@ class ToolRequest(Struct, forbid_unknown_fields=True):
 
 
 class LintRequest(Struct, forbid_unknown_fields=True):
-    """How many tools to ask for, a sample of the catalogue where it holds more."""
+    """The number of tools to check, a sample if the catalogue holds more."""
 
     most: Annotated[int, Meta(ge=1, le=1_000)] = 300
 
 
 class PromoteRequest(Struct, forbid_unknown_fields=True):
-    """A model of the shelf."""
+    """A fitted model in the home."""
 
     model: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class RollbackRequest(Struct, forbid_unknown_fields=True):
-    """The champion to take back: one that somebody else has promoted meanwhile stays."""
+    """The champion to roll back. Nothing happens if another was promoted in the meantime."""
 
     champion: Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -127,12 +132,15 @@ class JournalRequest(Struct, forbid_unknown_fields=True):
     caller: Text | None = None
     search_id: SearchId | None = None
     text: (
-        Annotated[str, Meta(max_length=200, description="What a query contains; for who sees all, also the id called.")]
+        Annotated[
+            str,
+            Meta(max_length=200, description="Text in a query; for callers who see everything, also in the called id."),
+        ]
         | None
     ) = None
     since: Instant | None = None
     until: Instant | None = None
-    before: Annotated[int, Meta(ge=0, le=2**53, description="The `next` of the page before.")] | None = None
+    before: Annotated[int, Meta(ge=0, le=2**53, description="The `next` of the previous page.")] | None = None
     limit: Page = 50
 
 
@@ -140,13 +148,13 @@ class JournalRequest(Struct, forbid_unknown_fields=True):
 
 
 class Failure(Struct):
-    """What was expected, what was found, what to do."""
+    """The message of an error: what happened and what to do."""
 
     error: str
 
 
 class Done(Struct):
-    """It was written."""
+    """The event was recorded."""
 
     recorded: bool
 
@@ -173,7 +181,7 @@ class Step(Struct):
 
 
 class SearchAnswer(Struct):
-    """The answer to one search; `trace` only if it was asked for."""
+    """The answer to one search. `trace` is filled only on request."""
 
     query: str
     search_id: str | None
@@ -194,7 +202,7 @@ class BatchAnswer(Struct):
 
 
 class WhyAnswer(Struct):
-    """Where a tool stands for a query, why, and what would lift it."""
+    """The rank of a tool for a query, the reasons, and what would lift it."""
 
     query: str
     tool: str
@@ -219,7 +227,7 @@ class Row(Struct):
 
 
 class ToolsAnswer(Struct):
-    """A page of tools, and how many there are in all."""
+    """A page of tools and their total number."""
 
     tools: list[Row]
     total: int
@@ -228,7 +236,7 @@ class ToolsAnswer(Struct):
 
 
 class Node(Struct):
-    """A node of the path tree: its name, the key to ask for it, and how many tools lie below it."""
+    """A node of the path tree: its name, its key, and the number of tools below it."""
 
     name: str
     key: str
@@ -237,7 +245,7 @@ class Node(Struct):
 
 
 class TreeAnswer(Struct):
-    """The nodes right below one."""
+    """The nodes directly below a node."""
 
     path: list[str]
     tools: int
@@ -247,7 +255,7 @@ class TreeAnswer(Struct):
 
 
 class ToolAnswer(Struct):
-    """One tool, whole."""
+    """The complete definition of one tool."""
 
     id: str
     name: str
@@ -265,7 +273,7 @@ class ToolAnswer(Struct):
 
 
 class SourceRow(Struct):
-    """One source: how many of its tools the caller may see; more of it for operators alone."""
+    """One source and its number of visible tools. State and messages are for callers who see everything."""
 
     name: str
     kind: str
@@ -278,21 +286,21 @@ class SourceRow(Struct):
 
 
 class SourcesAnswer(Struct):
-    """All sources that hold a tool for the caller."""
+    """All sources with tools that the caller may see."""
 
     sources: list[SourceRow]
     generation: int
 
 
 class JournalAnswer(Struct):
-    """Events, newest first; `next` is the `before` of the page that follows."""
+    """Events, newest first. `next` is the `before` of the following page."""
 
     events: list[dict[str, Any]]
     next: int | None
 
 
 class Stats(Struct):
-    """What the journal holds."""
+    """Counts of the journal."""
 
     events: dict[str, int]
     first: str | None
@@ -302,14 +310,14 @@ class Stats(Struct):
 
 
 class LineProblem(Struct):
-    """A line of an import that is no event."""
+    """A line of an import that is not an event."""
 
     entry: str
     message: str
 
 
 class ImportAnswer(Struct):
-    """How many events were new, and the first hundred of the lines that were none."""
+    """The number of new events, and the first hundred bad lines."""
 
     new: int
     problems: list[LineProblem]
@@ -317,7 +325,7 @@ class ImportAnswer(Struct):
 
 
 class ModelRow(Struct):
-    """A fitted model, or what is wrong with it."""
+    """A fitted model, or the problem that prevents its use."""
 
     name: str
     problem: str | None = None
@@ -332,7 +340,7 @@ class ModelRow(Struct):
 
 
 class ModelsAnswer(Struct):
-    """Which recipe and model serve now, why the promoted one does not if it cannot, and what lies on the shelf."""
+    """The serving recipe and model, a notice if the champion cannot serve, and all fitted models."""
 
     recipe: str
     model: str | None
@@ -341,9 +349,7 @@ class ModelsAnswer(Struct):
 
 
 class Serving(Struct):
-    """Who was promoted, by which recipe searches that name nothing are answered from now on, and why by another one
-    than the champion's, if it cannot serve.
-    """
+    """The champion, the recipe that now serves by default, and a notice if the champion cannot serve."""
 
     champion: str | None
     recipe: str
@@ -351,7 +357,7 @@ class Serving(Struct):
 
 
 class LearningAnswer(Struct):
-    """Who was promoted, the present champion last; whether a setting overrules it; what the last run of learn found."""
+    """The promotions, newest last, whether a setting overrules them, and the report of the last learn run."""
 
     history: list[Promotion]
     overruled: bool
@@ -373,14 +379,14 @@ class ResultRow(Struct):
 
 
 class ResultsAnswer(Struct):
-    """All results of the folder, and the files that are none."""
+    """All results of the folder, and the files that could not be read."""
 
     results: list[ResultRow]
     problems: list[LineProblem]
 
 
 class Me(Struct):
-    """Who asks, and what there is for them."""
+    """The caller, and what they may see and do."""
 
     caller: str
     operator: bool
@@ -394,13 +400,13 @@ class Me(Struct):
 
 
 class Health(Struct):
-    """Whether the process answers."""
+    """The process answers."""
 
     status: Literal["ok"]
 
 
 class Ready(Struct):
-    """Whether searches are answered at once."""
+    """Whether searches are answered without a wait."""
 
     ready: bool
     reason: str | None

@@ -1,11 +1,11 @@
-"""How the service is: who asks, whether it lives, whether it is ready, and its counters."""
+"""State routes: the caller, whether the service lives, whether it is ready, and its metrics."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import toolscout
-from toolscout.server.service import Ask, Service
+from toolscout.server.service import ApiRequest, Service
 from toolscout.server.shapes import Health, Me, Nothing, Ready
 
 if TYPE_CHECKING:
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
     from toolscout.access.policy import Caller
 
-__all__ = ["health", "me", "metrics", "ready"]
+__all__ = ["check_health", "check_ready", "read_caller", "read_metrics"]
 
 
-async def me(ask: Ask[Nothing]) -> Me:
-    """Who asks, and what there is for them."""
-    return await ask.service.thread(_me, ask.service, ask.caller)
+async def read_caller(request: ApiRequest[Nothing]) -> Me:
+    """Read who the caller is, and what they may see and do."""
+    return await request.service.run_in_thread(_read_caller, request.service, request.caller)
 
 
-def _me(service: Service, caller: Caller) -> Me:
-    view, settings = service.views.now(caller), service.scout.settings
+def _read_caller(service: Service, caller: Caller) -> Me:
+    view, settings = service.views.current(caller), service.scout.settings
     return Me(
         caller=caller.name,
         operator=caller.operator,
         version=toolscout.__version__,
         generation=view.generation,
-        tools=view.size(caller),
+        tools=view.count_tools(caller),
         recipe=service.scout.serving()[0].recipe,
         k=settings.k,
         journal=settings.journal,
@@ -36,24 +36,26 @@ def _me(service: Service, caller: Caller) -> Me:
     )
 
 
-async def health(ask: Ask[Nothing]) -> Health:
-    """The process answers."""
+async def check_health(request: ApiRequest[Nothing]) -> Health:
+    """Check that the process answers."""
     return Health("ok")
 
 
-async def ready(ask: Ask[Nothing]) -> Response:
-    """Searches are answered at once; status 503 while they are not. What could not be opened is tried again."""
+async def check_ready(request: ApiRequest[Nothing]) -> Response:
+    """Check that the index is open. Status 503 if it is not; opening is then tried again."""
     import msgspec
     from starlette.responses import Response
 
-    ask.service.rewarm()
-    state = Ready(ask.service.unready is None, ask.service.unready and "the index is not open yet")
+    request.service.reopen()
+    state = Ready(
+        request.service.not_ready_reason is None, request.service.not_ready_reason and "the index is not open yet"
+    )
     return Response(msgspec.json.encode(state), 200 if state.ready else 503, media_type="application/json")
 
 
-async def metrics(ask: Ask[Nothing]) -> Response:
-    """Counts and times for Prometheus."""
+async def read_metrics(request: ApiRequest[Nothing]) -> Response:
+    """Read counts and times for Prometheus."""
     from starlette.responses import Response
 
-    text = await ask.service.thread(ask.service.metrics.text)
+    text = await request.service.run_in_thread(request.service.metrics.render)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""The journal: what callers report, and what operators read, bring in and take out."""
+"""Journal routes: callers report calls and feedback; operators read, import and export events."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 from toolscout.access.policy import Caller
 from toolscout.errors import NotFound
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Imported
-from toolscout.server.catalogue import present
-from toolscout.server.service import Ask, Refused, Service
+from toolscout.server.catalogue import require_visible
+from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import (
     CallRequest,
     Done,
@@ -28,115 +28,117 @@ from toolscout.server.shapes import (
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-__all__ = ["called", "export_lines", "feedback", "import_lines", "read", "stats"]
+__all__ = ["export_lines", "import_lines", "read_journal", "read_stats", "report_call", "report_feedback"]
 
-IN_MEMORY: Final = 4 << 20  # bytes of an import; what is longer waits on disk
-AT_ONCE: Final = 500  # lines of an export in one piece
+IMPORT_MEMORY_BYTES: Final = 4 << 20  # a longer import is kept on disk
+EXPORT_BATCH_EVENTS: Final = 500  # events in one chunk of an export
 
 
-def _own(service: Service, caller: Caller, search_id: str) -> None:
-    """Check that the caller made that search, and may say more of it.
+def _require_own_search(service: Service, caller: Caller, search_id: str) -> None:
+    """Check that the caller made this search, and that it may get another event.
 
     Raises:
-        NotFound: if not; nobody hears of searches of others.
-        Refused: 422, if it has as many events as one may have.
+        NotFound: if another caller made it. The message does not tell whether it exists.
+        RequestRefused: 422, if the search has the maximum number of events.
     """
     search = service.scout.journal.search(search_id)
     if search is None or search["caller"] != caller.name:
-        raise NotFound(f"expected the id of a search of yours in the journal, found {search_id!r:.80}")
+        raise NotFound(f"expected the id of one of your searches, found {search_id!r:.80}")
     if service.scout.journal.is_full(search_id):
-        raise Refused(422, f"expected at most {MAX_SEARCH_EVENTS} events of one search, found as many: search again")
+        raise RequestRefused(422, f"This search has {MAX_SEARCH_EVENTS} events, the maximum. Search again.")
 
 
-async def called(ask: Ask[CallRequest]) -> Done:
-    """Write that a tool was called; it is in the journal before the answer."""
-    await ask.service.thread(_called, ask.service, ask.caller, ask.asked)
-    ask.service.metrics.event("call")
+async def report_call(request: ApiRequest[CallRequest]) -> Done:
+    """Record that a tool was called. It is in the journal before the answer."""
+    await request.service.run_in_thread(_report_call, request.service, request.caller, request.parameters)
+    request.service.metrics.count_event("call")
     return Done(True)
 
 
-def _called(service: Service, caller: Caller, asked: CallRequest) -> None:
-    present(service, caller, asked.tool)
-    if asked.search_id is not None:
-        _own(service, caller, asked.search_id)
-    service.scout.called(asked.tool, ok=asked.ok, search_id=asked.search_id, ms=asked.ms, caller=caller.name)
+def _report_call(service: Service, caller: Caller, parameters: CallRequest) -> None:
+    require_visible(service, caller, parameters.tool)
+    if parameters.search_id is not None:
+        _require_own_search(service, caller, parameters.search_id)
+    service.scout.called(
+        parameters.tool, ok=parameters.ok, search_id=parameters.search_id, ms=parameters.ms, caller=caller.name
+    )
 
 
-async def feedback(ask: Ask[FeedbackRequest]) -> Done:
-    """Write which tools were right and which were wrong; it is in the journal before the answer."""
-    await ask.service.thread(_feedback, ask.service, ask.caller, ask.asked)
-    ask.service.metrics.event("feedback")
+async def report_feedback(request: ApiRequest[FeedbackRequest]) -> Done:
+    """Record which tools were right and which were wrong. It is in the journal before the answer."""
+    await request.service.run_in_thread(_report_feedback, request.service, request.caller, request.parameters)
+    request.service.metrics.count_event("feedback")
     return Done(True)
 
 
-def _feedback(service: Service, caller: Caller, asked: FeedbackRequest) -> None:
-    _own(service, caller, asked.search_id)
-    present(service, caller, *asked.good, *asked.bad)
-    service.scout.feedback(asked.search_id, good=asked.good, bad=asked.bad, caller=caller.name)
+def _report_feedback(service: Service, caller: Caller, parameters: FeedbackRequest) -> None:
+    _require_own_search(service, caller, parameters.search_id)
+    require_visible(service, caller, *parameters.good, *parameters.bad)
+    service.scout.feedback(parameters.search_id, good=parameters.good, bad=parameters.bad, caller=caller.name)
 
 
-async def read(ask: Ask[JournalRequest]) -> JournalAnswer:
-    """A page of the journal, newest first; of tools, only what the operator may see."""
-    return await ask.service.thread(_read, ask.service, ask.caller, ask.asked)
+async def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
+    """Read a page of the journal, newest first. Ids of tools that the operator may not see are left out."""
+    return await request.service.run_in_thread(_read_journal, request.service, request.caller, request.parameters)
 
 
-def _read(service: Service, caller: Caller, asked: JournalRequest) -> JournalAnswer:
-    tools = caller.rules is None  # a filter that finds what is veiled would tell of it
-    events, following = service.scout.journal.page(**msgspec.structs.asdict(asked), tools=tools)
-    return JournalAnswer([_veiled(service, caller, each) for each in events], following)
+def _read_journal(service: Service, caller: Caller, parameters: JournalRequest) -> JournalAnswer:
+    tools = caller.rules is None  # filtering by a hidden id would reveal it
+    events, following = service.scout.journal.page(**msgspec.structs.asdict(parameters), tools=tools)
+    return JournalAnswer([_hide_tools(service, caller, event) for event in events], following)
 
 
-def _veiled(service: Service, caller: Caller, event: dict[str, Any]) -> dict[str, Any]:
-    """The event without ids of tools that the operator's own rules hide."""
+def _hide_tools(service: Service, caller: Caller, event: dict[str, Any]) -> dict[str, Any]:
+    """Remove the ids of tools that the operator's own rules hide."""
     if caller.rules is None:
         return event
-    view = service.views.now(caller)
-    veiled = dict(event)
+    view = service.views.current(caller)
+    redacted = dict(event)
     for key in ("shown", "good", "bad"):
         if isinstance(ids := event.get(key), list):
-            veiled[key] = [id for id in ids if isinstance(id, str) and view.sees(caller, id)]
+            redacted[key] = [id for id in ids if isinstance(id, str) and view.sees(caller, id)]
     if event["event"] == "call" and not view.sees(caller, event["tool"]):
-        veiled["tool"] = ""
-    return veiled
+        redacted["tool"] = ""
+    return redacted
 
 
-async def stats(ask: Ask[Nothing]) -> dict[str, Any]:
-    """Counts by event, first and last instant, callers."""
-    return await ask.service.thread(ask.service.scout.journal.stats)
+async def read_stats(request: ApiRequest[Nothing]) -> dict[str, Any]:
+    """Count events and callers, with the first and last instant."""
+    return await request.service.run_in_thread(request.service.scout.journal.stats)
 
 
-async def export_lines(ask: Ask[Nothing]) -> Response:
-    """All events as JSON lines."""
+async def export_lines(request: ApiRequest[Nothing]) -> Response:
+    """Export all events as JSON lines."""
     from starlette.responses import StreamingResponse
 
-    service, caller = ask.service, ask.caller
+    service, caller = request.service, request.caller
 
     def lines() -> Iterable[bytes]:
         for event in service.scout.journal.read():
-            yield msgspec.json.encode(_veiled(service, caller, event)) + b"\n"
+            yield msgspec.json.encode(_hide_tools(service, caller, event)) + b"\n"
 
-    left = iter(lines())
+    remaining = iter(lines())
 
-    def piece() -> bytes:
-        return b"".join(islice(left, AT_ONCE))
+    def read_chunk() -> bytes:
+        return b"".join(islice(remaining, EXPORT_BATCH_EVENTS))
 
-    async def pieces() -> AsyncIterator[bytes]:
-        while found := await service.thread(piece):
-            yield found
+    async def stream() -> AsyncIterator[bytes]:
+        while chunk := await service.run_in_thread(read_chunk):
+            yield chunk
 
     name = 'attachment; filename="journal.jsonl"'
-    return StreamingResponse(pieces(), media_type="application/x-ndjson", headers={"Content-Disposition": name})
+    return StreamingResponse(stream(), media_type="application/x-ndjson", headers={"Content-Disposition": name})
 
 
-async def import_lines(ask: Ask[Nothing]) -> ImportAnswer:
-    """Take events in; a bad line is named and skipped, lines that are there already are not taken twice."""
-    with tempfile.SpooledTemporaryFile(IN_MEMORY) as held:
-        async for piece in ask.body:
-            held.write(piece)
-        held.seek(0)
-        new, problems, bad = await ask.service.thread(_import, ask.service, held)
+async def import_lines(request: ApiRequest[Nothing]) -> ImportAnswer:
+    """Import events. Bad lines are named and skipped; events that are there already are not added twice."""
+    with tempfile.SpooledTemporaryFile(IMPORT_MEMORY_BYTES) as file:
+        async for chunk in request.body:
+            file.write(chunk)
+        file.seek(0)
+        new, problems, bad = await request.service.run_in_thread(_import, request.service, file)
     return ImportAnswer(new, [LineProblem(entry, message) for entry, message in problems], bad)
 
 
-def _import(service: Service, held: IO[bytes]) -> Imported:
-    return service.scout.journal.import_lines(held)
+def _import(service: Service, file: IO[bytes]) -> Imported:
+    return service.scout.journal.import_lines(file)

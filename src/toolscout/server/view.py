@@ -1,4 +1,4 @@
-"""The catalogue as people leaf through it: rows, a tree of paths, and of both only what a caller may see."""
+"""The catalogue for browsing: rows and a tree of paths, limited to what the caller may see."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from toolscout.errors import NotFound
 from toolscout.server.shapes import Node, Row
 from toolscout.types import Tool
 
-__all__ = ["View", "Views", "key_of"]
+__all__ = ["View", "Views", "encode_key"]
 
 Place = tuple[str, ...]
 Places = npt.NDArray[np.intp]
-SHORT: Final = 240  # letters of a description in a list
+MAX_ROW_DESCRIPTION_CHARS: Final = 240  # of a description in a list
 
 
-def place_of(tool: Tool) -> Place:
-    """Where a tool hangs in the tree: its source, then its path, which often begins with the source."""
+def find_place(tool: Tool) -> Place:
+    """Find the place of a tool in the tree: its source, then its path without the source."""
     return (tool.source, *(tool.path[1:] if tool.path[:1] == (tool.source,) else tool.path))
 
 
-def key_of(place: Place) -> str:
-    """How a node is asked for: its names with slashes between them, their own slashes escaped."""
+def encode_key(place: Place) -> str:
+    """Encode the place of a node as a key: names joined by slashes, slashes in names escaped."""
     return "/".join(quote(name, safe=" ") for name in place)
 
 
-def _place(key: str | None) -> Place:
+def _decode_key(key: str | None) -> Place:
     return tuple(unquote(part) for part in key.split("/")) if key else ()
 
 
 class View:
-    """One generation of the catalogue, for lists and for the tree. Immutable."""
+    """One generation of the catalogue, for lists and the tree. Immutable."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -48,10 +48,14 @@ class View:
         below: dict[Place, list[int]] = {(): []}
         children: dict[Place, set[str]] = {}
         for number, tool in enumerate(catalogue.tools()):
-            short = tool.description if len(tool.description) <= SHORT else tool.description[: SHORT - 1] + "…"
+            short = (
+                tool.description
+                if len(tool.description) <= MAX_ROW_DESCRIPTION_CHARS
+                else tool.description[: MAX_ROW_DESCRIPTION_CHARS - 1] + "…"
+            )
             self.rows.append(Row(tool.id, tool.name, list(tool.path), short))
             self._texts.append(f"{tool.id} {tool.description}".casefold())
-            place = place_of(tool)
+            place = find_place(tool)
             for depth in range(len(place) + 1):
                 below.setdefault(place[:depth], []).append(number)
                 if depth:
@@ -59,77 +63,79 @@ class View:
         self._below = {place: np.asarray(numbers, dtype=np.intp) for place, numbers in below.items()}
         self._children = {place: sorted(names) for place, names in children.items()}
 
-    def visible(self, caller: Caller, numbers: Places) -> Places:
-        """Those of the rows that the caller may see."""
+    def filter_visible(self, caller: Caller, numbers: Places) -> Places:
+        """Keep the rows that the caller may see."""
         mask = self.catalogue.mask(caller.visible)
         return numbers if mask is None else numbers[mask[numbers]]
 
     def sees(self, caller: Caller, id: str) -> bool:
-        """Whether there is such a tool for this caller."""
+        """Whether the tool exists and the caller may see it."""
         number = self._numbers.get(id)
         mask = self.catalogue.mask(caller.visible)
         return number is not None and (mask is None or bool(mask[number]))
 
-    def size(self, caller: Caller) -> int:
-        """How many tools the caller may see."""
-        return len(self.visible(caller, self._below[()]))
+    def count_tools(self, caller: Caller) -> int:
+        """Count the tools that the caller may see."""
+        return len(self.filter_visible(caller, self._below[()]))
 
-    def _at(self, caller: Caller, key: str | None) -> tuple[Place, Places]:
-        """A node and its visible rows; one without any is not there for this caller.
+    def _find_node(self, caller: Caller, key: str | None) -> tuple[Place, Places]:
+        """Find a node and its visible rows. A node without visible rows does not exist for the caller.
 
         Raises:
-            NotFound: if it is not there.
+            NotFound: if it does not exist for the caller.
         """
-        place = _place(key)
-        numbers = self.visible(caller, self._below.get(place, np.zeros(0, np.intp)))
+        place = _decode_key(key)
+        numbers = self.filter_visible(caller, self._below.get(place, np.zeros(0, np.intp)))
         if place and not len(numbers):
-            raise NotFound(f"expected a node of the tree that is there for you, found {key!r:.200}")
+            raise NotFound(f"expected a node of the tree that you may see, found {key!r:.200}")
         return place, numbers
 
-    def tools(
+    def page_tools(
         self, caller: Caller, key: str | None, text: str | None, offset: int, limit: int
     ) -> tuple[list[Row], int]:
-        """A page of the tools below a node that contain every word of `text`; and how many there are in all."""
-        _, numbers = self._at(caller, key)
+        """Page the tools below a node that contain every word of `text`. Also returns their total number."""
+        _, numbers = self._find_node(caller, key)
         words = (text or "").casefold().split()
-        found: list[int] = numbers.tolist()
+        matches: list[int] = numbers.tolist()
         if words:
-            found = [number for number in found if all(word in self._texts[number] for word in words)]
-        return [self.rows[number] for number in found[offset : offset + limit]], len(found)
+            matches = [number for number in matches if all(word in self._texts[number] for word in words)]
+        return [self.rows[number] for number in matches[offset : offset + limit]], len(matches)
 
-    def tree(self, caller: Caller, key: str | None, offset: int, limit: int) -> tuple[Place, int, list[Node], int]:
-        """A node: its place, its tools, a page of the nodes right below it, and how many these are in all."""
-        place, numbers = self._at(caller, key)
-        counted = (
-            ((*place, name), name, len(self.visible(caller, self._below[(*place, name)])))
+    def page_nodes(
+        self, caller: Caller, key: str | None, offset: int, limit: int
+    ) -> tuple[Place, int, list[Node], int]:
+        """Page the nodes below a node. Returns its place, its number of tools, the page and the total."""
+        place, numbers = self._find_node(caller, key)
+        counts = (
+            ((*place, name), name, len(self.filter_visible(caller, self._below[(*place, name)])))
             for name in self._children.get(place, ())
         )
         nodes = [
-            Node(name, key_of(inner), count, inner not in self._children) for inner, name, count in counted if count
+            Node(name, encode_key(inner), count, inner not in self._children) for inner, name, count in counts if count
         ]
         return place, len(numbers), nodes[offset : offset + limit], len(nodes)
 
 
 class Views:
-    """The view of the present generation."""
+    """Holds the view of the current generation."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._held: View | None = None
+        self._view: View | None = None
         self._lock = threading.Lock()
 
-    def now(self, caller: Caller = LOCAL) -> View:
-        """The view of the catalogue as it is now; a change is looked for at every call.
+    def current(self, caller: Caller = LOCAL) -> View:
+        """Return the view of the current catalogue. Every call checks the generation.
 
-        What the caller may see of it is found out on the same state of the store, for the view loads tools no more.
+        The visibility mask is computed on the same state of the store, because the view does not load tools later.
         """
         with self.store.reading():
             generation = self.store.generation()
-            held = self._held
-            if held is None or held.generation != generation:
+            view = self._view
+            if view is None or view.generation != generation:
                 with self._lock:
-                    held = self._held
-                    if held is None or held.generation != generation:
-                        held = self._held = View(self.store.catalogue())
-            held.catalogue.mask(caller.visible)
-        return held
+                    view = self._view
+                    if view is None or view.generation != generation:
+                        view = self._view = View(self.store.catalogue())
+            view.catalogue.mask(caller.visible)
+        return view

@@ -1,6 +1,6 @@
-// What the page asks the service, with the key of whoever sits before it. The key is kept for this tab alone.
+// Requests of the page to the service, with the API key of the user. The key is kept for this tab only.
 
-const KEPT = "toolscout.key";
+const KEY_ITEM = "toolscout.key";
 
 export class Refused extends Error {
   constructor(status, message) {
@@ -10,8 +10,8 @@ export class Refused extends Error {
 }
 
 export const key = {
-  get: () => sessionStorage.getItem(KEPT) ?? "",
-  set: (value) => (value ? sessionStorage.setItem(KEPT, value) : sessionStorage.removeItem(KEPT)),
+  get: () => sessionStorage.getItem(KEY_ITEM) ?? "",
+  set: (value) => (value ? sessionStorage.setItem(KEY_ITEM, value) : sessionStorage.removeItem(KEY_ITEM)),
 };
 
 async function ask(path, options = {}) {
@@ -19,10 +19,10 @@ async function ask(path, options = {}) {
   if (key.get()) headers["X-API-Key"] = key.get();
   const answer = await fetch(path, { ...options, headers, credentials: "omit", redirect: "error" });
   if (answer.ok) return answer;
-  let text = `expected an answer, found status ${answer.status}`;
+  let text = `The service answered with status ${answer.status}.`;
   try {
     text = (await answer.json()).error ?? text;
-  } catch { /* no JSON: the status must do */ }
+  } catch { /* not JSON: show the status */ }
   throw new Refused(answer.status, text);
 }
 

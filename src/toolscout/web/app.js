@@ -1,4 +1,4 @@
-// The frame: tabs, addresses behind #, keys, and the question for a key where the service wants one.
+// The frame of the page: tabs, hash routes, keyboard shortcuts, and the form for an API key.
 
 import * as catalogue from "./catalogue.js";
 import * as evaluation from "./evaluation.js";
@@ -12,9 +12,9 @@ import { h, say, show } from "./dom.js";
 const VIEWS = [
   { name: "search", title: "Search", view: search, there: () => true },
   { name: "catalogue", title: "Catalogue", view: catalogue, there: () => true },
-  { name: "findability", title: "Findability", view: findability, there: (me) => me.operator },
+  { name: "findability", title: "Quality", view: findability, there: (me) => me.operator },
   { name: "journal", title: "Journal", view: journal, there: (me) => me.operator },
-  { name: "learning", title: "Learning", view: learning, there: (me) => me.operator },
+  { name: "learning", title: "Models", view: learning, there: (me) => me.operator },
   { name: "evaluation", title: "Evaluation", view: evaluation, there: (me) => me.operator && me.results },
 ];
 const main = document.getElementById("main");
@@ -27,7 +27,7 @@ function address() {
   return { name, parameters: new URLSearchParams(query ?? "") };
 }
 
-// Views write their state into the address, so that it can be kept and sent. One that was left does so no more.
+// Views write their state to the address, so that it can be bookmarked. A view that was left writes nothing.
 export function remember(place, name, parameters) {
   if (!place.isConnected) return;
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
@@ -35,8 +35,8 @@ export function remember(place, name, parameters) {
   history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
 }
 
-// Each view is drawn into a place of its own. When it is left the place goes with it: what is answered late is drawn into
-// what nobody sees, and whatever reaches beyond the place asks first whether it is still there.
+// Each view draws into its own element, which is removed when the view is left. A late answer then changes nothing that
+// is visible. Code that changes anything outside the element checks first that it is still connected.
 async function route() {
   const { name, parameters } = address();
   const chosen = views().find((each) => each.name === name) ?? views()[0];
@@ -57,7 +57,7 @@ async function route() {
 export function report(error, place = main) {
   if (error.name === "AbortError" || !place.isConnected) return;
   if (error instanceof Refused && error.status === 401) askForKey();
-  else say(error instanceof Refused ? error.message : `the service does not answer: ${error.message}`);
+  else say(error instanceof Refused ? error.message : `The service does not answer: ${error.message}`);
 }
 
 function askForKey() {
@@ -68,11 +68,11 @@ function askForKey() {
     await begin();
   };
   show(document.getElementById("tabs"));
-  show(main, h("h1", {}, "This service wants a key"),
+  show(main, h("h1", {}, "Sign in"),
     h("form", { class: "row", onsubmit: enter },
-      h("label", { class: "wide", for: "key" }, "Key or token, kept for this tab only", field),
-      h("button", { class: "main" }, "Come in")));
-  if (key.get()) say("expected a valid key, found another");
+      h("label", { class: "wide", for: "key" }, "API key or token (kept for this tab only)", field),
+      h("button", { class: "main" }, "Sign in")));
+  if (key.get()) say("This key is not valid. Ask an operator for one.");
   field.focus();
 }
 
@@ -90,12 +90,12 @@ async function begin() {
 }
 
 const KEYS = [
-  ["/", "go to the field of this view"],
-  ["1 … 6", "another view"],
+  ["/", "focus the search field"],
+  ["1 … 6", "switch the view"],
   ["j, k", "next, previous tool or model"],
   ["Enter", "open the tool"],
-  ["← → ↑ ↓", "walk through the tree"],
-  ["?", "this list"],
+  ["← → ↑ ↓", "move in the tree"],
+  ["?", "show this list"],
 ];
 
 function help() {

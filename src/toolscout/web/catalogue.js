@@ -1,11 +1,11 @@
-// The catalogue: the tree of paths, the tools below a node, and one tool whole. Only rows in sight are in the page.
+// The catalogue: the tree of paths, the tools below a node, and one tool in full. Only visible rows are in the page.
 
 import { get } from "./api.js";
 import { remember, report } from "./app.js";
 import { chips, debounce, h, number, show } from "./dom.js";
 
 const HEIGHT = 58; // of a row
-const BLOCK = 100; // rows that are asked for together
+const BLOCK = 100; // rows of one request
 
 export async function open(place, parameters) {
   const state = { within: parameters.get("within") ?? "", text: parameters.get("text") ?? "", tool: parameters.get("tool") ?? "" };
@@ -23,7 +23,7 @@ export async function open(place, parameters) {
     remember(place, "catalogue", state);
     try {
       const tool = await get("/v1/tool", { id });
-      if (state.tool !== id) return; // another was chosen meanwhile
+      if (state.tool !== id) return; // another tool was chosen in the meantime
       show(detail, draw(tool));
       detail.scrollTop = 0;
     } catch (error) {
@@ -32,7 +32,7 @@ export async function open(place, parameters) {
   };
   filter.addEventListener("input", debounce(() => { state.text = filter.value; fresh(); }, 60));
   place.append(
-    h("div", { class: "row" }, h("label", { class: "wide", for: "filter" }, "Words of its name or description", filter), count),
+    h("div", { class: "row" }, h("label", { class: "wide", for: "filter" }, "Filter by name or description", filter), count),
     h("div", { class: "three" }, h("div", { class: "pane card" }, branch), list, detail));
   const chosen = (key) => { state.within = key; fresh(); };
   const started = fresh();

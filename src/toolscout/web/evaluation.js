@@ -1,4 +1,4 @@
-// Figures of benchmarks: one dataset, one metric, a bar a label with its interval of 95 %.
+// Benchmark results: one dataset and metric, with a bar and a 95 % interval for each label.
 
 import { get } from "./api.js";
 import { remember } from "./app.js";
@@ -39,7 +39,7 @@ function drawn(results, metric) {
   const columns = [["label", ""], ["recipe", ""], ["split", ""], [`${metric} %`, "number"], ["95 % interval", "number"], ["p50 ms", "number"]];
   const percent = (value) => number(100 * value, 1);
   return [
-    h("p", { class: "quiet" }, first ? `${number(first.n_queries)} queries over ${number(first.n_tools)} tools` : "No label has this figure."),
+    h("p", { class: "quiet" }, first ? `${number(first.n_queries)} queries over ${number(first.n_tools)} tools` : "No label has this metric."),
     h("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Chart" }, chart(results, metric)),
     h("div", { class: "card" }, table(columns, results.map((each) => [each.label, each.recipe, each.split, percent(each.metrics[metric]),
       each.ci95[metric] ? each.ci95[metric].map(percent).join(" – ") : "", number(each.latency_ms.p50, 2)]), "Figures")),

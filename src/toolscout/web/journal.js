@@ -17,7 +17,7 @@ export async function open(place, parameters) {
   const inputs = Object.fromEntries(FIELDS.map(([name, , kind]) => [name, field(name, kind, parameters.get(name) ?? "")]));
   const body = h("tbody");
   const more = h("button", { type: "button", hidden: true }, "Older events");
-  const empty = h("p", { class: "quiet", hidden: true }, "No event passes these filters.");
+  const empty = h("p", { class: "quiet", hidden: true }, "No event matches these filters.");
   const counts = h("p", { id: "counts" });
   const filters = () => Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value.trim()]));
   let before = null;
@@ -47,7 +47,7 @@ export async function open(place, parameters) {
   const file = h("input", { type: "file", id: "import", accept: ".jsonl,.ndjson", onchange: async () => {
     try {
       const taken = await upload("/v1/journal/import", file.files[0]);
-      say(`${number(taken.new)} new events` + (taken.bad_lines ? `; ${number(taken.bad_lines)} lines were none, the first: ${taken.problems[0].entry}: ${taken.problems[0].message}` : ""));
+      say(`${number(taken.new)} new events` + (taken.bad_lines ? `; ${number(taken.bad_lines)} bad lines, the first: ${taken.problems[0].entry}: ${taken.problems[0].message}` : ""));
       await Promise.all([count(), load(true)]);
     } catch (error) {
       report(error, place);

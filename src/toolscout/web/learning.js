@@ -1,4 +1,4 @@
-// What there is to learn from, what the last run found, and who serves: a model is promoted and taken back here.
+// Models: the data to learn from, the last run, the champion. Models are promoted and rolled back here.
 
 import { get, post } from "./api.js";
 import { report } from "./app.js";
@@ -16,7 +16,7 @@ export async function open(place) {
     show(body, serving(shelf, told, change), data(stats), told.last && last(told.last), promotions(told.history));
   };
   const change = async (question, path, asked) => {
-    if (!(await confirmed(question, "Every search that names no recipe is answered by it from now on."))) return;
+    if (!(await confirmed(question, "It will answer every search that names no recipe."))) return;
     try {
       const now = await post(path, asked);
       say(now.notice ?? `${now.champion ?? now.recipe} serves from now on`);
@@ -40,14 +40,14 @@ function serving(shelf, told, change) {
   const rows = whole.map((each) => [
     each.serving ? h("strong", {}, `${each.name} (serves)`) : each.name, each.recipe, each.data, number(each.n_tools),
     ...figures.map((name) => (name in each.metrics ? percent(each.metrics[name]) : "")), number(each.fit_seconds), act(each)]);
-  return h("section", { class: "card" }, h("h2", {}, "Who serves"),
+  return h("section", { class: "card" }, h("h2", {}, "Champion"),
     h("p", { id: "serving", tabindex: "-1" }, "Searches are answered by ", h("strong", {}, shelf.recipe), shelf.model ? " with a fitted model." : ", which needs no model."),
     shelf.notice && h("p", { class: "note bad" }, shelf.notice),
-    told.overruled && h("p", { class: "note" }, "A setting says which recipe or model searches, so that a promotion changes nothing here."),
+    told.overruled && h("p", { class: "note" }, "A setting names the recipe or model, so a promotion changes nothing here."),
     shelf.models.filter((each) => each.problem).map((each) => h("p", { class: "note bad" }, each.problem)),
-    rows.length ? table(columns, rows, "Models") : h("p", { class: "quiet" }, "No model lies on the shelf yet."),
+    rows.length ? table(columns, rows, "Models") : h("p", { class: "quiet" }, "There are no fitted models yet. Run toolscout learn."),
     champion && h("p", {}, h("button", { type: "button", id: "rollback", "data-stop": true,
-      onclick: () => change(`Go back from ${champion} to ${former}?`, "/v1/rollback", { champion }) }, `Roll back to ${former}`)));
+      onclick: () => change(`Roll back from ${champion} to ${former}?`, "/v1/rollback", { champion }) }, `Roll back to ${former}`)));
 }
 
 function data(stats) {
@@ -56,9 +56,9 @@ function data(stats) {
     ["calls", stats.events.call],
     ["judgements", stats.events.feedback],
     ["callers", stats.callers],
-    ["searches that a successful call followed: what can be learned from", stats.searches_followed_by_a_successful_call],
+    ["searches followed by a successful call (usable for learning)", stats.searches_followed_by_a_successful_call],
   ];
-  return h("section", { class: "card" }, h("h2", {}, "The data so far"), h("dl", {}, facts.map(([name, count]) => [h("dt", {}, name), h("dd", {}, number(count))])));
+  return h("section", { class: "card" }, h("h2", {}, "Data"), h("dl", {}, facts.map(([name, count]) => [h("dt", {}, name), h("dd", {}, number(count))])));
 }
 
 // --- the last run ------------------------------------------------------------------------------------------------------

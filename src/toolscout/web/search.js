@@ -1,4 +1,4 @@
-// The playground: a query, its answer with scores and stages, and why a tool is not in it.
+// Search: a query, its answer with scores and stages, and why a tool is missing.
 
 import { get, post } from "./api.js";
 import { remember, report } from "./app.js";
@@ -31,7 +31,7 @@ export async function open(place, parameters, me) {
   };
   place.append(
     h("form", { class: "row", role: "search", onsubmit: look },
-      h("label", { class: "wide", for: "query" }, "What is to be done", query),
+      h("label", { class: "wide", for: "query" }, "Query", query),
       h("label", { for: "k" }, "Tools", k), h("label", { for: "recipe" }, "Recipe", recipe),
       h("button", { class: "main" }, "Search")),
     h("div", { class: "two" }, h("div", {}, answer), why));
@@ -44,12 +44,12 @@ function drawAnswer(found, state) {
   const best = Math.max(...found.hits.map((hit) => hit.score), 0);
   const count = found.hits.length;
   const head = count ? `${count} ${count === 1 ? "tool" : "tools"}` : (found.answer ?? "nothing").replaceAll("_", " ");
-  const judged = found.need === null ? "" : ` · a tool is needed with probability ${number(found.need, 2)}`;
+  const judged = found.need === null ? "" : ` · ${number(100 * found.need)} % likely to need a tool`;
   return [
     h("p", { id: "summary" }, h("strong", {}, head), h("span", { class: "quiet" }, ` in ${number(found.ms.total, 1)} ms${judged}`)),
     found.reason && h("p", { class: "note" }, found.reason),
     count > 0 && h("ol", { class: "hits card" }, found.hits.map((hit, at) => drawHit(hit, at + 1, best, found.search_id, state))),
-    h("details", { class: "card", open: true }, h("summary", {}, "What each stage did"),
+    h("details", { class: "card", open: true }, h("summary", {}, "Stages"),
       table([["stage", ""], ["ms", "number"], ["note", ""]], found.trace.map((step) => [step.stage, number(step.ms, 2), step.note]), "Stages")),
   ];
 }
@@ -88,7 +88,7 @@ let told = null; // where the answer to `why` is drawn
 function drawWhy(state, found) {
   const shown = new Set(found.hits.map((hit) => hit.id));
   const field = h("input", { type: "text", id: "why-tool", role: "combobox", "aria-expanded": "false", "aria-controls": "why-options",
-    "aria-autocomplete": "list", autocomplete: "off", placeholder: "words of its name or description" });
+    "aria-autocomplete": "list", autocomplete: "off", placeholder: "name or description" });
   const options = h("ul", { class: "options", id: "why-options", role: "listbox", "aria-label": "Tools" });
   told = h("div", { id: "why-answer", "aria-live": "polite" });
   const choose = (id) => {
@@ -129,13 +129,13 @@ function drawWhy(state, found) {
   };
   field.addEventListener("input", suggest);
   field.addEventListener("keydown", keys);
-  return [h("h2", { id: "why-title" }, "Why not this tool?"), h("label", { class: "field", for: "why-tool" }, "A tool that you expected", field), options, told];
+  return [h("h2", { id: "why-title" }, "Why not?"), h("label", { class: "field", for: "why-tool" }, "Expected tool", field), options, told];
 }
 
 async function ask(state, tool, cures) {
   const place = told;
   const token = (place.token = {}); // an older answer does not draw over a newer one
-  show(place, h("p", { class: "quiet" }, cures ? "trying out words: everything is indexed again …" : "asking …"));
+  show(place, h("p", { class: "quiet" }, cures ? "trying words; this indexes everything again …" : "loading …"));
   try {
     const why = await post("/v1/why", { ...state(), tool, cures });
     if (place.token === token) show(place, drawTold(why, () => ask(state, tool, true), cures));
@@ -152,7 +152,7 @@ function drawTold(why, retry, cures) {
   return [
     h("p", { id: "why-where" }, h("strong", {}, why.tool), why.shown ? ` is in the answer: ${where}` : ` is not in the answer: ${where}, ${why.k} asked for`),
     list("Why", why.causes), list("What would lift it", why.fixes),
-    !why.shown && !cures && h("p", {}, h("button", { type: "button", id: "cure", onclick: retry }, "Try out words that would lift it")),
+    !why.shown && !cures && h("p", {}, h("button", { type: "button", id: "cure", onclick: retry }, "Try words that would lift it")),
     words("Words that match", Object.entries(why.matched).map(([word, part]) => `${word} ${number(part, 2)}`), "good"),
     words("Words that it lacks", why.missing, "bad"),
     table([["stage", ""], ["rank", "number"], ["score", "number"], ["note", ""]],

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from toolscout.cli.data import data_option, root_of
+from toolscout.cli.data import data_option, find_root
 from toolscout.cli.lab.bench import out_option
 from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
 from toolscout.config import load_settings
@@ -52,7 +52,7 @@ def anatomy_command(
     from toolscout.sources.folder import read_tools
 
     settings = load_settings(home=(ctx.obj or {}).get("home"))
-    dataset = load_dataset(name, root_of(data))
+    dataset = load_dataset(name, find_root(data))
     tools = read_tools(dataset.folder, "d").tools
     model_encoder = None
     if recipe or model:

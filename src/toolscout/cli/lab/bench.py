@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from toolscout.cli.data import below, changes, data_option, root_of, set_option
+from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
 from toolscout.cli.output import json_option, print_json, progress, table
 from toolscout.config import load_settings
 from toolscout.errors import UserError
@@ -77,11 +77,11 @@ def bench_command(
     if label and len(recipe_names) > 1:
         raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
     refuse_dirty(Path(out), allow=allow_dirty)
-    root = root_of(data)
+    root = find_root(data)
     source = load_dataset(train_on, root) if train_on else None
     suffix = f"-from-{source.name.replace('/', '-')}" if source else ""
     settings = load_settings(home=(ctx.obj or {}).get("home"))
-    prompts = NoTool.load(below(root, no_tool)) if no_tool else None
+    prompts = NoTool.load(find_folder(root, no_tool)) if no_tool else None
     results: list[dict[str, Any]] = []
     failures: list[str] = []
 
@@ -96,7 +96,7 @@ def bench_command(
             split=split,
             folds=folds,
             seed=seed,
-            changes=changes(pairs),
+            changes=parse_settings(pairs),
             settings=settings,
         )
 
@@ -210,7 +210,7 @@ def compare_command(
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.compare import compare
 
-    root = root_of(data)
+    root = find_root(data)
     comparisons = [compare(Path(out), load_dataset(name, root), label_a, label_b, seed=seed) for name in names]
     if as_json:
         print_json(comparisons if len(comparisons) > 1 else comparisons[0])
@@ -270,7 +270,7 @@ def report_command(folder: str, data: str | None, out: str | None) -> int:
     """
     from toolscout.lab.report import report
 
-    written = report(Path(folder), Path(out) if out else None, data=root_of(data))
+    written = report(Path(folder), Path(out) if out else None, data=find_root(data))
     for path in written:
         click.echo(path)
     for note in written.notes:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from toolscout.cli.data import data_option, root_of
-from toolscout.cli.llm import opened, say_cost, settings_of, spending
+from toolscout.cli.data import data_option, find_root
+from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
 from toolscout.cli.output import json_option, print_json, progress, table
 
 OUTCOMES = ("condition", "n", "success", "success_ci95", "pass", "wins", "losses", "refused", "ungraded")
@@ -48,7 +48,7 @@ CALLS = ("condition", "recall", "precision", "exact", "order", "turns", "tools_g
 @click.option("--turns", default=8, show_default=True, help="Of one episode, at most.")
 @click.option("--seed", default=0, show_default=True, help="Of the queries, and of what is missing or wrong.")
 @click.option("--out", metavar="FILE", help="Write each episode as a line of JSON.")
-@spending
+@spending_options
 @data_option
 @json_option
 @click.pass_context
@@ -82,9 +82,9 @@ def downstream_command(
     from toolscout.sources.folder import read_tools
     from toolscout.workspace import Workspace
 
-    settings = settings_of(ctx, place)
+    settings = load_llm_settings(ctx, place)
     conditions = [condition(name) for name in names]
-    loaded = load_dataset(dataset, root_of(data))
+    loaded = load_dataset(dataset, find_root(data))
     tools = [_strip_source(tool) for tool in read_tools(loaded.folder, "d").tools]
     gold = loaded.split(split)
     sample = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
@@ -100,10 +100,10 @@ def downstream_command(
         workspace = Workspace(settings=settings)
         stage = registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
     title = f"{len(tasks):,} queries under {len(conditions)} conditions"
-    with progress(title) as say, opened(settings, **limits) as llm:
+    with progress(title) as say, open_llm(settings, **limits) as llm:
         protocol = Protocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
         episodes = measure(llm, tasks, tools, conditions, protocol, say=say)
-        say_cost(llm, dry_run=limits["dry_run"])
+        print_cost(llm, dry_run=limits["dry_run"])
     if limits["dry_run"]:
         return
     if out:

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from toolscout.cli.data import data_option, root_of
-from toolscout.cli.llm import opened, say_cost, settings_of, spending
+from toolscout.cli.data import data_option, find_root
+from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
 from toolscout.cli.output import json_option, print_json, progress, table
 from toolscout.errors import SourceError
 
@@ -32,7 +32,7 @@ ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
 )
 @click.option("--seed", default=0, show_default=True, help="Of the pairs that are drawn and of Elo's orders.")
 @click.option("--out", metavar="FILE", help="Write each outcome as a line of JSON.")
-@spending
+@spending_options
 @data_option
 @json_option
 @click.pass_context
@@ -60,13 +60,13 @@ def judge_command(
     from toolscout.lab.judge import Outcome, agreement, elo, judge, matches
     from toolscout.lab.judge import table as rows_of
 
-    pairs = _pairs(what, inputs, count, seed, root_of(data))
+    pairs = _pairs(what, inputs, count, seed, find_root(data))
     chosen = aspects or (ANSWER_ASPECTS if what == "answers" else QUERY_ASPECTS)
     said = _people(Path(people), pairs) if people else {}
-    settings = settings_of(ctx, place)
-    with progress(f"judging {len(pairs):,} pairs") as say, opened(settings, **limits) as llm:
+    settings = load_llm_settings(ctx, place)
+    with progress(f"judging {len(pairs):,} pairs") as say, open_llm(settings, **limits) as llm:
         outcomes: list[Outcome] = judge(llm, pairs, chosen, say=say)
-        say_cost(llm, dry_run=limits["dry_run"])
+        print_cost(llm, dry_run=limits["dry_run"])
     if limits["dry_run"]:
         return
     if out:

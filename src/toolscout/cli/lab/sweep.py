@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from toolscout.cli.data import below, changes, data_option, root_of, set_option
+from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
 from toolscout.cli.lab.bench import out_option
 from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
 from toolscout.config import load_settings
@@ -63,18 +63,18 @@ def sweep_command(
     from toolscout.lab.bench import label_of, load_dataset
     from toolscout.lab.sweep import Sweep, describe_settings, sweep
 
-    root = root_of(data)
+    root = find_root(data)
     job = Sweep(
         load_dataset(name, root),
         recipe,
         values(over),
         Path(out),
         label=label_of(recipe, label, seed=seed),
-        changes=changes(pairs),
+        changes=parse_settings(pairs),
         encoder=encoder,
         seed=seed,
         trials=trials,
-        no_tool=NoTool.load(below(root, no_tool)) if no_tool else None,
+        no_tool=NoTool.load(find_folder(root, no_tool)) if no_tool else None,
         settings=load_settings(home=(ctx.obj or {}).get("home")),
     )
     with progress(f"trying {len(job.grid):,} combinations of {recipe}") as say:
@@ -107,7 +107,9 @@ def values(pairs: Sequence[str]) -> dict[str, list[Any]]:
             held = msgspec.json.decode(listed) if listed.startswith("[") else None
         except msgspec.DecodeError:
             held = None
-        found[name] = held if isinstance(held, list) else [changes([f"v={each}"])["v"] for each in listed.split(",")]
+        found[name] = (
+            held if isinstance(held, list) else [parse_settings([f"v={each}"])["v"] for each in listed.split(",")]
+        )
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from toolscout.cli.data import data_option, root_of
-from toolscout.cli.llm import opened, say_cost, settings_of, spending
+from toolscout.cli.data import data_option, find_root
+from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
 from toolscout.cli.output import clip, json_option, print_json, progress
 from toolscout.errors import ConfigError
 
@@ -28,7 +28,7 @@ def _build_options(command: Any) -> Any:
     for option in (
         json_option,
         data_option,
-        spending,
+        spending_options,
         click.option("--against", multiple=True, metavar="DATASET", help="Sets whose queries must not come up again."),
         click.option("--seed", default=0, show_default=True, help="Of everything random."),
         click.option("-n", "--queries", "wanted", default=1000, show_default=True, help="How many queries."),
@@ -81,13 +81,13 @@ def _build(
     from toolscout.lab.synth.toolbank import ToolBank
     from toolscout.lab.synth.toollens import ToolLens
 
-    settings = settings_of(ctx, place)
+    settings = load_llm_settings(ctx, place)
     refuse_other(Path(out))
-    root = root_of(data)
+    root = find_root(data)
     held_out = [text for name in against for text in load_dataset(name, root).queries.values()]
     tools = _tools(sources, settings)
     with progress(f"writing queries for {len(tools):,} tools") as say:
-        with opened(settings, temperature=TEMPERATURE, **limits) as llm:
+        with open_llm(settings, temperature=TEMPERATURE, **limits) as llm:
             builder: Any = (
                 ToolBank(tools, seed=seed)
                 if kind == "toolbank"
@@ -98,7 +98,7 @@ def _build(
                 report: dict[str, Any] = quality(builder.tools, done)
             else:
                 report = write_dataset(Path(out), builder, done, seed=seed, model=llm.backend.model, wanted=wanted)
-        say_cost(llm, dry_run=limits["dry_run"])
+        print_cost(llm, dry_run=limits["dry_run"])
     _tell(report if not limits["dry_run"] else _cost(llm), out, wanted, as_json, limits["dry_run"])
     return 3 if not limits["dry_run"] and report["queries"] < wanted else 0
 
@@ -146,7 +146,7 @@ def _tools(sources: Sequence[str], settings: Any) -> list[Any]:
 @click.option("--out", required=True, metavar="DIR", help="The folder, for --no-tool.")
 @click.option("-n", "wanted", default=1000, show_default=True, help="How many prompts.")
 @click.option("--window", nargs=2, type=float, default=(0.4, 0.6), show_default=True, help="Of the greatest cosine.")
-@spending
+@spending_options
 @data_option
 @json_option
 @click.pass_context
@@ -169,16 +169,16 @@ def tooldet_command(
     from toolscout.lab.synth import refuse_other
     from toolscout.lab.synth.tooldet import Review, build, prompts_of, sift
 
-    settings = settings_of(ctx, place)
+    settings = load_llm_settings(ctx, place)
     refuse_other(Path(out))
-    queries = list(load_dataset(dataset, root_of(data)).queries.values())
+    queries = list(load_dataset(dataset, find_root(data)).queries.values())
     with progress("sifting prompts") as say:
         encoder = encoders.load(settings.encoder, settings)
         candidates, drops = sift(prompts_of(Path(file)), queries, encoder, window=window)
-        with opened(settings, **limits) as llm:
+        with open_llm(settings, **limits) as llm:
             kept = build(candidates, llm, wanted, drops, say=say)
             model = llm.backend.model
-        say_cost(llm, dry_run=limits["dry_run"])
+        print_cost(llm, dry_run=limits["dry_run"])
     if limits["dry_run"]:
         _tell(_cost(llm), out, wanted, as_json, True)
         return 0
