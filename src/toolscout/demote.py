@@ -111,8 +111,8 @@ class Demote(Stage):
         return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
     def _named_sources(self, search: Search) -> frozenset[str]:
-        """The younger sources that the query names: whoever asks for a source gets it."""
-        held = {_source(hit.id) for hit in search.hits} & self.younger
+        """The sources that the query names: whoever asks for a source gets it."""
+        held = {_source(hit.id) for hit in search.hits} if self.rivals else set()
         words = set(tokenize(search.query)) if held else set()
         return frozenset(source for source in held if (name := set(tokenize(source))) and name <= words)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,8 @@ from toolscout.types import Tool
 
 __all__ = ["Rivals", "find_rivals"]
 
+SAME_ARRIVAL_H: Final = 1.0
+"""Sources of one file answer at different times: within so many hours none of them is the older."""
 MIN_SHARED: Final = 0.6  # share of words in common from which descriptions are nearly the same
 MIN_SHARED_OF_NAMESAKES: Final = 0.3  # where the names look alike
 MIN_SHARED_IN_GROUP: Final = 0.8
@@ -84,7 +87,10 @@ def _compare(catalogue: Catalogue, rows: Rows) -> Rivals:
 
     def note_copy(into: dict[str, str], one: Tool, other: Tool) -> None:
         older, younger = (one, other) if age[one.id] < age[other.id] else (other, one)
-        if age[older.id] < age[younger.id]:
+        arrived_together = catalogue.added.get(one.source) == catalogue.added.get(other.source) and (
+            _hours_between(age[older.id], age[younger.id]) < SAME_ARRIVAL_H
+        )
+        if age[older.id] < age[younger.id] and not arrived_together:
             held = into.get(younger.id)
             into[younger.id] = older.id if held is None else min(held, older.id, key=lambda each: (age[each], each))
 
@@ -106,6 +112,15 @@ def _compare(catalogue: Catalogue, rows: Rows) -> Rivals:
     twins = {id: original for id, original in twins.items() if id not in copies}
     scattered = _find_scattered(catalogue, rows, oldest)
     return Rivals(dict(catalogue.added), copies, twins, groups, scattered)
+
+
+def _hours_between(older: str, younger: str) -> float:
+    """Hours between two ages, which begin with an instant; 0 where one has none."""
+    try:
+        start, end = (datetime.fromisoformat(age.partition(" ")[0].replace("Z", "+00:00")) for age in (older, younger))
+    except ValueError:
+        return 0.0
+    return (end - start).total_seconds() / 3600
 
 
 def _is_disguised(name: str) -> bool:

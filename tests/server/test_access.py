@@ -254,7 +254,7 @@ def test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not(start: A
 
 def test_a_bucket_holds_the_queries_of_ten_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr("toolscout.server.limits.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("toolscout.buckets.time.monotonic", lambda: now[0])
     buckets = Buckets(2.0)
     assert buckets.take("ann", 20) == 0.0
     assert buckets.take("ann") == pytest.approx(0.5) and buckets.take("bob") == 0.0
