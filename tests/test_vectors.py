@@ -42,6 +42,9 @@ def test_vectors_of_two_encoders_do_not_mix(kept: VectorStore) -> None:
     assert rows(kept, small, ["rain"]).shape == (1, 16)
     assert rows(kept, large, ["rain"]).shape == (1, 32)
     assert kept.missing(small.fingerprint, ["rain", "snow"]) == ["snow"]
+    for encoder in (small, large):
+        assert rows(kept, encoder, ["rain"]).shape == (1, encoder.dim)
+        assert encoder.encoded == 1, "what it made is kept, and nobody else's is taken for it"
 
 
 def test_an_embedding_that_is_interrupted_goes_on_where_it_stopped(kept: VectorStore) -> None:
