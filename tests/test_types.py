@@ -109,6 +109,7 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
         "answer": "tools",
         "reason": None,
         "coverage": None,
+        "degraded": None,
         "hits": [
             {
                 "id": "s/t",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.encoders import Kind
 from toolscout.scout import Scout
 from toolscout.testing import HashEncoder, check_encoder
 
@@ -37,11 +38,25 @@ def test_texts_that_differ_in_a_letter_or_its_case_have_vectors_of_their_own(kep
     assert rows[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
+class Mirror(HashEncoder):
+    """Another encoder of the same length, whose vectors point the other way."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.fingerprint = f"mirror/{self.fingerprint}"
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> np.ndarray:
+        return -super().encode(texts, kind)
+
+
 def test_vectors_of_two_encoders_do_not_mix(kept: VectorStore) -> None:
     small, large = HashEncoder(16), HashEncoder(32)
     assert rows(kept, small, ["rain"]).shape == (1, 16)
     assert rows(kept, large, ["rain"]).shape == (1, 32)
     assert kept.missing(small.fingerprint, ["rain", "snow"]) == ["snow"]
+    mirror = Mirror(16)
+    for encoder in (mirror, small, large, mirror):
+        assert np.array_equal(rows(kept, encoder, ["rain"]), encoder.encode(["rain"])), "each reads its own back"
 
 
 def test_an_embedding_that_is_interrupted_goes_on_where_it_stopped(kept: VectorStore) -> None:

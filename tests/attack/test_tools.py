@@ -10,10 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from toolscout.catalogue.confusables import skeleton
 from toolscout.catalogue.screening import scan, vet
+from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue, Origin
 from toolscout.recipes.guard import guard
 from toolscout.recipes.registry import build
@@ -429,3 +431,16 @@ def test_nothing_of_the_standard_library_is_accused(scout: Scout) -> None:
             accused += [(each.id, finding.kind) for finding in scan(each)]
     assert count > 3_000
     assert accused == []
+
+
+def test_servers_of_one_file_are_not_copies_of_one_another_however_long_they_take_to_answer() -> None:
+    text = "Merges one invoice after the other, whatever their number, in the books of this company."
+    tools = [Tool(id=f"{name}/merge", name="merge_invoices", description=text) for name in ("north", "south")]
+    added = dict.fromkeys(("north", "south"), "2026-11-22T10:00:00.000Z 000000001")
+    for minutes, rivals in (("05", False), ("59", False), (None, True)):
+        later = f"2026-11-22T10:{minutes}:00.000Z 000000001" if minutes else "2026-11-23T10:00:00.000Z 000000001"
+        first_seen = {"north/merge": "2026-11-22T10:00:00.000Z 000000001", "south/merge": later}
+        catalogue = Catalogue.of(tools, added=added)
+        catalogue.first_seen = first_seen
+        found = find_rivals(catalogue, lambda: np.eye(2, dtype=np.float32))
+        assert found is not None and ("south/merge" in found.copies) is rivals, minutes

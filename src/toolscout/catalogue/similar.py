@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from toolscout.types import Tool
 
 __all__ = ["Rivals", "find_rivals"]
 
+SAME_ARRIVAL_H: Final = 1.0  # sources of one file answer at different times; within so many hours none is the older
 MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nearly the same
 MIN_SHARED_OF_NAMESAKES: Final = 0.3  # the same, if the names look alike
 MIN_SHARED_IN_GROUP: Final = 0.8
@@ -34,7 +36,7 @@ MIN_SKELETON_CHARS: Final = 3
 MAX_HOLDERS: Final = 500  # tools remembered for one word or name when pairs are looked up
 MIN_SCATTERED_TOOLS: Final = 20
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
-RIVALS_FORMAT: Final = "rivals/1"  # raise it whenever the result for an unchanged catalogue changes
+RIVALS_FORMAT: Final = "rivals/2"  # raise it whenever the result for an unchanged catalogue changes
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -87,7 +89,10 @@ def _compare(catalogue: Catalogue, rows: Rows) -> Rivals:
 
     def note_copy(into: dict[str, str], one: Tool, second: Tool) -> None:
         older, younger = (one, second) if age[one.id] < age[second.id] else (second, one)
-        if age[older.id] < age[younger.id]:
+        arrived_together = catalogue.added.get(one.source) == catalogue.added.get(second.source) and (
+            _hours_between(age[older.id], age[younger.id]) < SAME_ARRIVAL_H
+        )
+        if age[older.id] < age[younger.id] and not arrived_together:
             current = into.get(younger.id)
             into[younger.id] = (
                 older.id if current is None else min(current, older.id, key=lambda each: (age[each], each))
@@ -116,6 +121,15 @@ def _compare(catalogue: Catalogue, rows: Rows) -> Rivals:
 def _find_ages(catalogue: Catalogue, tools: Sequence[Tool]) -> dict[str, str]:
     """Return id → when the tool was first approved, or else when its source was added."""
     return {tool.id: catalogue.first_seen.get(tool.id) or catalogue.added.get(tool.source, "") for tool in tools}
+
+
+def _hours_between(older: str, younger: str) -> float:
+    """Return the hours between two ages, each of which begins with an instant; 0 if one has none."""
+    try:
+        start, end = (datetime.fromisoformat(age.partition(" ")[0].replace("Z", "+00:00")) for age in (older, younger))
+    except ValueError:
+        return 0.0
+    return (end - start).total_seconds() / 3600
 
 
 def _is_disguised(name: str) -> bool:

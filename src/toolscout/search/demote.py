@@ -90,8 +90,8 @@ class Demote(Stage):
         return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
     def _named_sources(self, search: Search) -> frozenset[str]:
-        """Return the younger sources that the query names; they are not limited."""
-        candidates = {_source(hit.id) for hit in search.hits} & self.younger
+        """Return the sources that the query names; their tools are not held back."""
+        candidates = {_source(hit.id) for hit in search.hits} if self.rivals else set()
         words = set(tokenize(search.query)) if candidates else set()
         return frozenset(source for source in candidates if (name := set(tokenize(source))) and name <= words)
 
