@@ -33,12 +33,16 @@ _STUFFING_WORD: Final = re.compile(r"[^\W_]+(?:['’][a-z]+)?")
 _TERM: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _SENTENCE: Final = re.compile(r"(?:[^.?!\n:;|]|(?<=\d)[.:](?=\d))+[.?!]*")
 _REQUEST: Final = re.compile(  # for text in lower case
-    r"\bi(?:['’](?:m|d|ve|ll)|\s+(?:am|was|want|wanna|need|would|have|had|can|could|should|do|don['’]t|did|feel|like|love"
+    r"\bi(?:['’](?:m|d|ve|ll)|\s+(?:am|was|want|wanna|need|would|have|had|can|could|should|do|don['’]t"
+    r"|did|feel|like|love"
     r"|hate|hope|wish|think|know|wonder|plan|lost|found|just|also|really|recently|prefer|must|got))\b"
-    r"|(?:^|,)\W*we(?:['’](?:d|re)|\s+(?:want\s+to|need\s+to|would|plan\s+to|wish|hope|are\s+(?:planning|looking|organi[sz]ing|going|trying)))\b"
-    r"|\b(?:can|could|would|will)\s+(?:you|i|we)\b|\b(?:please|kindly|help|tell|show|give|send|find|get|recommend|suggest"
+    r"|(?:^|,)\W*we(?:['’](?:d|re)|\s+(?:want\s+to|need\s+to|would|plan\s+to|wish|hope"
+    r"|are\s+(?:planning|looking|organi[sz]ing|going|trying)))\b"
+    r"|\b(?:can|could|would|will)\s+(?:you|i|we)\b|\b(?:please|kindly|help|tell|show|give|send|find|get"
+    r"|recommend|suggest"
     r"|teach|let|provide|fetch|bring|remind|update|advise|guide|book|buy|explain)\s+(?:to\s+)?me\b"
-    r"|\bplease(?!\s+(?:note|see|refer|use|be|make|ensure|check|contact|read|visit|do|don['’]t|set|specify|inform|follow"
+    r"|\bplease(?!\s+(?:note|see|refer|use|be|make|ensure|check|contact|read|visit|do|don['’]t|set|specify"
+    r"|inform|follow"
     r"|translate|ask|try|call|keep|avoid|pass|only|wait|show\s+the|send\s+it)\b)"
     r"|^\W*(?:is\s+there|are\s+there|do\s+you|what['’]s|where['’]s|how\s+(?:do|can|could|should|would)\s+(?:i|we))\b"
     r"|^\W*(?:what|which|who|whose|where|when|why|how|is|are|do|does|did|was|were|has|have|should|may)\b[^?]*\?"

@@ -88,7 +88,8 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
         ]
         if explain:
             columns.insert(3, ("why", "left"))
-            rows = [(*row[:3], hit.why, row[3]) for row, hit in zip(rows, answer.hits, strict=True)]  # type: ignore[misc]
+            pairs = zip(rows, answer.hits, strict=True)
+            rows = [(*row[:3], hit.why, row[3]) for row, hit in pairs]  # type: ignore[misc]
         table(columns, rows)
     if answer.reason or not answer.hits:
         reason = escape_line(str(answer.reason))

@@ -118,8 +118,10 @@ _PHONE: Final = re.compile(
 )
 #: Values that hide nothing: placeholders, references to variables, words of the language that the text speaks about.
 _PLACEHOLDER: Final = re.compile(
-    r"[\"']?(?:\$[\w{(].*|%\w+%|<.*|\*+|x{3,}|\.{3,}|\{.*|null|none|true|false|undefined|required|optional|string|str|bool"
-    r"|int|bytes|text|bearer|basic|missing|expired|invalid|wrong|empty|your[_-].*|process\.env\..*|os\.environ.*|env\.\w+)[\"']?[.!?]?",
+    r"[\"']?(?:\$[\w{(].*|%\w+%|<.*|\*+|x{3,}|\.{3,}|\{.*|null|none|true|false|undefined|required|optional"
+    r"|string|str|bool"
+    r"|int|bytes|text|bearer|basic|missing|expired|invalid|wrong|empty|your[_-].*"
+    r"|process\.env\..*|os\.environ.*|env\.\w+)[\"']?[.!?]?",
     re.I,
 )
 #: Which texts may hold a name with its value, a token, a number: most requests hold none of them.

@@ -40,7 +40,8 @@ _CLEAR: Final = re.compile(  # identifiers that nobody writes by chance
     re.ASCII,
 )
 _VALUE: Final = re.compile(  # names of values, web addresses and files, which requests hold although they mean no tool
-    r"\w+_(?:ids?|keys?|names?|dates?|types?|tokens?|urls?|numbers?|codes?|address|emails?|passwords?|user|at|on|of|\d+)"
+    r"\w+_(?:ids?|keys?|names?|dates?|types?|tokens?|urls?|numbers?|codes?|address|emails?"
+    r"|passwords?|user|at|on|of|\d+)"
     r"|(?:\w+\.)+(?:com|org|net|io|edu|gov|co|uk|de|fr|cn|app|ai|dev|me|tv|js|ts|py|rb|txt|csv|tsv|pdf|json|ya?ml|xml"
     r"|html?|md|docx?|xlsx?|pptx?|jpe?g|png|gif|svg|mp[34]|wav|zip|gz|exe|log|sql|db|ini|toml|sh)|www\..*",
     re.IGNORECASE | re.ASCII,

@@ -208,7 +208,10 @@ def _is_json(value: object, depth: int = 0) -> bool:
         return type(value) is str and len(value) <= MAX_DEFAULT and (len(value) == 1 or not os.path.isabs(value))
     if depth < MAX_NESTING and type(value) in (list, tuple, dict):
         items = [*value, *value.values()] if isinstance(value, dict) else value
-        return len(items) <= 20 and all(_is_json(item, depth + 1) for item in items)  # type: ignore[arg-type, attr-defined]
+        return len(items) <= 20 and all(  # type: ignore[arg-type]
+            _is_json(item, depth + 1)
+            for item in items  # type: ignore[attr-defined]
+        )
     return False
 
 

@@ -168,7 +168,7 @@ class Library:
             if isinstance(node, Mapping) and token not in node:
                 node, location = self.follow(node, location, hops - 1)
             node = _step_into(node, token)
-            if node is _ABSENT:
+            if node is _NO_VALUE:
                 raise BadEntry(
                     f"expected something at $ref {describe_value(ref)}, found nothing: add it or correct the $ref"
                 )
@@ -194,17 +194,17 @@ class Library:
         return url
 
 
-_ABSENT: Final = object()
+_NO_VALUE: Final = object()
 
 
 def _step_into(node: Any, token: str) -> Any:
-    """Return the part of an object or a list that a token of a JSON pointer names, or `_ABSENT`."""
+    """Return the part of an object or a list that a token of a JSON pointer names, or `_NO_VALUE`."""
     number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
     if isinstance(node, Mapping) and (token in node or number in node):
         return node[token] if token in node else node[number]
     if isinstance(node, list) and number is not None and number < len(node):
         return node[number]
-    return _ABSENT
+    return _NO_VALUE
 
 
 def is_remote(locator: str) -> bool:

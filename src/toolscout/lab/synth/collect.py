@@ -23,7 +23,7 @@ EXCLUDED_MODULES: Final = {
 }
 DEFAULT_SERVICES: Final = ("ec2", "rds", "iam", "s3", "sns")
 MAX_SHAPE_DEPTH: Final = 2
-MAX_DESCRIPTION_CHARS: Final = 1_000
+MAX_SHAPE_DESCRIPTION_CHARS: Final = 1_000
 SHAPE_TYPES: Final = {
     "string": "string",
     "character": "string",
@@ -80,7 +80,7 @@ def _boto3(names: str) -> Iterator[Tool]:
             yield Tool(
                 id=f"boto3/{service}.{xform(operation)}",
                 name=f"{service}.{xform(operation)}",
-                description=_plain(shape.documentation)[:MAX_DESCRIPTION_CHARS],
+                description=_plain(shape.documentation)[:MAX_SHAPE_DESCRIPTION_CHARS],
                 parameters=_schema(shape.input_shape) if shape.input_shape else {"type": "object", "properties": {}},
                 path=("aws", service),
             )
