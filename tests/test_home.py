@@ -190,7 +190,7 @@ def test_the_catalogue_and_the_journal_are_never_dropped(tmp_path: Path) -> None
         bad = (home / name).read_bytes()
         for arguments in (["doctor"], ["doctor", "--repair"]):
             done = run("--home", str(home), *arguments)
-            assert done.exit_code == 1 and "never dropped" in done.output, done.output
+            assert done.exit_code == 1 and "never deleted" in done.output, done.output
             assert "Traceback" not in done.output
         assert (home / name).read_bytes() == bad and not list(home.glob(f"{name}.damaged*"))
         (home / name).write_bytes(good)

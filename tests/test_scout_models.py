@@ -309,7 +309,7 @@ def test_another_encoder_than_the_fitted_one_is_refused(
     del held["onnx:/first"]
     with (
         Scout(tmp_path / "home") as scout,
-        pytest.raises(ConfigError, match=rf"{tmp_path / 'm'}: encoder 'onnx:/first'"),
+        pytest.raises(ConfigError, match=rf"{tmp_path / 'm'}: The encoder 'onnx:/first'"),
     ):
         scout.search("please umbrella", model=tmp_path / "m")
 

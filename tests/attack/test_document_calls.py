@@ -84,7 +84,7 @@ def test_what_the_user_names_can_be_reached_and_nothing_beside_it() -> None:
     ],
 )
 def test_only_a_local_address_that_was_typed_is_a_document_s_own(locator: str, own: Any) -> None:
-    assert Reach.of(locator, ()).own == own
+    assert Reach.of(locator, ()).local_origin == own
 
 
 class Sink(socketserver.ThreadingTCPServer):
@@ -415,7 +415,7 @@ def test_through_the_gateway_only_the_document_s_own_server_is_asked(
 def test_a_compressed_answer_is_counted_or_refused(site: Site, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import gzip
 
-    monkeypatch.setattr(calls, "MAX_RESPONSE", 100_000)
+    monkeypatch.setattr(calls, "MAX_RESPONSE_BYTES", 100_000)
     site.answer = {"content-encoding": encoding}, gzip.compress(b" " * 10_000_000)
 
     async def call() -> Any:

@@ -153,7 +153,7 @@ def test_a_policy_in_the_home_is_in_force_without_being_named(tmp_path: Path) ->
     Path(policy(tmp_path)).rename(tmp_path / "home" / "policy.toml")
     done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and "expected a valid key" in done.stderr
-    assert f"stands in {tmp_path / 'home' / 'policy.toml'}" in done.stderr
+    assert f"the policy file {tmp_path / 'home' / 'policy.toml'}" in done.stderr
 
 
 def test_without_a_policy_it_listens_to_this_machine_alone(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_who_asks_too_often_is_told_when_to_ask_again(start: Start) -> None:
     async def body(agent: Agent) -> None:
         answers = [await agent.use("describe_tools", ids=["x/y"]) for _ in range(12)]
         told = [answer.content[0].text for answer in answers]
-        assert sum("ask again in" in text for text in told) >= 2 and "ask again in" not in told[0]
-        assert "more than 0.001 times a second: ask again in " in told[-1]
+        assert sum("try again in" in text for text in told) >= 2 and "try again in" not in told[0]
+        assert "more than 0.001 requests a second: try again in " in told[-1]
 
     run(start, body, {}, settings={"gateway_rate": 0.001})
 
@@ -110,7 +110,7 @@ def answers(home: Path, visible: list[str], hidden: list[str], ids: list[str]) -
             tools = [Tool(id=f"{source}/{name}", name=name, description=name) for name in names]
             scout.store.put_source(Origin(source, "schemas"), source, kind="schemas", tools=tools)
         gateway = Gateway(scout)
-        _, missing = gateway._find(caller, [id for id in ids if id not in {f"mail/{name}" for name in visible}])
+        _, missing = gateway._find_tools(caller, [id for id in ids if id not in {f"mail/{name}" for name in visible}])
         gateway._threads.shutdown()
         return list(missing.values())
 
@@ -140,7 +140,7 @@ def test_what_is_disabled_or_waits_is_said_only_to_who_may_see_it(tmp_path: Path
                 scout.enable("mail", False)
             gateway = Gateway(scout)
             for name, rules in (("all", None), ("none", Rules(frozenset({"web/*"})))):
-                said[exists, name] = gateway._find(Caller(name, rules), ["mail/send"])[1]["mail/send"]
+                said[exists, name] = gateway._find_tools(Caller(name, rules), ["mail/send"])[1]["mail/send"]
             gateway._threads.shutdown()
     assert said[True, "none"] == said[False, "none"]
     assert ("disabled" if state == "disabled" else "toolscout approve") in said[True, "all"]

@@ -338,7 +338,7 @@ def test_tools_that_cannot_be_found_are_named_and_why_is_one_step_away(visit: Op
         page.wait_for_selector("#lint-summary")
         assert "13 tools checked" in page.inner_text("#lint-summary")
         hidden = page.get_by_role("region", name="Hard to find")
-        assert "says almost the same" in hidden.inner_text() and "remove one of them" in hidden.inner_text()
+        assert "almost the same description" in hidden.inner_text() and "remove one of them" in hidden.inner_text()
         assert page.get_by_role("region", name="Confused pairs").locator("tbody tr").count() > 1
         assert "s/mute" in page.get_by_role("region", name="No description").inner_text()
         assert axe(page) == []

@@ -44,7 +44,7 @@ def test_a_policy_in_the_home_is_in_force(home: Path) -> None:
     try:
         assert program.ask("GET", "/v1/me")[0] == 401
         assert program.ask("GET", "/v1/me", authorization=f"Bearer {KEYS['bob']}")[1]["caller"] == "bob"
-        assert f"stands in {home / 'policy.toml'}" in program.said
+        assert f"the policy file {home / 'policy.toml'}" in program.said
     finally:
         assert program.end(signal.SIGTERM) == 0
 

@@ -49,9 +49,9 @@ def test_one_search_can_have_so_many_events_and_no_more(client: Any, toy: Scout)
     for path, body in (("/v1/calls", call), ("/v1/feedback", given)):
         answer = client.post(path, json=body)
         assert answer.status_code == 422 and "This search has 200 events" in answer.json()["error"]
-    with pytest.raises(OverBudget, match="search again"):
+    with pytest.raises(OverBudget, match="Search again"):
         toy.called("mail/search", ok=True, search_id=search_id)
-    with pytest.raises(OverBudget, match="search again"):
+    with pytest.raises(OverBudget, match="Search again"):
         toy.feedback(search_id, good=["mail/search"])
     assert len(toy.journal.find(search_id)) == 200
     assert client.post("/v1/calls", json={"tool": "mail/search", "ok": True}).status_code == 200

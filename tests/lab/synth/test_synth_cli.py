@@ -245,7 +245,7 @@ def test_people_accept_and_reject_in_the_terminal_and_every_decision_is_kept(tmp
         review.decide("nobody", "accept")
     with pytest.raises(NotFound, match="no review.jsonl"):
         Review(tmp_path)
-    with pytest.raises(ConfigError, match="none left"):
+    with pytest.raises(ConfigError, match="no prompt that needs no tool is left"):
         Review.write(tmp_path / "none", [], {"too_far": 3}, model="m", window=(0.4, 0.6), wanted=5)
 
 
