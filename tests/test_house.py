@@ -1,0 +1,94 @@
+"""The house in numbers: names that say something, one meaning for a constant, files and lines that can be read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolscout
+
+ROOT = Path(toolscout.__file__).parent
+FILES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+MAX_TOP_MODULES = 11
+MAX_FILE_LINES = 500
+MAX_LINE_CHARS = 120
+MAX_SHARE = 0.01
+PARTICIPLES = {
+    *("found", "held", "told", "said", "kept", "known", "drawn", "shown", "bent", "spoken", "made", "seen", "put"),
+    *("written", "taken", "given", "done"),
+}
+FILLERS = {
+    *("found", "held", "given", "wanted", "each", "asked", "kept", "known", "said", "told", "whole", "some", "here"),
+    *("there", "want", "more", "most", "other", "others", "own", "both", "such"),
+}
+VERBS = {"embed", "seed", "feed", "need"}
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path, tree in FILES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield path, node
+
+
+def is_bare_participle(name: str) -> bool:
+    name = name.strip("_")
+    return name in PARTICIPLES or (bool(re.fullmatch(r"[a-z]+ed", name)) and name not in VERBS)
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """Names that statements bind; those of comprehensions are read in one line and may be short."""
+    nodes = list(ast.walk(tree))
+    targets = [generator.target for node in nodes if isinstance(node, COMPREHENSIONS) for generator in node.generators]
+    inside = {id(name) for target in targets for name in ast.walk(target)}
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in inside:
+            yield node.id
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if isinstance(node, (ast.AnnAssign, ast.Assign)) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id.isupper() and len(target.id) > 1:
+                yield target.id, ast.unparse(node.value)
+
+
+def test_few_modules_stand_at_the_top_of_the_package() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= MAX_TOP_MODULES
+
+
+def test_functions_are_verbs_with_objects() -> None:
+    names = [
+        f"{path}:{node.name}"
+        for path, node in functions()
+        if is_bare_participle(node.name) and not any("property" in ast.unparse(each) for each in node.decorator_list)
+    ]
+    assert len(names) <= MAX_SHARE * len(list(functions())), names
+
+
+def test_variables_say_what_they_hold() -> None:
+    bound = [f"{path}:{name}" for path, tree in FILES.items() for name in bound_names(tree)]
+    fillers = [each for each in bound if each.rpartition(":")[2] in FILLERS]
+    assert len(fillers) <= MAX_SHARE * len(bound), fillers
+
+
+def test_a_constant_has_one_meaning_in_the_whole_package() -> None:
+    meanings: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for path, tree in FILES.items():
+        for name, value in constants(tree):
+            meanings[name][str(path)] = value
+    assert {name: where for name, where in meanings.items() if len(set(where.values())) > 1} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MAX_FILE_LINES
+    assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_LINE_CHARS] == []
