@@ -23,8 +23,9 @@ A page holds, around each table, `<!-- table KIND LABEL… -->` and `<!-- end of
     golds SET LABEL…   the same of each label, by how many gold tools a query has
     sweeps SET LABEL…  what each sweep of a recipe found on dev
     swept LABEL SET…   what one sweep found on the dev of several sets, and the mean of both figures over all of them
-    versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p:
-                       among all queries p is corrected by Holm for the measures, among parts of them it is not
+    versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p;
+                       p is corrected by Holm for the measures among all queries, not among parts of them. A table
+                       for each cut-off, so that a row fits into 120 characters
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
 
@@ -346,24 +347,38 @@ def versus(labels: Sequence[str]) -> list[str]:
     there = {other: held[pair] for other in others if (pair := f"{label} {other}") in held}
     if not there:
         return []
-    tested = list(next(iter(there.values()))["tests"])
-    rows = [f"| `{label}` on {name}, against | queries | {' | '.join(tested)} |", "|---|---|" + "---:|" * len(tested)]
     for other, found in there.items():
         if found["run_sha256"] != [(result(name, each) or {}).get("run_sha256") for each in (label, other)]:
             sys.exit(
                 f"{name}: {label}, {other}: expected tests of the rankings that are there, found others: "
                 "run benchmarks/versus.py"
             )
+    tested = list(next(iter(there.values()))["tests"])
+    rows: list[str] = []
+    for cutoff in dict.fromkeys(measure.partition("@")[2] for measure in tested):  # one table would be too wide
+        rows += [""] * bool(rows) + versus_at(name, label, there, [each for each in tested if each.endswith(cutoff)])
+    return rows
+
+
+def versus_at(name: str, label: str, there: dict[str, Any], measures: Sequence[str]) -> list[str]:
+    """The table of some measures; a label that is compared by parents too has a row for itself above its groups."""
+    grouped = any(len(found["parents"]) > 1 for found in there.values())
+    counts = "" if grouped else f", {next(iter(there.values()))['n_queries']:,} queries"
+    heads = " | ".join(f"{measure} (95 %; p)" for measure in measures)
+    rows = [f"| `{label}` on {name}{counts}, against | {heads} |", "|---|" + "---:|" * len(measures)]
+    for other, found in there.items():
         groups = {"all": {"n": found["n_queries"], **found["tests"]}}
-        if len(found["parents"]) > 1:
+        if grouped:
             groups |= {kind: found["parents"][kind] for kind in KINDS_OF_PARENTS if kind in found["parents"]}
+            rows.append(f"| **`{other}`** |" + " |" * len(measures))
         for kind, group in groups.items():
             cells = (
                 f"{100 * test['difference']:+.1f} ({100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; "
-                f"p {test.get('p_holm', test['p']):.4f})"
-                for test in (group[each] for each in tested)
+                f"{test.get('p_holm', test['p']):.4f})"
+                for test in (group[each] for each in measures)
             )
-            rows.append(f"| {f'`{other}`' if kind == 'all' else ''} | {kind} {group['n']:,} | {' | '.join(cells)} |")
+            head = f"{kind} {group['n']:,}" if grouped else f"`{other}`"
+            rows.append(f"| {head} | {' | '.join(cells)} |")
     return rows
 
 

@@ -77,6 +77,20 @@ def test_sets_whose_tools_the_encoder_has_read_are_marked(tables: ModuleType) ->
     assert not any(marks[name] for name in tables.CLEAN)
 
 
+def test_the_rows_of_paired_tests_fit_a_line_and_keep_every_measure(tables: ModuleType) -> None:
+    for labels in (
+        "toolbench toolrerank hybrid-dpr crossencoder-50",  # by parents
+        "toollens masstool masstool-no-suim masstool-published",
+    ):
+        rows = tables.versus(labels.split())
+        assert max(map(len, rows)) <= 120
+        heads = " ".join(row for row in rows if "against" in row)
+        assert all(heads.count(measure) == 1 for measure in ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5"))
+    assert "| all 764 | +0.9 (-0.3 to +2.2; 0.1512) |" in "\n".join(
+        tables.versus(["toolbench", "toolrerank", "hybrid-dpr"])
+    )
+
+
 # --- benchmarks/headline.py -------------------------------------------------------------------------------------------
 
 
