@@ -92,7 +92,7 @@ PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A result file, as docs/formats.md describes it; what a chart cannot do without is required."""
+    """A result file, as docs/reference/formats.md describes it; what a chart cannot do without is required."""
 
     dataset: str
     recipe: str
