@@ -56,7 +56,7 @@ def read_value(file: str, path: str, separator: str = "/") -> Any:
     """A value inside a JSON file of benchmarks/results."""
     value = json.loads((RESULTS / file).read_text())
     for key in path.split(separator):
-        value = value[key]
+        value = value[int(key) if isinstance(value, list) else key]
     return value
 
 
@@ -234,6 +234,19 @@ def tabulate_hidden(labels: Sequence[str]) -> list[str]:
     ]
     heads = ("recipe", "hidden", "`dense` there", "seen", "seen, hidden tools taken out")
     return lay_out(heads, rows, text_columns=len(heads))
+
+
+def tabulate_unseen(labels: Sequence[str]) -> list[str]:
+    draws = json.loads((RESULTS / "hidden-tools.json").read_text())["metatool"]
+    rows = []
+    for label in labels:
+        hidden, dense, seen, without = (
+            sum(draw[kind] for draw in draws[label]) / len(draws[label])
+            for kind in ("hidden", "dense", "seen", "seen_without_hidden")
+        )
+        means = (f"{hidden:.1f}", f"{dense:.1f}", f"{hidden - dense:+.1f}", f"{seen:.1f}", f"{without - seen:.1f}")
+        rows.append([f"`{label}`", *means])
+    return lay_out(("recipe", "hidden", "untrained", "difference", "seen", "cost"), rows)
 
 
 def tabulate_golds(words: Sequence[str]) -> list[str]:
@@ -420,8 +433,8 @@ def tabulate_gateway() -> list[str]:
     rows = []
     for row in read_value("gateway.json", "tokens"):
         counts = [f"{row[kind][key]:,}" for kind in ("read", "listed") for key in ("tokens", "gateway_tokens")]
-        rows.append([f"{row['servers']} servers, {row['tools']} tools", *counts])
-    heads = ("tokens", "schemas, as a model reads them", "gateway", "tools/list, whole", "gateway")
+        rows.append([f"{row['servers']} servers, {row['tools']:,} tools", *counts])
+    heads = ("tokens", "name, description, arguments", "with the gateway", "all of tools/list", "with the gateway")
     return lay_out(heads, rows)
 
 
@@ -441,6 +454,7 @@ KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "intervals": tabulate_intervals,
     "transfer": tabulate_transfer,
     "hidden": tabulate_hidden,
+    "unseen": tabulate_unseen,
     "golds": tabulate_golds,
     "sweeps": tabulate_sweeps,
     "swept": tabulate_swept,

@@ -30,7 +30,9 @@ characters: a table that is too wide becomes several, each with the first column
                        among all queries p is corrected by Holm for the measures, among parts of them it is not
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
-    read SETS          how many tools of each set the bundled encoder has read; gold: test sets that training needs too
+    unseen LABEL…      the means of these draws, and their differences
+    read WHAT          tools: how many of each set the bundled encoder has read; gold: how many test queries of each set
+                       need a set of tools that train needs too
     speed WHAT         times of everyday, encoders, pairs, service or gateway
 
 With `--check` nothing is written, and the exit code is 1 if a page is out of date. With `--provenance` it counts
@@ -53,7 +55,7 @@ from table_kinds import GROUPS, KINDS, MAX_LINE_CHARS, RESULTS, ROOT, lay_out, r
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 
-TABLE = re.compile(r"<!-- table (\S+)\s+(.+?) -->\n(.*?)(<!-- end of table -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table (\S+)\s+(.+?)\s-->)\n(.*?)<!-- end of table -->", re.DOTALL)
 FIGURE = re.compile(r"([\d,]+(?:\.\d+)?)(?=\**(?: %)?\**<!--= (.+?) -->)", re.DOTALL)
 BARE = re.compile(r"(?<![\w.-])(?<!Python )(?<!Swagger )\d+\.\d+(?!\**(?: %)?\**<!--= )")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
@@ -71,16 +73,16 @@ def write_figure(spec: str) -> str:
     return f"{100 * sum(result['metrics'][words[-1]] for result in results if result) / len(results):.1f}"
 
 
-def write_block(kind: str, words: Sequence[str]) -> str:
-    """A table between its marks."""
-    mark = f"<!-- table {' '.join((kind, *words))} -->"
-    wrapped = textwrap.fill(mark, MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([wrapped, *KINDS[kind](words), "<!-- end of table -->"])
+def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
+    """A table between its marks. A mark that is too long is wrapped."""
+    if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
+        mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([mark, *KINDS[kind](words), "<!-- end of table -->"])
 
 
 def refresh(text: str) -> str:
     """A page with its tables and figures as the results have them."""
-    text = TABLE.sub(lambda match: write_block(match[1], match[2].split()), text)
+    text = TABLE.sub(lambda match: write_block(match[1], match[2], match[3].split()), text)
     return FIGURE.sub(lambda match: write_figure(match[2]), text)
 
 
