@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from toolscout.checks.results import CLEAN, PUBLISHED, SWEEPS_FOLDER, TRAINED, UNTRAINED
+from table_layout import (
+    MAIN_MEASURES,
+    RESULTS,
+    join_percents,
+    lay_out,
+    mark_read,
+    read_present,
+    read_result,
+    read_sweep,
+    read_value,
+    write_means,
+)
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-MAX_LINE_CHARS = 120
-MAIN_MEASURES = ("ndcg@5", "comp@5")
+from toolscout.checks.results import CLEAN, PUBLISHED, TRAINED, UNTRAINED
+
 MORE_MEASURES = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5", "comp@|N|")
 BASELINE_LABEL = "hybrid-minilm"
 TRANSFER_MEASURES = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
@@ -24,89 +31,12 @@ PARENT_MEASURES = ("ndcg@5", "recall@5", "recall@10")
 INTERVAL_MEASURES = ("recall@5", "ndcg@5", "comp@5")
 SWEEP_MEASURES = ("recall@5", "ndcg@5", "comp@5", "detect_auroc")
 PARENT_KINDS = ("seen", "mixed", "unseen")
+SEARCH_TITLES = {
+    "hybrid_search": "`hybrid`",
+    "hybrid_search_without_judgement": "`hybrid` that never abstains",
+    "hybrid_minilm_search": "`hybrid-minilm`",
+}
 GROUPS = {"all": (*TRAINED, *UNTRAINED), "trained": TRAINED, "untrained": UNTRAINED, "clean": CLEAN}
-READ_ALL, READ_SOME = "²", "¹"
-Rows = Sequence[Sequence[str]]
-
-
-# --- reading results --------------------------------------------------------------------------------------------------
-
-
-def read_result(name: str, label: str) -> dict[str, Any] | None:
-    """A result of a label on a set, or a single trial of a sweep; None: there is neither."""
-    for folder in (RESULTS / name, RESULTS / SWEEPS_FOLDER / name):
-        path = folder / f"{label}.json"
-        if path.exists():
-            result: dict[str, Any] = json.loads(path.read_text())
-            return result
-    return None
-
-
-def read_present(name: str, labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Label → result, for those labels that have one on the set."""
-    return {label: result for label in labels if (result := read_result(name, label))}
-
-
-def read_sweep(name: str, label: str) -> dict[str, Any]:
-    sweep: dict[str, Any] = json.loads((RESULTS / SWEEPS_FOLDER / name / f"{label}.sweep.json").read_text())
-    return sweep
-
-
-def read_value(file: str, path: str, separator: str = "/") -> Any:
-    """A value inside a JSON file of benchmarks/results."""
-    value = json.loads((RESULTS / file).read_text())
-    for key in path.split(separator):
-        value = value[int(key) if isinstance(value, list) else key]
-    return value
-
-
-def mark_read(name: str) -> str:
-    """The mark of a set of whose tools the bundled encoder has read all, or some; "": none."""
-    counts = read_value("contamination.json", f"tools|{name}", "|")
-    return READ_ALL if counts["corpus_was_read"] else READ_SOME * (counts["same_name_and_description"] > 0)
-
-
-# --- writing lines ----------------------------------------------------------------------------------------------------
-
-
-def join_percents(metrics: dict[str, float], measures: Sequence[str]) -> str:
-    return " / ".join(f"{100 * metrics[name]:.1f}" for name in measures)
-
-
-def write_means(results: Sequence[dict[str, Any] | None]) -> str:
-    """Mean NDCG@5 / COMP@5 in percent; `-` where a result is missing."""
-    present = [result["metrics"] for result in results if result]
-    if len(present) < len(results):
-        return "-"
-    return join_percents({m: sum(each[m] for each in present) / len(present) for m in MAIN_MEASURES}, MAIN_MEASURES)
-
-
-def lay_out(heads: Sequence[str], rows: Rows, *, keys: int = 1, text_columns: int = 1) -> list[str]:
-    """Markdown lines of a table, or of several where one would be wider than 120 characters.
-
-    Args:
-        heads: the headings of the columns.
-        rows: the cells.
-        keys: how many columns at the left stand in each of the tables.
-        text_columns: how many columns at the left are aligned to the left.
-    """
-    n_values = len(heads) - keys
-    for n_parts in range(1, n_values + 1):
-        ends = [keys + round(part * n_values / n_parts) for part in range(n_parts + 1)]
-        parts = [[*range(keys), *range(start, end)] for start, end in itertools.pairwise(ends)]
-        tables = [_lay_out_columns(heads, rows, columns, text_columns) for columns in parts]
-        if n_parts == n_values or max(len(line) for table in tables for line in table) <= MAX_LINE_CHARS:
-            break
-    return [line for number, table in enumerate(tables) for line in (["", *table] if number else table)]
-
-
-def _lay_out_columns(heads: Sequence[str], rows: Rows, columns: Sequence[int], text_columns: int) -> list[str]:
-    rule = "|" + "".join("---|" if column < text_columns else "---:|" for column in columns)
-    lines = [f"| {' | '.join(row[column] for column in columns)} |" for row in (heads, *rows)]
-    return [lines[0], rule, *lines[1:]]
-
-
-# --- kinds of tables --------------------------------------------------------------------------------------------------
 
 
 def tabulate_sets(
@@ -322,22 +252,36 @@ def tabulate_versus(words: Sequence[str]) -> list[str]:
     pairs = {other: tested_pairs[pair] for other in others if (pair := f"{label} {other}") in tested_pairs}
     if not pairs:
         return []
-    measures = list(next(iter(pairs.values()))["tests"])
-    rows = []
     for other, pair in pairs.items():
         if pair["run_sha256"] != [(read_result(name, one) or {}).get("run_sha256") for one in (label, other)]:
             sys.exit(f"{name}: versus.json compares other rankings of {label} and {other}. Run benchmarks/versus.py.")
+    tested = list(next(iter(pairs.values()))["tests"])
+    lines: list[str] = []
+    for cutoff in dict.fromkeys(measure.partition("@")[2] for measure in tested):  # one table would be too wide
+        measures = [measure for measure in tested if measure.endswith(cutoff)]
+        lines += [""] * bool(lines) + tabulate_cutoff(name, label, pairs, measures)
+    return lines
+
+
+def tabulate_cutoff(name: str, label: str, pairs: dict[str, Any], measures: Sequence[str]) -> list[str]:
+    """The table of some measures; a label that is compared by parents too has a row for itself above its groups."""
+    grouped = any(len(pair["parents"]) > 1 for pair in pairs.values())
+    counts = "" if grouped else f", {next(iter(pairs.values()))['n_queries']:,} queries"
+    rows = []
+    for other, pair in pairs.items():
         groups = {"all": {"n": pair["n_queries"], **pair["tests"]}}
-        if len(pair["parents"]) > 1:
+        if grouped:
             groups |= {kind: pair["parents"][kind] for kind in PARENT_KINDS if kind in pair["parents"]}
+            rows.append([f"**`{other}`**", *("" for _ in measures)])
         for kind, group in groups.items():
             cells = (
                 f"{100 * test['difference']:+.1f} ({100 * test['ci95'][0]:+.1f} to {100 * test['ci95'][1]:+.1f}; "
-                f"p {test.get('p_holm', test['p']):.4f})"
+                f"{test.get('p_holm', test['p']):.4f})"
                 for test in (group[measure] for measure in measures)
             )
-            rows.append([f"`{other}`" if kind == "all" else "", f"{kind} {group['n']:,}", *cells])
-    return lay_out([f"`{label}` on {name}, against", "queries", *measures], rows, keys=2, text_columns=2)
+            rows.append([f"{kind} {group['n']:,}" if grouped else f"`{other}`", *cells])
+    heads = (f"{measure} (95 %; p)" for measure in measures)
+    return lay_out([f"`{label}` on {name}{counts}, against", *heads], rows)
 
 
 def tabulate_learning(names: Sequence[str]) -> list[str]:
@@ -355,6 +299,17 @@ def tabulate_learning(names: Sequence[str]) -> list[str]:
         seconds = f"{row['learn_wall_seconds']:.0f}" if row["part"] else ""
         lines.append(f"| {row['part']} | {row['queries']:,} | {percents} | {did} | {seconds} |")
     return lines
+
+
+def tabulate_noise(names: Sequence[str]) -> list[str]:
+    [name] = names
+    worst = json.loads((RESULTS / f"{name}.json").read_text()).get("worst", {})  # older files do not say
+    rows = [
+        [measure, f"{100 * change['difference']:+.1f}", f"{change['p']:.2f}", str(change["part"]), str(change["seed"])]
+        for measure, change in worst.items()
+    ]
+    heads = ("measure", "smallest change by a promotion, points", "p", "part", "seed")
+    return lay_out(heads, rows) if rows else []
 
 
 def tabulate_read(which: Sequence[str]) -> list[str]:
@@ -379,7 +334,7 @@ def tabulate_speed(which: Sequence[str]) -> list[str]:
 
 def tabulate_everyday() -> list[str]:
     speed = json.loads((RESULTS / "speed.json").read_text())
-    search, hybrid = speed["search"], speed["hybrid_search"]
+    search = speed["search"]
     rows = [
         ["`add` of all tools", f"{speed['add_seconds']:.1f} s", ""],
         ["`sync` where nothing changed", f"{speed['sync_seconds']:.1f} s", ""],
@@ -388,8 +343,10 @@ def tabulate_everyday() -> list[str]:
         ["`toolscout --help`, above bare Python", f"{speed['help_seconds_above_bare']:.2f} s", ""],
         ["one search, bare bm25s", f"{search['bm25s_p50_ms']:.1f} ms", f"{search['bm25s_p95_ms']:.1f} ms"],
         ["one search, `bm25`", f"{search['scout_p50_ms']:.1f} ms", f"{search['scout_p95_ms']:.1f} ms"],
-        ["one search, `hybrid`", f"{hybrid['p50_ms']:.1f} ms", f"{hybrid['p95_ms']:.1f} ms"],
     ]
+    for key, title in SEARCH_TITLES.items():
+        if times := speed.get(key):
+            rows.append([f"one search, {title}", f"{times['p50_ms']:.1f} ms", f"{times['p95_ms']:.1f} ms"])
     return lay_out((f"{speed['tools']:,} tools", "median", "95th percentile"), rows)
 
 
@@ -461,6 +418,7 @@ KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "parents": tabulate_parents,
     "versus": tabulate_versus,
     "learning": tabulate_learning,
+    "noise": tabulate_noise,
     "read": tabulate_read,
     "speed": tabulate_speed,
 }

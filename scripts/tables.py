@@ -26,9 +26,11 @@ characters: a table that is too wide becomes several, each with the first column
     golds SET LABEL…   the same of each label, by how many gold tools a query has
     sweeps SET LABEL…  what each sweep of a recipe found on dev
     swept LABEL SET…   what one sweep found on the dev of several sets, and the mean of both figures over all of them
-    versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p:
-                       among all queries p is corrected by Holm for the measures, among parts of them it is not
+    versus SET A B…    how far A is above each B on a set (benchmarks/versus.py), and by parents; 95 % intervals, p;
+                       p is corrected by Holm for the measures among all queries, not among parts of them. A table
+                       for each cut-off
     learning NAME      quality after each part of replayed traffic (benchmarks/learning.py)
+    noise NAME         the promotion under wrong labels that changed each measure on test for the worst
     hidden LABEL…      whether tools are found that training never saw (benchmarks/hidden_tools.py), three draws each
     unseen LABEL…      the means of these draws, and their differences
     read WHAT          tools: how many of each set the bundled encoder has read; gold: how many test queries of each set
@@ -51,7 +53,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from table_kinds import GROUPS, KINDS, MAX_LINE_CHARS, RESULTS, ROOT, lay_out, read_result, read_value
+from table_kinds import GROUPS, KINDS
+from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out, read_result, read_value
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 

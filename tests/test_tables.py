@@ -32,7 +32,8 @@ def tables() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def kinds(tables: ModuleType) -> ModuleType:
-    return sys.modules[tables.lay_out.__module__]
+    assert tables.KINDS
+    return sys.modules["table_kinds"]
 
 
 def copy_readme(tables: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Path:
@@ -137,6 +138,20 @@ def test_sets_whose_tools_the_encoder_has_read_are_marked(kinds: ModuleType) -> 
     ]  # fmt: skip
     assert marks["livemcpbench"] == "¹" and marks["bfcl"] == "²"
     assert not any(marks[name] for name in kinds.CLEAN)
+
+
+def test_the_rows_of_paired_tests_fit_a_line_and_keep_every_measure(kinds: ModuleType) -> None:
+    for labels in (
+        "toolbench toolrerank hybrid-dpr crossencoder-50",  # by parents
+        "toollens masstool masstool-no-suim masstool-published",
+    ):
+        rows = kinds.tabulate_versus(labels.split())
+        assert max(map(len, rows)) <= 120
+        heads = " ".join(row for row in rows if "against" in row)
+        assert all(heads.count(measure) == 1 for measure in ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5"))
+    assert "| all 764 | +0.9 (-0.3 to +2.2; 0.1512) |" in "\n".join(
+        kinds.tabulate_versus(["toolbench", "toolrerank", "hybrid-dpr"])
+    )
 
 
 # --- benchmarks/headline.py -------------------------------------------------------------------------------------------
