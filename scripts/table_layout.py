@@ -91,5 +91,7 @@ def lay_out(heads: Sequence[str], rows: Rows, *, keys: int = 1, text_columns: in
 
 def _lay_out_columns(heads: Sequence[str], rows: Rows, columns: Sequence[int], text_columns: int) -> list[str]:
     rule = "|" + "".join("---|" if column < text_columns else "---:|" for column in columns)
-    lines = [f"| {' | '.join(row[column] for column in columns)} |" for row in (heads, *rows)]
+    lines = [
+        "|" + "".join(f" {row[column]} |" if row[column] else " |" for column in columns) for row in (heads, *rows)
+    ]
     return [lines[0], rule, *lines[1:]]
