@@ -36,7 +36,13 @@ SEARCH_TITLES = {
     "hybrid_search_without_judgement": "`hybrid` that never abstains",
     "hybrid_minilm_search": "`hybrid-minilm`",
 }
-GROUPS = {"all": (*TRAINED, *UNTRAINED), "trained": TRAINED, "untrained": UNTRAINED, "clean": CLEAN}
+GROUPS = {
+    "all": (*TRAINED, *UNTRAINED),
+    "trained": TRAINED,
+    "untrained": UNTRAINED,
+    "clean": CLEAN,
+    "targets": TRANSFER_TARGETS,
+}
 
 
 def tabulate_sets(

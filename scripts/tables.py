@@ -5,7 +5,7 @@ Every page of README.md and docs/ that holds a mark is kept up to date; no list 
 A figure in a sentence is followed by `<!--= WHAT -->`, and is written as WHAT says:
 
     SET LABEL MEASURE          of a result, in percent, one decimal
-    mean GROUP LABEL MEASURE   the mean over a group of sets: all, trained, untrained or clean
+    mean GROUP LABEL MEASURE   the mean over a group of sets: all, trained, untrained, clean or targets (of transfer)
     FILE.json KEY/KEY FORMAT   a value of a file in benchmarks/results, in Python's format (`,d`, `.1f`)
 
 In README.md every decimal fraction outside of code must stand in a table that is written here, or before such a mark.
