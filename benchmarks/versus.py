@@ -23,7 +23,7 @@ from toolscout.lab.machine import provenance
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-WANTED = re.compile(r"<!-- table versus (\S+) (\S+) (.+?) -->")
+WANTED = re.compile(r"<!-- table versus\s+(\S+)\s+(\S+)\s+(.+?)\s-->", re.DOTALL)
 MEASURES = ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5")
 KEPT = ("n_queries", "tests", "parents")
 

@@ -5,8 +5,8 @@ close as it can to what the sentence encoder says of the whole text.
     python scripts/make_static_encoder.py --teacher FOLDER --data ROOT --cache FOLDER
 
 needs torch and sentence-transformers. `FOLDER` is all-MiniLM-L6-v2 (Apache-2.0) as sentence-transformers keeps it, ROOT
-the data root of docs/datasets.md. It takes half an hour on one core, most of it the teacher's; what the teacher said is
-kept in the cache. The same inputs and packages give the same files.
+the data root of docs/reference/datasets.md. It takes half an hour on one core, most of it the teacher's; what the
+teacher said is kept in the cache. The same inputs and packages give the same files.
 
 1. Texts: tools of corpora with a licence that allows it (names, descriptions, parameters, sentences); those
    descriptions worded as requests; and groups of words of the vocabulary, so that every word is seen.

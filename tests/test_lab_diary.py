@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,3 +62,11 @@ def test_no_line_of_the_diary_was_ever_deleted_or_changed() -> None:
 )
 def test_a_line_that_is_deleted_changed_or_moved_is_noticed(diary: str, lost: list[str]) -> None:
     assert find_lost_lines(diary, [f"{RULE}\none\ntwo", "one\nthree"]) == lost
+
+
+def test_the_index_lists_every_entry_and_is_up_to_date() -> None:
+    checked = subprocess.run([sys.executable, "scripts/make_lab_index.py", "--check"], cwd=ROOT, capture_output=True)
+    assert checked.returncode == 0, checked.stderr.decode()
+    titles = re.findall(r"^## (.+)", (ROOT / DIARY).read_text(), re.M)
+    by_date = (ROOT / "benchmarks" / "LAB-index.md").read_text().split("## By method")[0]
+    assert titles and re.findall(r"^\* \[(.+)\]\[\d+\]$", by_date, re.M) == titles

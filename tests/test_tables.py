@@ -23,7 +23,17 @@ def load(path: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    return load("scripts/tables.py")
+    sys.path.insert(0, str(ROOT / "scripts"))  # tables.py imports table_kinds.py from its own folder
+    try:
+        return load("scripts/tables.py")
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.fixture(scope="module")
+def kinds(tables: ModuleType) -> ModuleType:
+    assert tables.KINDS
+    return sys.modules["table_kinds"]
 
 
 def copy_readme(tables: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Path:
@@ -60,34 +70,87 @@ def test_a_wrong_figure_is_written_anew(tables: ModuleType, tmp_path: Path, monk
     assert page.read_text() == (ROOT / "README.md").read_text()
 
 
+def test_pages_are_found_by_their_marks_wherever_they_lie(
+    tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = copy_readme(tables, tmp_path, monkeypatch, "53.8 / 37.5", "53.8 / 37.5").parent / "docs/new/deep/page.md"
+    page.parent.mkdir(parents=True)
+    (page.parent / "plain.md").write_text("No mark.\n")
+    page.write_text("The mean is 1.0<!--= mean all hybrid ndcg@5 -->.\n")
+    assert [found.name for found in tables.find_pages()] == ["README.md", "page.md"]
+    with pytest.raises(SystemExit, match=r"Figures in docs/new/deep/page\.md are not those"):
+        tables.main()
+
+
+def test_a_table_that_is_too_wide_becomes_several_with_the_first_column_in_each(kinds: ModuleType) -> None:
+    heads = ["set", *(f"a long heading {number}" for number in range(7))]
+    lines = kinds.lay_out(heads, [["bfcl", *(str(number) for number in range(7))]])
+    assert [line for line in lines if "bfcl" in line] == ["| bfcl | 0 | 1 | 2 | 3 |", "| bfcl | 4 | 5 | 6 |"]
+    assert lines.count("") == 1 and max(map(len, lines)) <= 120
+    assert kinds.lay_out(heads[:3], [["bfcl", "0", "1"]]) == [
+        "| set | a long heading 0 | a long heading 1 |", "|---|---:|---:|", "| bfcl | 0 | 1 |",
+    ]  # fmt: skip
+    [first, *_] = kinds.lay_out(["a", "b" * 60, "c" * 60, "d" * 60], [list("wxyz")], keys=2)
+    assert first == f"| a | {'b' * 60} | {'c' * 60} |"  # one column alone may be too wide, and stays whole
+
+
+def test_no_line_of_a_table_is_longer_than_120_characters(tables: ModuleType) -> None:
+    long = {
+        f"{page.name}: {line}"
+        for page in tables.find_pages()
+        for block in tables.TABLE.finditer(page.read_text())
+        for line in block[0].splitlines()
+        if len(line) > tables.MAX_LINE_CHARS
+    }
+    assert not long
+
+
+def test_a_long_mark_is_wrapped_and_understood_again(tables: ModuleType) -> None:
+    labels = ["bm25", "bm25-plain", "dense", "hybrid", "dense-minilm", "hybrid-minilm", "mlc", "colt", "dpr"]
+    block = tables.refresh(f"<!-- table labels {' '.join([*labels, *labels])} -->\n<!-- end of table -->")
+    assert block.splitlines()[0].startswith("<!-- table labels") and block.splitlines()[1].endswith("-->")
+    assert max(map(len, block.splitlines())) <= 120 and tables.refresh(block) == block
+
+
+def test_every_sweep_stands_on_the_page_of_sweeps(tables: ModuleType) -> None:
+    text = (ROOT / "docs/results/sweeps.md").read_text()
+    blocks = [(match[2], match[3].split()) for match in tables.TABLE.finditer(text)]
+    shown = {(words[0], label) for kind, words in blocks if kind in ("sweeps", "intervals") for label in words[1:]}
+    shown |= {(name, words[0]) for kind, words in blocks if kind == "swept" for name in words[1:]}
+    folder = ROOT / "benchmarks/results/sweeps"
+    files = {(str(f.parent.relative_to(folder)), f.name.split(".")[0]) for f in folder.rglob("*.json")}
+    assert files <= shown, sorted(files - shown)
+
+
 def test_figures_are_means_shares_and_values_of_files(tables: ModuleType) -> None:
-    held = [json.loads((ROOT / f"benchmarks/results/{name}/hybrid.json").read_text()) for name in tables.CLEAN]
+    names = tables.GROUPS["clean"]
+    held = [json.loads((ROOT / f"benchmarks/results/{name}/hybrid.json").read_text()) for name in names]
     mean = 100 * sum(each["metrics"]["ndcg@5"] for each in held) / 3
-    assert tables.figure("mean clean hybrid ndcg@5") == f"{mean:.1f}"
-    assert tables.figure("speed.json tools ,d") == "14,150"
+    assert tables.write_figure("mean clean hybrid ndcg@5") == f"{mean:.1f}"
+    assert tables.write_figure("speed.json tools ,d") == "14,150"
     assert tables.find_unmarked("Python 3.10, `1.5` and 1.7<!--= a b c --> but 2.5 % and\n```\n3.5\n```\n") == ["2.5"]
 
 
-def test_sets_whose_tools_the_encoder_has_read_are_marked(tables: ModuleType) -> None:
-    marks = {name: tables.mark_read(name) for name in tables.GROUPS["all"]}
+def test_sets_whose_tools_the_encoder_has_read_are_marked(kinds: ModuleType) -> None:
+    marks = {name: kinds.mark_read(name) for name in kinds.GROUPS["all"]}
     assert [name for name, mark in marks.items() if not mark] == [
         "toollens", "openapi/restbench_spotify", "openapi/restbench_tmdb", "toolbench",
     ]  # fmt: skip
     assert marks["livemcpbench"] == "¹" and marks["bfcl"] == "²"
-    assert not any(marks[name] for name in tables.CLEAN)
+    assert not any(marks[name] for name in kinds.CLEAN)
 
 
-def test_the_rows_of_paired_tests_fit_a_line_and_keep_every_measure(tables: ModuleType) -> None:
+def test_the_rows_of_paired_tests_fit_a_line_and_keep_every_measure(kinds: ModuleType) -> None:
     for labels in (
         "toolbench toolrerank hybrid-dpr crossencoder-50",  # by parents
         "toollens masstool masstool-no-suim masstool-published",
     ):
-        rows = tables.versus(labels.split())
+        rows = kinds.tabulate_versus(labels.split())
         assert max(map(len, rows)) <= 120
         heads = " ".join(row for row in rows if "against" in row)
         assert all(heads.count(measure) == 1 for measure in ("recall@3", "recall@5", "ndcg@5", "comp@3", "comp@5"))
     assert "| all 764 | +0.9 (-0.3 to +2.2; 0.1512) |" in "\n".join(
-        tables.versus(["toolbench", "toolrerank", "hybrid-dpr"])
+        kinds.tabulate_versus(["toolbench", "toolrerank", "hybrid-dpr"])
     )
 
 

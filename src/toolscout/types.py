@@ -178,7 +178,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_json(search: Search) -> dict[str, Any]:
-    """Convert a search to the JSON of the command line and the service (docs/formats.md, `search --json`)."""
+    """Convert a search to the JSON of the command line and the service (docs/reference/formats.md, `search --json`)."""
     hits = []
     for hit in search.hits:
         tool = hit.tool or Tool(id=hit.id, name=hit.id.partition("/")[2])

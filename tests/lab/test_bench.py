@@ -15,7 +15,7 @@ from toolscout.dataset import Dataset, in_dev
 from toolscout.encoders.pair_cache import cache_pairs
 from toolscout.errors import ConfigError, NotFound, UserError
 from toolscout.lab.bench import Job, groups, label_of, load_dataset, run
-from toolscout.lab.compare import compare
+from toolscout.lab.compare import compare, load_checked
 from toolscout.lab.run_files import read_run
 from toolscout.methods import zero_shot
 from toolscout.methods.crossencoder import Blend, CrossEncoderStage, NeedScorer
@@ -118,6 +118,14 @@ def test_resume_keeps_what_is_there_and_does_what_is_not(root: Path) -> None:
     assert run(job(root), resume=True).kept
     (root.parent / "out" / "small" / "bm25.run.gz").unlink()
     assert not run(job(root), resume=True).kept
+
+
+def test_without_rankings_a_comparison_says_how_to_make_them(root: Path) -> None:
+    result = run(job(root))
+    (root.parent / "out" / "small" / "bm25.run.gz").unlink()
+    with pytest.raises(NotFound, match=r"no rankings here\. Make them with  toolscout lab bench small --recipe bm25"):
+        load_checked(root.parent / "out", job(root).dataset, "bm25")
+    assert result.result["label"] == "bm25"
 
 
 def test_labels_say_seed_and_folds() -> None:

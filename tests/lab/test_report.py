@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from toolscout.checks.results import TRAINED, UNTRAINED
+from toolscout.checks.results import TRAINED, UNTRAINED, read_results, read_sweeps
 from toolscout.errors import NotFound, UserError
 from toolscout.lab import charts
 from toolscout.lab.report import PUBLISHED, report
@@ -209,6 +209,22 @@ def test_files_that_are_no_results_are_named_and_the_others_go_on(folder: Path, 
     text = written[0].read_text()
     assert all(f"<code>bfcl/{name}.json</code>" in text for name in names)
     assert list(Tables(text).of("bfcl: all metrics")) == ["bm25"]
+
+
+def test_single_trials_below_sweeps_are_no_results_and_sweeps_are_read_there(tmp_path: Path) -> None:
+    write(tmp_path, result("bfcl", "bm25", 0.5))
+    write(tmp_path, result("bfcl", "dpr-one", 0.6), "sweeps/bfcl/dpr-one.json")
+    write(tmp_path, result("bfcl", "dpr-two", 0.6), "sweeps/toollens/dpr-two.json")
+    write(tmp_path, result("sweeps", "bm25", 0.4))  # a dataset of that name is one like any other
+    trial = {"settings": {"k": 1}, "dev": {"ndcg@5": 0.5, "comp@5": 0.4}, "seconds": 1.0}
+    swept = {"recipe": "dpr", "over": {"k": [1]}, "trials": [trial]}
+    write(tmp_path, {"dataset": "openapi/spec", "label": "k", **swept}, "sweeps/openapi/spec/k.sweep.json")
+    write(tmp_path, {"dataset": "bfcl", "label": "old", **swept}, "bfcl/old.sweep.json")
+    results, problems = read_results(tmp_path)
+    assert [(each.dataset, each.label) for each in results] == [("bfcl", "bm25"), ("sweeps", "bm25")]
+    assert [problem.entry for problem in problems] == ["sweeps/toollens/dpr-two.json"]
+    sweeps, problems = read_sweeps(tmp_path)
+    assert [(each.dataset, each.label) for each in sweeps] == [("bfcl", "old"), ("openapi/spec", "k")] and not problems
 
 
 def test_no_result_at_all_is_said_with_what_is_wrong(tmp_path: Path) -> None:

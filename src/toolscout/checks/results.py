@@ -15,6 +15,7 @@ __all__ = [
     "CLEAN",
     "PUBLISHED",
     "SWEEP",
+    "SWEEPS_FOLDER",
     "TRAINED",
     "UNTRAINED",
     "Published",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 SWEEP, ANATOMY = ".sweep.json", ".anatomy.json"  # how the names of files end that are no results of bench
+SWEEPS_FOLDER: Final = "sweeps"  # sweeps and single trials may lie here, in a folder for each dataset
 
 TRAINED: Final = (
     "toollens",
@@ -90,7 +92,7 @@ PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A result file, as docs/formats.md describes it; what a chart cannot do without is required."""
+    """A result file, as docs/reference/formats.md describes it; what a chart cannot do without is required."""
 
     dataset: str
     recipe: str
@@ -153,7 +155,10 @@ class SweepResult(msgspec.Struct, frozen=True):
 
 
 def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
-    """All results below a folder, in the order of their paths, and what is wrong with each file that is none."""
+    """Read all results below a folder, in the order of their paths, and name each file that is none.
+
+    Results below `sweeps/<dataset>` are single trials of a sweep and are left out.
+    """
     decoder = msgspec.json.Decoder(Result)
     results, problems = [], []
     for file in sorted(folder.glob("*/**/*.json")):
@@ -162,6 +167,8 @@ def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
         place = file.relative_to(folder)
         try:
             result = decoder.decode(file.read_bytes())
+            if place.parent.as_posix() == f"{SWEEPS_FOLDER}/{result.dataset}":
+                continue
             missing = [name for name in ("ndcg@5", "comp@5") if name not in result.metrics]
             if missing:
                 raise ValueError(f"no metric {missing[0]}")
@@ -174,14 +181,17 @@ def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
 
 
 def read_sweeps(folder: Path) -> tuple[list[SweepResult], list[Problem]]:
-    """All sweeps below a folder, as `read_results` reads results."""
+    """Read all sweeps below a folder, as `read_results` reads results; `sweeps/<dataset>` is a right place too."""
     decoder = msgspec.json.Decoder(SweepResult)
     sweeps, problems = [], []
     for file in sorted(folder.glob(f"*/**/*{SWEEP}")):
         place = file.relative_to(folder)
         try:
             found = decoder.decode(file.read_bytes())
-            _in_place(found, place, place.name.removesuffix(SWEEP))
+            inner = (
+                place.relative_to(SWEEPS_FOLDER) if place.is_relative_to(f"{SWEEPS_FOLDER}/{found.dataset}") else place
+            )
+            _in_place(found, inner, place.name.removesuffix(SWEEP))
         except (OSError, ValueError, RecursionError) as error:
             problems.append(Problem(place.as_posix(), f"expected a file of `sweep`, found: {error}"))
         else:

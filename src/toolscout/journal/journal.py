@@ -165,7 +165,7 @@ class Journal(Database):
         return not busy
 
     def append(self, event: str, *, caller: str = "local", at: str | None = None, **fields: Any) -> None:
-        """Write one event; docs/formats.md names the `fields`. Unknown fields are written too."""
+        """Write one event; docs/reference/formats.md names the `fields`. Unknown fields are written too."""
         self.append_all([(event, caller, fields)], at=at)
 
     def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:

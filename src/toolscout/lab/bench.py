@@ -1,7 +1,7 @@
 """Benchmark: one recipe on one dataset, fitted on train, chosen on dev, scored once on test.
 
-Writes `<dataset>/<label>.json` and `<label>.run.gz` as docs/formats.md describes, so that any scorer can check the
-figures. Exact-name answers are off here: the benchmark measures the recipe alone.
+Writes `<dataset>/<label>.json` and `<label>.run.gz` as docs/reference/formats.md describes, so that any scorer can
+check the figures. Exact-name answers are off here: the benchmark measures the recipe alone.
 """
 
 from __future__ import annotations

@@ -34,6 +34,11 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
     folder = out / dataset.name
     try:
         result: dict[str, Any] = msgspec.json.decode((folder / f"{label}.json").read_bytes())
+        if not (folder / f"{label}.run.gz").exists():
+            raise NotFound(
+                f"{folder / label}.run.gz: {label} has a summary but no rankings here. Make them with  "
+                f"toolscout lab bench {dataset.name} --recipe {result['recipe']} --label {label} --force --out {out}"
+            )
         content = (folder / f"{label}.run.gz").read_bytes()
     except FileNotFoundError as error:
         labels = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"

@@ -50,8 +50,8 @@ class Written(list[Path]):
 def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -> Written:
     """Write `report.html` and its charts from the result, run and sweep files below a folder.
 
-    These are `<dataset>/<label>.json`, `.run.gz` and `.sweep.json`. An invalid file, or one in the wrong place, is left
-    out and named in the page and in `problems`.
+    These are `<dataset>/<label>.json`, `.run.gz` and `.sweep.json`; sweeps may also lie below `sweeps/<dataset>`. An
+    invalid file, or one in the wrong place, is left out and named in the page and in `problems`.
 
     Args:
         folder: the folder that `bench --out` and `sweep --out` wrote.

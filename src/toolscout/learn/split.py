@@ -53,7 +53,10 @@ class Traffic(NamedTuple):
     unsupported: int
 
     def write(self, folder: Path) -> None:
-        """Write the dataset folder (docs/formats.md), whole or not at all. Tool ids are those of the catalogue."""
+        """Write the dataset folder (docs/reference/formats.md), whole or not at all.
+
+        Tool ids are those of the catalogue.
+        """
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         (partial / "qrels").mkdir(parents=True)

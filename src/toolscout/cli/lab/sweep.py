@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
-from toolscout.cli.lab.bench import out_option
 from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError
@@ -35,7 +34,7 @@ from toolscout.errors import ConfigError
 @click.option("--resume", is_flag=True, help="Go on with the same sweep where it stopped.")
 @click.option("--force", is_flag=True, help="Overwrite a sweep of the same label.")
 @data_option
-@out_option
+@click.option("--out", default="benchmarks/results/sweeps", show_default=True, metavar="DIR", help="Results.")
 @json_option
 @click.pass_context
 def sweep_command(
