@@ -1,4 +1,4 @@
-"""The house of docs/concepts.md: who may import whom, how long a file may be, what a file may not do."""
+"""The house of docs/understand/concepts.md: who may import whom, how long a file may be, what a file may not do."""
 
 from __future__ import annotations
 
