@@ -1,7 +1,7 @@
 """Writes docs/reference/cli.md and docs/reference/cli/ from the program's own help.
 
-One page for each group of `toolscout --help`, and two for `toolscout lab`. `tests/test_docs.py` holds that the pages are
-up to date.
+One page for each group of `toolscout --help`, and two for `toolscout lab`. `tests/test_docs.py` holds that the pages
+are up to date.
 """
 
 from __future__ import annotations

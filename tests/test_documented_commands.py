@@ -37,7 +37,7 @@ def select_runnable(script: str) -> str:
 
 
 def run_block(script: str, folder: Path) -> str:
-    """What the commands of a block print. `toolscout` is the source of this checkout; a command that fails is an error."""
+    """What the commands of a block print, with `toolscout` from this checkout. A command that fails is an error."""
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
     program = programs / "toolscout"
