@@ -312,7 +312,9 @@ def _read(path: Path) -> _File:
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{path}: expected policies, found something else: {error}: see docs/use/security.md") from None
+        raise ConfigError(
+            f"{path}: expected policies, found something else: {error}: see docs/use/security.md"
+        ) from None
 
 
 def _patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
