@@ -26,7 +26,7 @@ NOT_RUN = {
 }
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
+def find_blocks(page: Path) -> list[tuple[str, str]]:
     """Language and text of each block of code, in the order of the page."""
     return [(match[1], match[2]) for match in FENCE.finditer(page.read_text())]
 
@@ -74,8 +74,9 @@ def find_missing_line(shown: str, printed: str) -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
-    scripts = [select_runnable(text) for language, text in blocks(README) if language == "sh"]
+    scripts = [select_runnable(text) for language, text in find_blocks(README) if language == "sh"]
     assert sum("toolscout" in script for script in scripts) >= 1, "the README shows no command that can run"
     for script in scripts:
         run_block(script, tmp_path)
@@ -85,7 +86,7 @@ def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_the_quickstart_prints_what_it_shows(tmp_path: Path) -> None:
     printed, compared = "", 0
-    for language, text in blocks(QUICKSTART):
+    for language, text in find_blocks(QUICKSTART):
         if language == "yaml":
             (tmp_path / text.split("\n", 1)[0].removeprefix("# ")).write_text(text)
         elif language == "sh":
@@ -124,7 +125,7 @@ def test_every_command_that_is_not_run_stands_on_a_page() -> None:
     lines = [
         line
         for page in (README, QUICKSTART)
-        for language, text in blocks(page)
+        for language, text in find_blocks(page)
         if language == "sh"
         for line in text.splitlines()
     ]
