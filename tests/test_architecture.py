@@ -1,4 +1,4 @@
-"""The house of docs/concepts.md: who may import whom, how long a file may be, what a file may not do."""
+"""The house of docs/understand/concepts.md: who may import whom, how long a file may be, what a file may not do."""
 
 from __future__ import annotations
 
@@ -113,3 +113,9 @@ def test_nothing_is_pickled_evaluated_or_printed(path: Path) -> None:
 def test_every_file_has_a_place_in_the_house() -> None:
     rooms = {module_of(path) for path in FILES} - {"__init__", "__main__", "testing"}
     assert rooms <= set(RANK)
+
+
+def test_the_page_on_concepts_shows_the_layers() -> None:
+    page = (ROOT.parent.parent / "docs" / "understand" / "concepts.md").read_text()
+    shown = page.partition("## Layers")[2].partition("```text\n")[2].partition("```")[0]
+    assert [set(line.split(", ")) for line in shown.splitlines()] == LAYERS

@@ -1,7 +1,8 @@
-"""Documents cannot rot: the CLI page is the program's own help, snippets run, links lead somewhere."""
+"""The documentation is up to date: it shows the program's own help and settings, snippets run, links lead somewhere."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 import shlex
@@ -12,10 +13,18 @@ from pathlib import Path
 import pytest
 
 from toolscout.cli.main import COMMANDS, LAB_COMMANDS
+from toolscout.config import ABOUT, FILE_MAY_SET, Between, Settings
+from toolscout.recipes.registry import RECIPES
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").glob("**/*.md")])
+REFERENCE = ROOT / "docs" / "reference"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+COMMENT = re.compile(r"<!--.*?-->", re.S)
+RESULT_TABLE = re.compile(r"<!-- table .*?<!-- end of table -->", re.S)
+MAX_PAGE_WORDS = 1_500
+MAX_README_WORDS = 600
+MAX_LINE_CHARS = 120
 
 
 def snippets(language: str) -> list[tuple[str, str]]:
@@ -32,7 +41,75 @@ def test_the_command_line_page_is_the_programs_own_help() -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "cli.md").read_text() == module.text(), "run  python scripts/make_cli_docs.py"
+    pages = module.make_pages()
+    for name, text in pages.items():
+        assert (REFERENCE / name).read_text() == text, f"{name} is out of date: run  python scripts/make_cli_docs.py"
+    assert {f"cli/{path.name}" for path in (REFERENCE / "cli").iterdir()} == set(pages) - {module.INDEX}
+    shown = "\n".join(pages.values())
+    for command in (*COMMANDS, *(f"lab {name}" for name in LAB_COMMANDS)):
+        assert shown.count(f"## `toolscout {command}`\n") == 1, command
+
+
+def test_the_settings_page_lists_every_setting_with_its_default() -> None:
+    rows = [line.split("|")[1:-1] for line in (REFERENCE / "settings.md").read_text().splitlines() if line[:3] == "| `"]
+    shown = {cells[0].strip(" `"): (cells[1].strip(" `"), cells[-1].strip()) for cells in rows if len(cells) == 4}
+    expected = {}
+    for field in dataclasses.fields(Settings):
+        if field.name in ABOUT:
+            continue
+        rule = FILE_MAY_SET[field.name]
+        allowed = f"{rule.low:,} to {rule.high:,}" if isinstance(rule, Between) else "yes" if rule else "no"
+        expected[field.name] = (format_default(getattr(Settings(), field.name)), allowed)
+    expected["home"] = ("the platform's data folder", "no")
+    assert shown == expected
+
+
+def format_default(value: object) -> str:
+    """A default as the page shows it."""
+    if value in (None, "", ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def test_the_page_on_search_lists_every_recipe_with_when_to_take_it() -> None:
+    page = (ROOT / "docs" / "understand" / "search.md").read_text()
+    shown = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page, re.M))
+    assert list(shown) == list(RECIPES)
+    for name, when in shown.items():
+        words = [set(re.findall(r"\w+", text.lower())) for text in (when, RECIPES[name].when)]
+        assert words[0] == words[1], name
+
+
+def find_sized_pages() -> list[Path]:
+    """The pages in the folders of docs/README.md whose size is limited."""
+    folders = ("use", "understand", "extend", "results", "reference")
+    return [page for page in PAGES if page.relative_to(ROOT).parts[1:2] in [(folder,) for folder in folders]]
+
+
+@pytest.mark.parametrize("page", find_sized_pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_short_and_so_are_its_lines(page: Path) -> None:
+    text = page.read_text()
+    assert count_words(text) <= MAX_PAGE_WORDS
+    assert_short_lines(page)
+
+
+def test_the_readme_is_short() -> None:
+    assert count_words((ROOT / "README.md").read_text()) <= MAX_README_WORDS
+    for name in ("README.md", "CONTRIBUTING.md", "docs/README.md", "examples/README.md"):
+        assert_short_lines(ROOT / name)
+
+
+def count_words(text: str) -> int:
+    """Words as a reader counts them: without comments and the signs that draw tables."""
+    return sum(bool(re.search(r"\w", word)) for word in COMMENT.sub("", text).split())
+
+
+def assert_short_lines(page: Path) -> None:
+    """Lines are short, except those of tables that scripts/tables.py writes, whose rows cannot be broken."""
+    text = RESULT_TABLE.sub("", page.read_text())
+    assert not [line for line in text.splitlines() if len(line) > MAX_LINE_CHARS], page
 
 
 @pytest.mark.parametrize(("name", "code"), snippets("python"), ids=lambda value: value if "\n" not in value else "")
@@ -64,10 +141,19 @@ def test_a_shell_snippet_names_real_commands_and_options(name: str, code: str) -
         assert {word for word in words[2:] if word.startswith("-") and word != "-"} <= known, f"{name}: {line}"
 
 
+def find_anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.relative_to(ROOT)} links to {target}"
+            if anchor:
+                assert anchor in find_anchors(path), f"{page.relative_to(ROOT)} links to {target}#{anchor}"
 
 
 def test_the_project_names_no_place_of_the_machine_that_it_lies_on() -> None:

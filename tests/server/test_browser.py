@@ -128,7 +128,7 @@ def test_a_search_shows_tools_scores_and_stages(visit: Open, program: Program) -
     assert page.get_by_role("region", name="Stages").get_by_text("bm25", exact=True).count() == 1
     assert "q=send" in page.url
     page.get_by_role("button", name="Right").first.click()
-    page.get_by_text("noted in the journal").wait_for()
+    page.get_by_text("Saved to the journal.").wait_for()
     status, told = program.ask("GET", "/v1/journal?event=feedback&limit=1")
     assert status == 200 and told["events"][0]["good"] == ["toy/send_email"]
 
@@ -142,7 +142,7 @@ def test_why_not_this_tool_is_asked_and_what_would_lift_it_tried_out(visit: Open
     page.keyboard.press("Enter")
     page.wait_for_selector("#why-where")
     assert "toy/find_hotel is not in the answer" in page.inner_text("#why-where")
-    assert page.get_by_role("heading", name="Words that it lacks").count() == 1
+    assert page.get_by_role("heading", name="Missing words").count() == 1
     page.click("#cure")
     page.get_by_text("tried out").first.wait_for()
 
@@ -343,7 +343,7 @@ def test_tools_that_cannot_be_found_are_named_and_why_is_one_step_away(visit: Op
         assert "s/mute" in page.get_by_role("region", name="No description").inner_text()
         assert axe(page) == []
         tool = hidden.locator("tbody tr a").first.inner_text()
-        hidden.get_by_role("link", name="why?").first.click()
+        hidden.get_by_role("link", name="Why not?").first.click()
         page.wait_for_selector("#why-where")
         assert f"{tool} is not in the answer" in page.inner_text("#why-where")
     finally:

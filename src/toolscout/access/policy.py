@@ -238,7 +238,7 @@ class Policies:
 
     @classmethod
     def load(cls, path: Path | None) -> Policies:
-        """Load the policies of a TOML file (docs/security.md); None: there is no file.
+        """Load the policies of a TOML file (docs/use/security.md); None: there is no file.
 
         Raises:
             ConfigError: if the file is missing or any entry is invalid. A file that is not understood allows nothing.
@@ -312,7 +312,9 @@ def _read(path: Path) -> _File:
     except FileNotFoundError:
         raise ConfigError(f"{path}: expected a policy file, found none") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{path}: expected policies, found something else: {error}: see docs/security.md") from None
+        raise ConfigError(
+            f"{path}: expected policies, found something else: {error}: see docs/use/security.md"
+        ) from None
 
 
 def _patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:

@@ -185,7 +185,7 @@ function draw(tool) {
     h("dl", {}, [["id", tool.id], ["path", tool.path.join(" › ")], ["callable", tool.callable ? "yes" : "no"], ["fingerprint", tool.fingerprint]]
       .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value || "—")])),
     hints.length > 0 && chips(hints), tool.tags.length > 0 && chips(tool.tags),
-    h("h3", {}, "What it says of itself"), h("pre", { tabindex: "0", "aria-label": "Description" }, tool.description || "nothing"),
-    json("Parameters", tool.parameters), json("Returns", tool.returns), json("More from its source", tool.meta),
+    h("h3", {}, "Description"), h("pre", { tabindex: "0", "aria-label": "Description" }, tool.description || "none"),
+    json("Parameters", tool.parameters), json("Returns", tool.returns), json("Metadata", tool.meta),
   ];
 }

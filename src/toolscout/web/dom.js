@@ -1,7 +1,7 @@
-// Elements are made here and nowhere else: every text becomes a text node, nothing is ever parsed as HTML. Characters that
-// turn the direction of text, or show nothing and carry words, are shown as a mark.
+// Elements are made here and nowhere else. Every text becomes a text node; nothing is ever parsed as HTML. Invisible
+// characters, and those that turn the direction of text, are shown as a mark.
 
-const HIDDEN = new RegExp([ // those of toolscout.trust; what letters and emoji need to join stays
+const HIDDEN = new RegExp([ // as in toolscout.catalogue.invisible; what letters and emoji need to join stays
   "[\\0-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]", // control codes
   "[\\u202a-\\u202e\\u2066-\\u2069\\u200e\\u200f\\u061c]", // turn the direction
   "[\\u00ad\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u200b\\u2060-\\u2065\\u206a-\\u206f\\u3164\\ufeff\\uffa0\\ufff0-\\ufffb]", // no width
@@ -59,14 +59,14 @@ export function table(columns, rows, caption) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: columns[at][1] }, cell)))))));
 }
 
-// Asks whether to do something; true when it was said.
+// Asks for confirmation; true if the user confirmed.
 export function confirmed(question, consequence) {
   return new Promise((resolve) => {
     const end = (value) => () => dialog.close(value);
     const dialog = h("dialog", { "aria-labelledby": "question", "aria-describedby": "consequence" },
       h("h2", { id: "question" }, question), h("p", { id: "consequence" }, consequence),
-      h("div", { class: "row" }, h("button", { type: "button", onclick: end("") }, "Leave it"),
-        h("button", { type: "button", class: "main", id: "confirm", onclick: end("yes") }, "Do it")));
+      h("div", { class: "row" }, h("button", { type: "button", onclick: end("") }, "Cancel"),
+        h("button", { type: "button", class: "main", id: "confirm", onclick: end("yes") }, "Confirm")));
     dialog.addEventListener("close", () => {
       dialog.remove();
       resolve(dialog.returnValue === "yes");

@@ -39,7 +39,7 @@ function drawn(results, metric) {
   const columns = [["label", ""], ["recipe", ""], ["split", ""], [`${metric} %`, "number"], ["95 % interval", "number"], ["p50 ms", "number"]];
   const percent = (value) => number(100 * value, 1);
   return [
-    h("p", { class: "quiet" }, first ? `${number(first.n_queries)} queries over ${number(first.n_tools)} tools` : "No label has this metric."),
+    h("p", { class: "quiet" }, first ? `${number(first.n_queries)} queries over ${number(first.n_tools)} tools` : "No result has this metric."),
     h("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Chart" }, chart(results, metric)),
     h("div", { class: "card" }, table(columns, results.map((each) => [each.label, each.recipe, each.split, percent(each.metrics[metric]),
       each.ci95[metric] ? each.ci95[metric].map(percent).join(" – ") : "", number(each.latency_ms.p50, 2)]), "Figures")),
@@ -49,7 +49,7 @@ function drawn(results, metric) {
 function chart(results, metric) {
   const x = (value) => LEFT + value * (WIDTH - LEFT - 60);
   const height = results.length * ROW + 24;
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "img", "aria-label": `${metric} of ${results.length} labels, as the table below says` },
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, width: "100%", role: "img", "aria-label": `${metric} of ${results.length} labels; the table below has the figures` },
     [0, 0.25, 0.5, 0.75, 1].map((value) => [
       svg("line", { class: "axis", x1: x(value), x2: x(value), y1: 0, y2: height - 20 }),
       svg("text", { x: x(value), y: height - 5, "text-anchor": "middle" }, `${value * 100} %`)]),

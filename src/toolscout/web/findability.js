@@ -14,7 +14,7 @@ export async function open(place, parameters) {
     event?.preventDefault();
     remember(place, "findability", { most: most.value });
     const token = (body.token = {}); // an older answer does not draw over a newer one
-    show(body, h("p", { class: "quiet" }, "searching for each tool …"));
+    show(body, h("p", { class: "quiet" }, "Searching for each tool …"));
     try {
       const found = await get("/v1/lint", { most: most.value });
       if (body.token === token) show(body, drawn(found));
@@ -36,17 +36,17 @@ function drawn(found) {
   return [
     h("p", { id: "lint-summary" }, h("strong", {}, `${number(found.asked)} tools checked: `),
       `${number(found.hidden.length)} hard to find, ${number(found.confused.length)} pairs confused, ${number(found.silent.length)} without a description`),
-    part("Hard to find", found.hidden, [["tool", ""], ["found", "number"], ["found instead", ""], ["why", ""], ["advice", ""], ["a query that missed it", ""]],
+    part("Hard to find", found.hidden, [["tool", ""], ["found", "number"], ["found instead", ""], ["cause", ""], ["advice", ""], ["example of a failed query", ""]],
       (each) => [named(each.tool), `${number(100 * each.found)} %`, lines(each.instead), lines(each.causes), lines(each.fixes),
-        [each.missed, " ", h("a", { href: `#/search?${new URLSearchParams({ q: each.missed, why: each.tool })}` }, "why?")]]),
-    part("Confused pairs", found.confused, [["one", ""], ["the other", ""], ["times", "number"], ["", ""], ["advice", ""]],
+        [each.missed, " ", h("a", { href: `#/search?${new URLSearchParams({ q: each.missed, why: each.tool })}` }, "Why not?")]]),
+    part("Confused pairs", found.confused, [["tool", ""], ["confused with", ""], ["times", "number"], ["", ""], ["advice", ""]],
       (each) => [named(each.one), named(each.other), number(each.times), each.twins ? "same text" : "", each.fix]),
-    part("No description", found.silent, [["tool", ""], ["advice", ""]], (each) => [named(each), "give it a description"]),
+    part("No description", found.silent, [["tool", ""], ["advice", ""]], (each) => [named(each), "Add a description."]),
   ];
 }
 
 function part(title, found, columns, cells) {
   if (!found.length) return null;
   return h("section", { class: "card" }, h("h2", {}, title), table(columns, found.slice(0, MAX_ROWS).map(cells), title),
-    found.length > MAX_ROWS && h("p", { class: "quiet" }, `and ${number(found.length - MAX_ROWS)} more: run toolscout lint for all`));
+    found.length > MAX_ROWS && h("p", { class: "quiet" }, `And ${number(found.length - MAX_ROWS)} more. Run toolscout lint to list all.`));
 }

@@ -41,13 +41,13 @@ export async function open(place, parameters) {
   };
   const count = async () => {
     const stats = await get("/v1/journal/stats");
-    counts.textContent = `${number(stats.events.search)} searches, ${number(stats.events.call)} calls, ${number(stats.events.feedback)} judgements by ${number(stats.callers)} ${stats.callers === 1 ? "caller" : "callers"}` +
+    counts.textContent = `${number(stats.events.search)} searches, ${number(stats.events.call)} calls, ${number(stats.events.feedback)} ratings by ${number(stats.callers)} ${stats.callers === 1 ? "caller" : "callers"}` +
       (stats.first ? `, ${when(stats.first)} to ${when(stats.last)}` : "");
   };
   const file = h("input", { type: "file", id: "import", accept: ".jsonl,.ndjson", onchange: async () => {
     try {
       const taken = await upload("/v1/journal/import", file.files[0]);
-      say(`${number(taken.new)} new events` + (taken.bad_lines ? `; ${number(taken.bad_lines)} bad lines, the first: ${taken.problems[0].entry}: ${taken.problems[0].message}` : ""));
+      say(`${number(taken.new)} new events` + (taken.bad_lines ? `. ${number(taken.bad_lines)} lines were skipped. The first: ${taken.problems[0].entry}: ${taken.problems[0].message}` : ""));
       await Promise.all([count(), load(true)]);
     } catch (error) {
       report(error, place);
@@ -67,7 +67,7 @@ export async function open(place, parameters) {
     h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); load(true); } },
       FIELDS.map(([name, title]) => h("label", { for: `journal-${name}` }, title, inputs[name])), h("button", { class: "main" }, "Filter")),
     h("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Events" },
-      h("table", { id: "events" }, h("thead", {}, h("tr", {}, ["when", "event", "caller", "what", "outcome"].map((name) => h("th", { scope: "col" }, name)))), body), empty),
+      h("table", { id: "events" }, h("thead", {}, h("tr", {}, ["when", "event", "caller", "query or tool", "outcome"].map((name) => h("th", { scope: "col" }, name)))), body), empty),
     h("div", { class: "row" }, more, h("button", { type: "button", onclick: save }, "Export as JSON lines"), h("label", { for: "import" }, "Import", file)));
   await Promise.all([count(), load(true)]);
 }
@@ -86,9 +86,9 @@ const when = (at) => String(at).slice(0, 19).replace("T", " ");
 const ids = (found) => (Array.isArray(found) ? found : []).join(", ");
 
 function draw(event) {
-  const link = (id) => h("a", { href: `#/journal?${new URLSearchParams({ search_id: id })}` }, "its search");
+  const link = (id) => h("a", { href: `#/journal?${new URLSearchParams({ search_id: id })}` }, "search");
   const what = {
-    search: () => [event.query || "—", ids(event.shown) || "nothing was shown"],
+    search: () => [event.query || "—", ids(event.shown) || "no tool was shown"],
     call: () => [event.tool, [event.ok ? "succeeded" : "failed", event.rank ? `, shown at rank ${event.rank}` : "", event.search_id ? [" – ", link(event.search_id)] : ""]],
     feedback: () => [link(event.search_id), [ids(event.good) && `right: ${ids(event.good)} `, ids(event.bad) && `wrong: ${ids(event.bad)}`]],
   }[event.event] ?? (() => ["", ""]);

@@ -19,7 +19,7 @@ export async function open(place) {
     if (!(await confirmed(question, "It will answer every search that names no recipe."))) return;
     try {
       const now = await post(path, asked);
-      say(now.notice ?? `${now.champion ?? now.recipe} serves from now on`);
+      say(now.notice ?? `${now.champion ?? now.recipe} now serves searches.`);
     } catch (error) {
       report(error, place);
     }
@@ -54,9 +54,9 @@ function data(stats) {
   const facts = [
     ["searches", stats.events.search],
     ["calls", stats.events.call],
-    ["judgements", stats.events.feedback],
+    ["ratings", stats.events.feedback],
     ["callers", stats.callers],
-    ["searches followed by a successful call (usable for learning)", stats.searches_followed_by_a_successful_call],
+    ["searches followed by a successful call (used for learning)", stats.searches_followed_by_a_successful_call],
   ];
   return h("section", { class: "card" }, h("h2", {}, "Data"), h("dl", {}, facts.map(([name, count]) => [h("dt", {}, name), h("dd", {}, number(count))])));
 }
@@ -67,7 +67,7 @@ function last(run) {
   const { train, dev, test } = run.splits;
   return h("section", { class: "card", "aria-labelledby": "last" }, h("h2", { id: "last" }, `The last run: ${run.outcome.replace("-", " ")}`),
     h("p", { id: "reason", class: "note" }, run.reason),
-    h("p", { class: "quiet" }, `${when(run.at)}, ${number(run.seconds)} s: ${number(train)} requests to train on, ${number(dev)} to choose on, ${number(test)} held out`),
+    h("p", { class: "quiet" }, `${when(run.at)}, ${number(run.seconds)} s: ${number(train)} queries for training, ${number(dev)} for choosing, ${number(test)} held out for the test`),
     run.candidates.length > 0 && [h("h3", {}, "Candidates"), candidates(run)],
     run.verdict && verdict(run));
 }
@@ -86,13 +86,13 @@ function verdict(run) {
     each.ci95.map(signed).join(" to "), number(each.p, 4), number(each.wins), number(each.ties), number(each.losses)]);
   const parts = Object.entries(slices).flatMap(([name, labels]) => Object.entries(labels).map(([label, each]) => [name, label, number(each.n), signed(each.difference), number(each.p, 4)]));
   return [
-    h("h3", {}, `The newest ${number(run.verdict.n)} requests of ${number(run.verdict.callers)} ${run.verdict.callers === 1 ? "caller" : "callers"}: candidate against champion`),
+    h("h3", {}, `The newest ${number(run.verdict.n)} queries of ${number(run.verdict.callers)} ${run.verdict.callers === 1 ? "caller" : "callers"}: candidate against champion`),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Differences" }, differences(tests)),
     table(columns, rows, "Candidate against champion"),
-    without && h("p", { class: "quiet" }, `Without ${without.caller}, who favours the candidate most: ${signed(without.difference)} points of ndcg@5 (p ${number(without.p, 4)}).`),
-    h("p", { class: "quiet" }, `A search by the candidate takes ${number(took.p50, 2)} ms of processor time, 95 % take less than ${number(took.p95, 2)} ms.`),
-    parts.length > 0 && h("details", {}, h("summary", {}, "Slices of these requests"),
-      table([["slice", ""], ["is", ""], ["requests", "number"], ["difference of ndcg@5", "number"], ["p", "number"]], parts, "Slices")),
+    without && h("p", { class: "quiet" }, `Without ${without.caller}, whose queries favour the candidate most: ${signed(without.difference)} points of ndcg@5 (p ${number(without.p, 4)}).`),
+    h("p", { class: "quiet" }, `A search with the candidate takes ${number(took.p50, 2)} ms of processor time (median); 95 % take less than ${number(took.p95, 2)} ms.`),
+    parts.length > 0 && h("details", {}, h("summary", {}, "Slices of these queries"),
+      table([["slice", ""], ["value", ""], ["queries", "number"], ["difference of ndcg@5", "number"], ["p", "number"]], parts, "Slices")),
   ];
 }
 
@@ -102,7 +102,7 @@ function differences(tests) {
   const most = Math.max(0.01, ...rows.flatMap(([, each]) => each.ci95.map(Math.abs)));
   const x = (value) => left + ((value + most) / (2 * most)) * (width - left - 60);
   const height = rows.length * row + 24;
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Differences with their intervals of 95 %, as the table below says" },
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": "Differences with 95 % intervals; the table below has the figures" },
     [-most, 0, most].map((value) => [
       svg("line", { class: "axis", x1: x(value), x2: x(value), y1: 0, y2: height - 20 }),
       svg("text", { x: x(value), y: height - 5, "text-anchor": "middle" }, signed(value))]),
@@ -118,5 +118,5 @@ function differences(tests) {
 function promotions(history) {
   if (!history.length) return null;
   return h("section", { class: "card" }, h("h2", {}, "Promotions"),
-    table([["when", "fixed"], ["model", ""], ["why", ""]], history.toReversed().map((each) => [when(each.at), each.model, each.why]), "Promotions"));
+    table([["when", "fixed"], ["model", ""], ["reason", ""]], history.toReversed().map((each) => [when(each.at), each.model, each.why]), "Promotions"));
 }

@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { remember, report } from "./app.js";
 import { chips, debounce, gauge, h, number, say, show, table } from "./dom.js";
 
-const RECIPES = [["", "as served"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
+const RECIPES = [["", "default"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
 let running = null;
 
 export async function open(place, parameters, me) {
@@ -43,7 +43,7 @@ export async function open(place, parameters, me) {
 function drawAnswer(found, state) {
   const best = Math.max(...found.hits.map((hit) => hit.score), 0);
   const count = found.hits.length;
-  const head = count ? `${count} ${count === 1 ? "tool" : "tools"}` : (found.answer ?? "nothing").replaceAll("_", " ");
+  const head = count ? `${count} ${count === 1 ? "tool" : "tools"}` : (found.answer ?? "no tools").replaceAll("_", " ");
   const judged = found.need === null ? "" : ` · ${number(100 * found.need)} % likely to need a tool`;
   return [
     h("p", { id: "summary" }, h("strong", {}, head), h("span", { class: "quiet" }, ` in ${number(found.ms.total, 1)} ms${judged}`)),
@@ -61,7 +61,7 @@ function drawHit(hit, rank, best, searchId, state) {
       try {
         await post("/v1/feedback", { search_id: searchId, ...body });
         button.setAttribute("aria-pressed", "true");
-        say("noted in the journal");
+        say("Saved to the journal.");
       } catch (error) {
         report(error, button);
       }
@@ -135,7 +135,7 @@ function drawWhy(state, found) {
 async function ask(state, tool, cures) {
   const place = told;
   const token = (place.token = {}); // an older answer does not draw over a newer one
-  show(place, h("p", { class: "quiet" }, cures ? "trying words; this indexes everything again …" : "loading …"));
+  show(place, h("p", { class: "quiet" }, cures ? "Trying words. This indexes the whole catalogue again …" : "Loading …"));
   try {
     const why = await post("/v1/why", { ...state(), tool, cures });
     if (place.token === token) show(place, drawTold(why, () => ask(state, tool, true), cures));
@@ -146,16 +146,16 @@ async function ask(state, tool, cures) {
 }
 
 function drawTold(why, retry, cures) {
-  const where = why.rank === null ? "no stage reaches it" : `rank ${why.rank}`;
+  const where = why.rank === null ? "no stage finds it" : `rank ${why.rank}`;
   const list = (title, sentences) => sentences.length > 0 && [h("h3", {}, title), h("ul", {}, sentences.map((each) => h("li", {}, each)))];
   const words = (title, found, kind) => found.length > 0 && [h("h3", {}, title), chips(found, kind)];
   return [
-    h("p", { id: "why-where" }, h("strong", {}, why.tool), why.shown ? ` is in the answer: ${where}` : ` is not in the answer: ${where}, ${why.k} asked for`),
-    list("Why", why.causes), list("What would lift it", why.fixes),
-    !why.shown && !cures && h("p", {}, h("button", { type: "button", id: "cure", onclick: retry }, "Try words that would lift it")),
-    words("Words that match", Object.entries(why.matched).map(([word, part]) => `${word} ${number(part, 2)}`), "good"),
-    words("Words that it lacks", why.missing, "bad"),
+    h("p", { id: "why-where" }, h("strong", {}, why.tool), why.shown ? ` is in the answer: ${where}` : ` is not in the answer: ${where}, and the answer has ${why.k} ${why.k === 1 ? "tool" : "tools"}`),
+    list("Why", why.causes), list("What would help", why.fixes),
+    !why.shown && !cures && h("p", {}, h("button", { type: "button", id: "cure", onclick: retry }, "Find words that would help")),
+    words("Matching words", Object.entries(why.matched).map(([word, part]) => `${word} ${number(part, 2)}`), "good"),
+    words("Missing words", why.missing, "bad"),
     table([["stage", ""], ["rank", "number"], ["score", "number"], ["note", ""]],
-      why.stages.map((stage) => [stage.stage, stage.rank ?? "—", number(stage.score, 2), stage.note ?? ""]), "Where it stands in each stage"),
+      why.stages.map((stage) => [stage.stage, stage.rank ?? "—", number(stage.score, 2), stage.note ?? ""]), "Rank in each stage"),
   ];
 }
