@@ -1,8 +1,8 @@
-"""Checks addresses: requests that an untrusted document causes may go to public addresses and to what the user named.
+"""Checks addresses: requests for an untrusted document may go to public addresses and to what the user allowed.
 
-A name is resolved once, its addresses are checked, and the connection goes to a checked address. A second look-up that
-returns another address (DNS rebinding) is not possible. The check is of the address and not of its text, so spellings
-such as `0x7f.1` or `2130706433` and IPv4 inside IPv6 make no difference.
+A name is resolved once, its addresses are checked, and the connection goes to a checked address. DNS rebinding is not
+possible, because there is no second look-up. The resolved address is checked and not its text, so spellings such as
+`0x7f.1` or `2130706433` and IPv4 inside IPv6 make no difference.
 """
 
 from __future__ import annotations
@@ -56,13 +56,17 @@ def split_origin(url: str) -> tuple[str, str, int]:
         raise ValueError("an address that does not begin with http:// or https:// and a host")
     if parsed.userinfo or "@" in parts.netloc:
         raise ValueError("an address with a user or password")
-    ascii_host = parsed.raw_host.decode("ascii")
-    if (parts.hostname or "").isascii() and (parts.hostname or "").lower() != ascii_host.lower():
-        raise ValueError("an address whose host is ambiguous")
-    default = DEFAULT_PORTS[parsed.scheme]
+    host, default = parsed.raw_host.decode("ascii").lower(), DEFAULT_PORTS[parsed.scheme]
+    _compare_hosts(host, parts.hostname or "")
     if (parsed.port or default) != (second_port or default):
         raise ValueError("an address whose port is ambiguous")
-    return parsed.scheme, ascii_host.lower(), parsed.port or default
+    return parsed.scheme, host, parsed.port or default
+
+
+def _compare_hosts(host: str, second_host: str) -> None:
+    """Refuse an address in which two parsers found different hosts. Only the first encodes international names."""
+    if second_host.isascii() and second_host.lower() != host:
+        raise ValueError("an address whose host is ambiguous")
 
 
 def is_public_address(address: str) -> bool:

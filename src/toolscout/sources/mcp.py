@@ -12,7 +12,7 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError, require
-from toolscout.sources import Reading, build_tool, collect, source_name
+from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
 from toolscout.sources.mcp_oauth import interactive
 from toolscout.sources.mcp_session import Connection, connect
@@ -149,9 +149,8 @@ def _tool(source: str, server: Server, raw: object) -> Tool:
     notes = notes if isinstance(notes, Mapping) else {}
     hints = (notes.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"))
     title = raw.get("title") or notes.get("title")
-    return build_tool(
-        source,
-        raw.get("name"),
+    fields = RawTool(
+        id=raw.get("name"),
         description=raw.get("description"),
         parameters=raw["inputSchema"],
         path=(server.name,),
@@ -160,3 +159,4 @@ def _tool(source: str, server: Server, raw: object) -> Tool:
         callable=True,
         meta={"title": title} if isinstance(title, str) else {},
     )
+    return build_tool(source, fields)

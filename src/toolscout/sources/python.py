@@ -28,10 +28,10 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import Problem, Reading, collect, source_name
-from toolscout.sources.callables import from_callable
+from toolscout.sources.callables import describe_callable
 from toolscout.types import Tool
 
-__all__ = ["from_callable", "read"]
+__all__ = ["describe_callable", "read"]
 
 STDLIB: Final = "stdlib"
 #: Submodules that are never imported: tests, programs, and what acts as soon as it is imported.
@@ -126,7 +126,7 @@ def _reading(source: str, found: Iterable[_Found], problems: list[Problem], mess
 
 def _tool(source: str, item: _Found) -> Tool:
     top = item.module.partition(".")[0]
-    return from_callable(
+    return describe_callable(
         source,
         item.value,
         identity=item.name,
