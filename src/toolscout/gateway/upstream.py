@@ -162,7 +162,7 @@ class Upstream:
             SourceError: if it cannot be stored.
         """
         self._stored_list = raw
-        reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
+        reading = mcp.build_reading(self.name, self.server, (raw, connection.about))
         changes, self._generation = await self._upstreams.store_reading(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
@@ -339,7 +339,7 @@ class Upstreams:
         async with anyio.create_task_group() as group:
             for origin in origins:
                 try:
-                    plan = await self.run_in_thread(mcp.plan, origin.locator, origin.name)
+                    plan = await self.run_in_thread(mcp.plan_servers, origin.locator, origin.name)
                 except SourceError as error:
                     self.say(str(error))
                     continue

@@ -20,7 +20,7 @@ from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Problem, RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.documents import Library, describe_value, hide_credentials
-from toolscout.sources.expansion import Detail, Schemas, TooLarge, brief
+from toolscout.sources.expansion import Detail, Schemas, TooLarge, shorten_text
 from toolscout.sources.openapi_nodes import (
     FORMS,
     MAX_ENTRIES,
@@ -327,7 +327,7 @@ class _Api:
             """Add a property under `key`, or `key` with underscores if that is taken. Returns the key."""
             while key in properties:
                 key += "_"
-            text = brief(field.description) if detail.brief else field.description
+            text = shorten_text(field.description) if detail.brief else field.description
             properties[key] = {
                 **(schema if isinstance(schema, dict) else {}),
                 **({"description": text} if text else {}),
@@ -338,14 +338,14 @@ class _Api:
             return key
 
         for field in inputs:
-            schema = self._schemas.plain(field.schema, field.base, detail.inner, hidden="readOnly", size=size)
+            schema = self._schemas.expand(field.schema, field.base, detail.inner, hidden="readOnly", size=size)
             key = add(field, f"{field.name}_{field.place}" if field.name in properties else field.name, schema)
             if key != field.name:
                 wire["names"][key] = field.name
             if field.style:
                 wire["style"][key] = field.style
         if body:
-            schema = self._schemas.plain(body.schema, body.base, detail, hidden="readOnly", size=size)
+            schema = self._schemas.expand(body.schema, body.base, detail, hidden="readOnly", size=size)
             fields = schema.get("properties", {}) if is_plain_object(schema) else {}
             if fields and not fields.keys() & properties.keys():
                 properties.update(fields)
@@ -381,7 +381,7 @@ class _Api:
             schema = choose_media(content)[1]
         for detail in DETAILS if isinstance(schema, Mapping) and schema else ():
             try:
-                return self._schemas.plain(schema, base, detail, hidden="writeOnly", size=MAX_RETURNS_BYTES)
+                return self._schemas.expand(schema, base, detail, hidden="writeOnly", size=MAX_RETURNS_BYTES)
             except TooLarge:
                 continue
         return clean_text(node.get("description")) or None
