@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from toolscout.errors import BadEntry
 from toolscout.sources import RawTool, build_tool
-from toolscout.sources.docstrings import Doc, docstring, read_docstring, signature_lines, without_addresses
+from toolscout.sources.docstrings import Doc, find_signature_lines, get_docstring, read_docstring, remove_addresses
 from toolscout.types import Tool
 
 __all__ = ["build_type_schema", "convert_errors", "describe_callable"]
@@ -110,7 +110,7 @@ def describe_callable(
         if not isinstance(identity, str) or identity == "<lambda>":
             raise BadEntry("expected a function with a name, found one without: define it with def")
         short = identity.rpartition(".")[2]
-        text = docstring(function)
+        text = get_docstring(function)
         signature = _read_signature(function, receiver) or _parse_documented_signature(text, short)
         doc = _read_documentation(function, text, {short, own_name if isinstance(own_name, str) else short})
         scope = _find_scope(function)
@@ -133,7 +133,7 @@ def _read_documentation(function: Callable[..., Any], text: str, names: set[str]
     """Read a docstring. A class that documents no parameters gets those that its `__init__` documents."""
     doc = read_docstring(text, names)
     if inspect.isclass(function) and not doc.parameters:
-        return doc._replace(parameters=read_docstring(docstring(function.__init__), set()).parameters)
+        return doc._replace(parameters=read_docstring(get_docstring(function.__init__), set()).parameters)
     return doc
 
 
@@ -172,7 +172,7 @@ def _parse_documented_signature(text: str, name: str) -> inspect.Signature | Non
 
     Of several signatures the longest counts. None if there is none, or it is not a list of names.
     """
-    lines = signature_lines(text, {name})
+    lines = find_signature_lines(text, {name})
     if not lines:
         return None
     parameters = _parse_parameters(max((line["arguments"] for line in lines), key=len))
@@ -445,4 +445,4 @@ def _format_type(annotation: Any) -> str:
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return without_addresses(text.replace("typing.", ""))[:MAX_DEFAULT_CHARS]
+    return remove_addresses(text.replace("typing.", ""))[:MAX_DEFAULT_CHARS]
