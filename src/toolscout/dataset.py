@@ -346,7 +346,9 @@ def seen_labels(
     test_qrels: Mapping[str, Iterable[str]],
     key: Callable[[str], Hashable] = lambda tool: tool,
 ) -> dict[str, str]:
-    """Label each test query by whether training saw its gold tools: `seen` all, `unseen` none, else `mixed`.
+    """Label each test query by whether training saw its gold tools.
+
+    The label is `seen` for all of them, `unseen` for none, else `mixed`.
 
     Args:
         train_qrels: query id → gold tool ids.
@@ -365,7 +367,7 @@ def seen_labels(
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of every line that is not blank, without byte order mark and carriage returns."""
+    """Yield number and bytes of every line that is not blank, without byte order mark and line ends."""
     try:
         data = file.read_bytes()
         if file.suffix == ".gz":

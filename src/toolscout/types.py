@@ -1,4 +1,4 @@
-"""The central values Tool, Hit and Search; canonical JSON, fingerprints, and `render`, which gives a tool's text."""
+"""Defines the values Tool, Hit and Search, canonical JSON, fingerprints, and the text of a tool."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer: its id, its score (higher is better), the reason, and the tool itself once loaded."""
+    """One tool in an answer: its id, its score (higher is better), the reason, and the tool once loaded."""
 
     id: str
     score: float

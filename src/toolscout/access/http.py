@@ -1,4 +1,4 @@
-"""Serves HTTP for the service and the gateway: host names, credentials of requests, and an orderly end."""
+"""Serves HTTP for the service and the gateway: host names, request credentials, and an orderly end."""
 
 from __future__ import annotations
 

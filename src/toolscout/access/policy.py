@@ -1,4 +1,6 @@
-"""Reads policies: who a caller is (hashed keys, tokens of an OAuth issuer) and which tools they may see and call.
+"""Reads policies: who a caller is, and which tools they may see and call.
+
+A caller shows a key, of which the file holds the hash, or a token of an OAuth issuer.
 
 A pattern is a list of segments separated by slashes. It is compared with a tool's id and with `source/path…/name`. Both
 begin with the source. `**` matches any number of segments, `*` any characters within one. The rest is literal.
@@ -112,7 +114,7 @@ def _chunks(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
 
 
 def _matches(form: Segments, chunks: Sequence[Segments]) -> bool:
-    """Return whether the runs occur in `form` in order, the first at its beginning and the last at its end.
+    """Return whether the runs occur in `form` in order, the first at its start and the last at its end.
 
     Each run takes the earliest place, so the time is at most proportional to the product of both lengths.
     """
@@ -298,7 +300,7 @@ class Policies:
 
 
 def _check_references(path: Path, file: _File, callers: Mapping[str, Caller], subjects: Mapping[str, Caller]) -> None:
-    """Refuse a file with subjects of tokens but no issuer, or with a default that is not one of the callers."""
+    """Refuse a file with subjects of tokens but no issuer, or with a default that is no caller."""
     if subjects and file.tokens is None:
         raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
     if file.default is not None and file.default not in callers:

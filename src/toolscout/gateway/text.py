@@ -1,4 +1,4 @@
-"""Formats tools and answers for an agent: signatures, quoted descriptions, answers within a token budget.
+"""Formats tools and answers for an agent: signatures, quoted descriptions, token budgets.
 
 Text written by a tool's author is data. It is shown in quotes, on one line, without invisible characters.
 """

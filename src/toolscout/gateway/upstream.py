@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def runs_gateway(server: Server) -> bool:
-    """Whether an entry starts a toolscout gateway, which would then call itself."""
+    """Return whether an entry starts a toolscout gateway, which would then call itself."""
     words = [Path(word).name for word in (server.command, *server.args)]
     words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
     return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]
@@ -378,5 +378,5 @@ def _set_message_handler(connection: Connection, handler: MessageHandlerFnT) -> 
 
 
 def _is_closed(connection: Connection) -> bool:
-    """Whether the other end has closed the connection, even if nothing was sent since."""
+    """Return whether the other end has closed the connection, even if nothing was sent since."""
     return bool(getattr(connection.client.session._dispatcher, "_closed", False))

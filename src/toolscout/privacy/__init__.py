@@ -1,1 +1,1 @@
-"""Covers credentials and personal data, keeps files private, and remembers which folders the user trusts."""
+"""Covers credentials and personal data, keeps files private, and remembers trusted folders."""

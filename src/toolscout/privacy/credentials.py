@@ -1,4 +1,4 @@
-"""Covers known credentials in texts from outside, because a server or an API may echo what it was sent.
+"""Covers known credentials in texts from outside, because a server may echo what it was sent.
 
 Credentials are replaced literally and in the encodings that programs print: JSON, percent, base64, hexadecimal. Values
 that a server computes from a credential (a hash, an encryption, one half of it) are not recognised.

@@ -1,4 +1,4 @@
-"""Covers credentials in texts: named values, tokens by their prefix, keys in addresses, cards and bank accounts.
+"""Covers credentials in texts: named values, tokens, keys in addresses, cards and bank accounts.
 
 No package is light enough: `detect-secrets` (27 kinds, last release in 2024) needs `requests`, and Presidio needs
 spaCy. The patterns follow what issuers publish about their tokens. They cover everything that the plugins of

@@ -55,7 +55,7 @@ JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One entry that could not be read: its name within the source, and a sentence on what is wrong with it."""
+    """One entry that could not be read: its name within the source, and what is wrong with it."""
 
     entry: str
     message: str

@@ -1,4 +1,4 @@
-"""Describes Python callables as tools: the signature becomes JSON Schema, the docstring the descriptions.
+"""Describes Python callables as tools, from their signatures and docstrings.
 
 The readers `python` and `schemas` share this module. Equal code gives equal tools: schemas and descriptions do not
 depend on memory addresses, the order of sets, or the folders of this machine.
@@ -168,7 +168,7 @@ def _read_signature(function: Callable[..., Any], receiver: bool) -> inspect.Sig
 
 
 def _parse_documented_signature(text: str, name: str) -> inspect.Signature | None:
-    """Parse the signature at the beginning of a C function's docstring, such as `name(a[, b=0]) -> result`.
+    """Parse the signature at the start of a C function's docstring, such as `name(a[, b=0]) -> result`.
 
     Of several signatures the longest counts. None if there is none, or it is not a list of names.
     """
@@ -426,7 +426,7 @@ def _find_scope(function: Any) -> Mapping[str, Any]:
 
 
 def _resolve_annotation(annotation: Any, scope: Mapping[str, Any]) -> Any:
-    """Return the type that a text annotation or a forward reference means, or the text if it has no meaning.
+    """Return the type that a text annotation or a forward reference means, or else the text.
 
     Names are looked up in `scope` and in `typing`. Another annotation is returned unchanged.
     """

@@ -72,7 +72,7 @@ def _remove_signatures(text: str, names: set[str]) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return the first paragraphs, up to 1,000 characters but at least one, without doctests and directives."""
+    """Return the first paragraphs without doctests and directives: up to 1,000 characters, at least one."""
     paragraphs: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         plain = _to_plain_text(paragraph)

@@ -1,4 +1,7 @@
-"""Expands schemas: resolves references, bounds the size, and converts OpenAPI's dialects to JSON Schema 2020-12."""
+"""Expands schemas: resolves references, bounds the size, and converts OpenAPI's dialects.
+
+The result is JSON Schema 2020-12.
+"""
 
 from __future__ import annotations
 

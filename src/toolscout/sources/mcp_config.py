@@ -1,4 +1,4 @@
-"""Reads entries of MCP servers from configuration files, URLs and command lines, and hides their secrets."""
+"""Reads MCP servers from configuration files, URLs and command lines, and hides their secrets."""
 
 from __future__ import annotations
 

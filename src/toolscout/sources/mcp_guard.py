@@ -36,7 +36,7 @@ class Guard:
     """
 
     def __init__(self, url: str, approve: Approve, note: Callable[[Any], None]) -> None:
-        """Take the server's address, a function that decides on other origins, and one that sees each response."""
+        """Take the server's address, a function that decides on origins, and one that sees each response."""
         self.home = origin_of(url)
         self._approve, self._note = approve, note
         self._resumed: deque[float] = deque()
@@ -118,7 +118,7 @@ def upgrade_origin(origin: str) -> str:
 
 
 def is_private(origin: str) -> bool:
-    """Return whether an origin is on this machine or in its networks: loopback, private, link-local or unknown."""
+    """Return whether an origin is on this machine, in its networks, or unknown."""
     parts = urlsplit(origin)
     try:
         entries = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Bounds what an MCP server may send, and holds the sentences for callers of a server that exceeded a bound."""
+"""Bounds what an MCP server may send, and holds the messages for servers that exceed a bound."""
 
 from __future__ import annotations
 

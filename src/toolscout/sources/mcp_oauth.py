@@ -1,4 +1,4 @@
-"""Signs in to MCP servers with OAuth: stores tokens, opens the browser, receives its answer on a loopback port."""
+"""Signs in to MCP servers with OAuth: stores tokens, opens the browser, receives its answer."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TokenFile:
         return frozenset(value for value in values if isinstance(value, str))
 
     def origins(self) -> set[str]:
-        """Return the origins beside the server's that requests may go to: approved ones and the token endpoint's."""
+        """Return the further origins that requests may go to: approved ones and the token endpoint's."""
         approved, metadata = self.values.get("origins"), self.values.get("metadata")
         allowed = {origin for origin in approved if isinstance(origin, str)} if isinstance(approved, list) else set()
         endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None

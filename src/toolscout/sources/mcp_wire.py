@@ -1,4 +1,4 @@
-"""Filters messages between a transport of the SDK and its session: keeps raw lists of tools, repairs bad replies.
+"""Filters the messages between a transport of the SDK and its session.
 
 The SDK validates a list of tools as a whole, so one invalid tool would make all of them unusable. The filter gives the
 SDK only the valid tools, and keeps the list as it was sent for `Connection.list_tools`.

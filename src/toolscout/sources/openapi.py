@@ -90,7 +90,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
 
 class _Operation(NamedTuple):
-    """One operation and its path item, with the locations of the documents that hold them (`base`, `item_base`)."""
+    """One operation and its path item. `base` and `item_base` are the locations of their documents."""
 
     method: str
     path: str
@@ -263,7 +263,7 @@ class _Api:
             yield read_parameter(*self._library.follow(node, base))
 
     def _read_fields_body(self, operation: _Operation, fields: list[Input]) -> tuple[Input, str]:
-        """Read the body of Swagger 2.0 (one parameter in `body`, or several in `formData`) and its content type."""
+        """Read the body of Swagger 2.0 (a parameter in `body`, or several in `formData`) and its type."""
         consumes = limit_list(operation.node.get("consumes", self._document.get("consumes")))
         kinds = [kind for kind in consumes if isinstance(kind, str)]
         for field in fields:

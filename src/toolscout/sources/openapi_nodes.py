@@ -42,7 +42,10 @@ _COLLECTIONS: Final[Mapping[str, dict[str, Any]]] = {
 
 
 class Input(NamedTuple):
-    """One argument: the name and place to send it, its schema, and the location of the document with the schema."""
+    """One argument: its name and place in the request, and its schema.
+
+    `base` is the location of the document that holds the schema.
+    """
 
     name: str
     place: str

@@ -1,4 +1,4 @@
-"""Parses untrusted JSON and YAML with bounds on depth, values and work, so that no document can end the process.
+"""Parses untrusted JSON and YAML with bounds on depth, values and work.
 
 The values of YAML are built here from libyaml's events, which come one by one at any depth. The loaders of PyYAML
 compose nodes recursively in C: a document of 120 kB with 60,000 levels overflows the stack and ends the process.
@@ -317,7 +317,7 @@ class _Builder:
             holder.key = _NO_KEY
 
     def _merge(self, holder: _Open, value: Any) -> None:
-        """Remember the objects that `<<` names. The own keys of the holder win over theirs, then the first object wins."""
+        """Remember the objects that `<<` names. Keys of the holder itself win, then those of the first object."""
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):
                 raise ValueError("something else than an object to merge with '<<'")

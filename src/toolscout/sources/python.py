@@ -1,4 +1,4 @@
-"""Reads Python functions as tools: `py:module`, `py:module:name`, and `py:stdlib` for the standard library.
+"""Reads Python functions as tools: `py:module`, `py:module:name`, `py:stdlib` (standard library).
 
 Reading imports the module, which runs its code. The reading's message says so. The public functions and classes (as
 constructors) of a module become tools. A package also gives those of its public submodules, and `py:module:Class` the

@@ -30,7 +30,7 @@ def is_header_name(name: str) -> bool:
 
 
 def is_reserved_header(name: str) -> bool:
-    """Return whether a header frames or routes the message, so that no document and no argument may set it."""
+    """Return whether a header frames or routes the message. No document and no argument may set it."""
     lowered = name.strip().lower()
     return lowered in _RESERVED_HEADERS or lowered.startswith(_RESERVED_PREFIXES)
 
