@@ -247,7 +247,7 @@ class Policies:
         """
         if path is None:
             return cls()
-        file = _read(path)
+        file = _read_file(path)
         callers: dict[str, Caller] = {}
         keys: list[tuple[str, Caller]] = []
         subjects: dict[str, Caller] = {}
@@ -255,7 +255,7 @@ class Policies:
             where = f"{path}: caller {entry.name!r}"
             if not entry.name.strip() or entry.name in callers:
                 raise ConfigError(f"{where}: expected a name of its own, found an empty or a repeated one")
-            rules = Rules(_patterns(where, entry.allow), _patterns(where, entry.deny), entry.read_only)
+            rules = Rules(_check_patterns(where, entry.allow), _check_patterns(where, entry.deny), entry.read_only)
             caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
             for key in [entry.key] if isinstance(entry.key, str) else entry.key:
                 _check_key(where, key, keys)
@@ -313,7 +313,7 @@ def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: di
             raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
 
 
-def _read(path: Path) -> _File:
+def _read_file(path: Path) -> _File:
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
     except FileNotFoundError:
@@ -322,7 +322,8 @@ def _read(path: Path) -> _File:
         raise ConfigError(f"{path}: expected policies, found something else: {error}: see docs/security.md") from None
 
 
-def _patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
+def _check_patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
+    """Return the patterns of a caller. Raises ConfigError if one is invalid."""
     for pattern in patterns:
         segments = pattern.split("/")
         if pattern != "**" and (len(segments) < 2 or not all(segments)):
@@ -359,7 +360,7 @@ class _Tokens:
         if not issuer.issuer or not issuer.audience:
             raise ConfigError(f"{path}: expected an issuer and an audience in [tokens], found an empty one")
         self.issuer, self.subjects = issuer, subjects
-        self.keys = _keys(path, issuer.jwks)
+        self.keys = _load_keys(path, issuer.jwks)
 
     def caller(self, token: str) -> Caller | None:
         """Return the caller to whom a token belongs. None if it is invalid, or belongs to nobody."""
@@ -368,7 +369,7 @@ class _Tokens:
         try:
             claims = jwt.decode(
                 token,
-                self._key(jwt.get_unverified_header(token).get("kid")),
+                self._find_key(jwt.get_unverified_header(token).get("kid")),
                 algorithms=self.issuer.algorithms,
                 audience=self.issuer.audience,
                 issuer=self.issuer.issuer,
@@ -380,13 +381,13 @@ class _Tokens:
             return None
         except (jwt.PyJWTError, ValueError, TypeError):
             return None
-        if not set(self.issuer.scopes) <= set(_words(claims.get("scope")) + _words(claims.get("scp"))):
+        if not set(self.issuer.scopes) <= set(_split_scopes(claims.get("scope")) + _split_scopes(claims.get("scp"))):
             return None
         values = claims.get(self.issuer.claim)
-        named = [values] if isinstance(values, str) else values if isinstance(values, list) else []
-        return next((self.subjects[each] for each in named if isinstance(each, str) and each in self.subjects), None)
+        names = [values] if isinstance(values, str) else values if isinstance(values, list) else []
+        return next((self.subjects[name] for name in names if isinstance(name, str) and name in self.subjects), None)
 
-    def _key(self, kid: Any) -> PyJWK:
+    def _find_key(self, kid: Any) -> PyJWK:
         from jwt import PyJWKClient, PyJWKClientError
 
         if not isinstance(kid, str):
@@ -399,13 +400,15 @@ class _Tokens:
         return key
 
 
-def _words(value: object) -> list[str]:
+def _split_scopes(value: object) -> list[str]:
+    """Return the scopes in a claim of a token, which is a text or a list."""
     if isinstance(value, str):
         return value.split()
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
-def _keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
+def _load_keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
+    """Load the issuer's public keys from a file, or prepare to fetch them from an https address."""
     jwt = require("jwt", "mcp")
     require("cryptography", "mcp")
     if jwks.startswith("https://") or re.match(r"http://(localhost|127\.0\.0\.1|\[::1\])[:/]", jwks):
