@@ -230,7 +230,7 @@ def test_what_a_policy_file_cannot_mean_is_refused_with_a_sentence(tmp_path: Pat
 def test_a_key_that_stands_there_twice_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     key = hashed_key(new_key())
     text = f'[[caller]]\nname = "a"\nkey = "{key}"\n[[caller]]\nname = "b"\nkey = "{key}"'
-    with pytest.raises(ConfigError, match="stands there twice"):
+    with pytest.raises(ConfigError, match="occurs twice"):
         Policies.load(write(tmp_path, text))
     with pytest.raises(ConfigError, match="expected a policy file, found none"):
         Policies.load(tmp_path / "absent.toml")

@@ -45,7 +45,10 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 def in_dev(query: str) -> bool:
-    """Whether a training query belongs to dev in a set without a dev file: BLAKE2b of its id, first byte below 26."""
+    """Return whether a training query belongs to dev in a set without a dev file.
+
+    It does if the first byte of the BLAKE2b hash of its id is below 26.
+    """
     return _hash(query.encode())[0] < DEV_HASH_LIMIT
 
 
@@ -343,7 +346,9 @@ def seen_labels(
     test_qrels: Mapping[str, Iterable[str]],
     key: Callable[[str], Hashable] = lambda tool: tool,
 ) -> dict[str, str]:
-    """Label each test query by whether training saw its gold tools: `seen` all, `unseen` none, else `mixed`.
+    """Label each test query by whether training saw its gold tools.
+
+    The label is `seen` for all of them, `unseen` for none, else `mixed`.
 
     Args:
         train_qrels: query id → gold tool ids.
@@ -362,7 +367,7 @@ def seen_labels(
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of every line that is not blank, without byte order mark and carriage returns."""
+    """Yield number and bytes of every line that is not blank, without byte order mark and line ends."""
     try:
         data = file.read_bytes()
         if file.suffix == ".gz":
@@ -392,14 +397,22 @@ def _read_by_id(file: Path, row: type[_Row]) -> dict[str, _Row]:
     return rows
 
 
-def _read_qrels(file: Path, queries: Mapping[str, object], corpus: frozenset[str]) -> Qrels:
-    lines = read_lines(file)
-    number, line = next(lines, (1, b""))
+def _check_qrels_header(file: Path, number: int, line: bytes) -> None:
     if line.split(b"\t") != [column.encode() for column in QRELS_HEADER]:
         start = line[:80].decode(errors="replace")
         raise SourceError(
             f"{file}, line {number}: expected the header {'<TAB>'.join(QRELS_HEADER)}, found {start!r}: add it"
         )
+
+
+def _read_qrels(file: Path, queries: Mapping[str, object], corpus: frozenset[str]) -> Qrels:
+    """Read one split: the gold tools of its queries, without those of score 0.
+
+    Raises:
+        SourceError: naming the line, for a bad header, score or id, two scores for one pair, or a query without gold.
+    """
+    lines = read_lines(file)
+    _check_qrels_header(file, *next(lines, (1, b"")))
     judged: Qrels = {}
     for number, line in lines:
         try:

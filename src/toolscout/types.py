@@ -1,4 +1,4 @@
-"""The central values Tool, Hit and Search; canonical JSON, fingerprints, and `render`, which gives a tool's text."""
+"""Defines the values Tool, Hit and Search, canonical JSON, fingerprints, and the text of a tool."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer: its id, its score (higher is better), the reason, and the tool itself once loaded."""
+    """One tool in an answer: its id, its score (higher is better), the reason, and the tool once loaded."""
 
     id: str
     score: float
@@ -222,10 +222,8 @@ def clean(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, str):
         return _SURROGATES.sub("\ufffd", str(value))
-    if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**63 else clean(_as_float(value))
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+    if isinstance(value, (int, float)):
+        return _clean_number(value)
     if depth >= MAX_JSON_DEPTH:
         raise BadEntry(f"expected at most {MAX_JSON_DEPTH} levels of nesting, found more: flatten the entry")
     if isinstance(value, msgspec.Struct):
@@ -239,11 +237,14 @@ def clean(value: Any, depth: int = 0) -> Any:
     raise BadEntry(f"expected JSON values, found a {type(value).__name__}: leave it out or write it as text")
 
 
-def _as_float(value: int) -> float:
+def _clean_number(value: int | float) -> int | float | None:
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return int(value)
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
-        return math.inf
+        return None
+    return number if math.isfinite(number) else None
 
 
 def canonical_json(value: Any) -> bytes:

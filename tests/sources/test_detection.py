@@ -7,7 +7,16 @@ import pytest
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import build_tool, check_schema, detect, load_document, parse_document, read, source_name
+from toolscout.sources import (
+    RawTool,
+    build_tool,
+    check_schema,
+    detect,
+    load_document,
+    parse_document,
+    read,
+    source_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +114,13 @@ def test_a_schema_nobody_could_use_is_refused(schema: object, message: str) -> N
      {"properties": {"a": {"type": "float"}, "b": True, "c": None}}],
 )  # fmt: skip
 def test_a_sloppy_schema_is_taken(schema: dict[str, object]) -> None:
-    assert build_tool("s", "t", parameters=schema).parameters is not None
+    assert build_tool("s", RawTool(id="t", parameters=schema)).parameters is not None
 
 
 @pytest.mark.parametrize("bad", ["", "  ", None, [], {}, True])
 def test_a_tool_needs_a_name(bad: object) -> None:
     with pytest.raises(BadEntry, match="expected"):
-        build_tool("s", bad)
+        build_tool("s", RawTool(id=bad))
 
 
 def test_a_source_name_can_stand_before_the_slash_of_an_id() -> None:

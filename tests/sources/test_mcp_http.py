@@ -153,7 +153,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Seats somebody at the terminal, or nobody; their browser follows every redirect."""
 
     def seat(there: bool) -> None:
-        monkeypatch.setattr(mcp, "interactive", lambda: there)
+        monkeypatch.setattr(mcp, "has_terminal", lambda: there)
         monkeypatch.setattr(mcp_oauth, "open_browser", lambda url: httpx.get(url, follow_redirects=True))
 
     return seat
@@ -210,7 +210,7 @@ def test_a_sign_in_that_is_over_is_said_to_be_over(
     stored["tokens"] |= {"access_token": "revoked", "refresh_token": "revoked"}
     file.write_text(json.dumps(stored))
     person(False)
-    assert "expected to be signed in, found that it is over: run  toolscout add" in read(tmp_path, address).message
+    assert "expected a valid sign-in, found an expired one: run  toolscout add" in read(tmp_path, address).message
 
 
 def test_a_refusal_in_the_browser_is_passed_on(

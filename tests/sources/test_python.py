@@ -18,8 +18,8 @@ import pytest
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import Reading, detect
-from toolscout.sources.callables import type_schema
-from toolscout.sources.python import from_callable, read
+from toolscout.sources.callables import build_type_schema
+from toolscout.sources.python import describe_callable, read
 from toolscout.types import Tool
 
 
@@ -127,7 +127,7 @@ def test_each_docstring_style_describes_the_parameters(style: str) -> None:
         raise AssertionError("nothing is called")
 
     move.__doc__ = STYLES[style]
-    tool = from_callable("s", move)
+    tool = describe_callable("s", move)
     assert tool.id == "s/move"
     assert tool.description == "Move a thing.\nIt may take a while."
     assert tool.parameters == {
@@ -172,14 +172,14 @@ def test_each_docstring_style_describes_the_parameters(style: str) -> None:
     ],
 )
 def test_annotations_become_json_schema(annotation: Any, schema: dict[str, Any]) -> None:
-    assert type_schema(annotation) == schema
+    assert build_type_schema(annotation) == schema
 
 
 def test_records_become_objects_and_recursion_ends() -> None:
-    pixel = type_schema(Pixel)
+    pixel = build_type_schema(Pixel)
     assert pixel["properties"] == {"x": {"type": "integer"}, "colour": {"enum": ["red", "blue"]}}
     assert pixel["required"] == ["x"]
-    box = type_schema(Box)
+    box = build_type_schema(Box)
     assert box["required"] == ["width"]
     assert box["properties"]["label"] == {"type": "string", "default": "box"}
     assert len(json.dumps(box)) < 5_000
@@ -189,7 +189,7 @@ def test_stars_defaults_and_unknown_types_are_said() -> None:
     def mix(first, *rest: int, path="/usr/lib/x", when: bytes = b"", kind=object(), **options):  # type: ignore[no-untyped-def]  # noqa: B008
         """Mix it."""
 
-    tool = from_callable("s", mix)
+    tool = describe_callable("s", mix)
     assert tool.parameters == {
         "type": "object",
         "properties": {
@@ -206,18 +206,18 @@ def test_stars_defaults_and_unknown_types_are_said() -> None:
 
 
 def test_builtins_without_a_signature_are_read_from_their_docstring() -> None:
-    tool = from_callable("s", max)
+    tool = describe_callable("s", max)
     assert tool.description.startswith("With a single iterable argument, return its biggest item.")
     assert tool.parameters is not None
     assert set(tool.parameters["properties"]) == {"iterable", "default", "key"}
     assert tool.parameters["required"] == ["iterable"]
-    assert from_callable("s", dict.fromkeys).description
+    assert describe_callable("s", dict.fromkeys).description
 
 
 @pytest.mark.parametrize("function", [lambda x: x, 5])
 def test_what_has_no_name_is_refused(function: Any) -> None:
     with pytest.raises(BadEntry, match="expected a function with a name"):
-        from_callable("s", function)
+        describe_callable("s", function)
 
 
 def test_an_object_that_breaks_when_looked_at_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_an_object_that_breaks_when_looked_at_is_refused() -> None:
         def __call__(self) -> None: ...
 
     with pytest.raises(BadEntry, match="found RuntimeError: boo"):
-        from_callable("s", Hostile())
+        describe_callable("s", Hostile())
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import Reading, detect
 from toolscout.sources import read as read_any
-from toolscout.sources.schemas import from_objects, read
+from toolscout.sources.schemas import read, read_objects
 from toolscout.types import Hints, Tool
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -71,7 +71,7 @@ def test_a_mixed_list_gives_all_its_tools_in_order() -> None:
     named = []
     for number, value in enumerate(DIALECTS.values()):
         named.append(json.loads(json.dumps(value).replace("get_weather", f"tool_{number}")))
-    reading = from_objects("mixed", named)
+    reading = read_objects("mixed", named)
     assert reading.problems == []
     assert [tool.name for tool in reading.tools] == [f"tool_{number}" for number in range(len(DIALECTS))]
 
@@ -139,7 +139,7 @@ def test_capitals_and_foreign_type_names_become_json_schema_but_properties_keep_
             "what": {"type": "any", "description": "Anything."},
         },
     }
-    (tool,) = from_objects("g", [{"name": "f", "parameters": schema}]).tools
+    (tool,) = read_objects("g", [{"name": "f", "parameters": schema}]).tools
     assert tool.parameters == {
         "type": "object",
         "properties": {
@@ -154,7 +154,7 @@ def test_capitals_and_foreign_type_names_become_json_schema_but_properties_keep_
 def test_mcp_annotations_become_hints_and_the_output_schema_the_result() -> None:
     annotations = {"title": "Look", "readOnlyHint": True, "openWorldHint": False, "destructiveHint": "no"}
     entry = {**WEATHER, "inputSchema": CITY, "outputSchema": {"type": "object"}, "annotations": annotations}
-    (tool,) = from_objects("m", [{"tools": [entry]}]).tools
+    (tool,) = read_objects("m", [{"tools": [entry]}]).tools
     assert tool.hints == Hints(read_only=True, open_world=False)
     assert tool.returns == {"type": "object"}
     assert tool.meta["annotations"] == annotations
@@ -163,7 +163,7 @@ def test_mcp_annotations_become_hints_and_the_output_schema_the_result() -> None
 def test_a_namespace_is_a_path_and_keeps_equal_names_apart() -> None:
     groups = [{"type": "namespace", "name": group, "tools": [WEATHER]} for group in ("north", "south")]
     listed = {**WEATHER, "metadata": {"path": ["sky", "rain"]}}
-    tools = from_objects("n", [*groups, listed]).tools
+    tools = read_objects("n", [*groups, listed]).tools
     assert [(tool.id, tool.path) for tool in tools] == [
         ("n/north/get_weather", ("north",)),
         ("n/south/get_weather", ("south",)),
@@ -212,7 +212,7 @@ class Dumpable:
 
 
 def test_models_and_functions_become_tools_and_other_objects_a_sentence() -> None:
-    reading = from_objects("mine", [Forecast, add, WEATHER, Dumpable(), Odd(), lambda x: x, None, "text"])
+    reading = read_objects("mine", [Forecast, add, WEATHER, Dumpable(), Odd(), lambda x: x, None, "text"])
     forecast, function, weather = reading.tools
     assert (forecast.id, forecast.description) == ("mine/Forecast", "Daily forecast for a city.")
     assert forecast.parameters is not None
@@ -241,7 +241,7 @@ def test_langchain_tools_show_what_a_model_may_fill_in() -> None:
     simple = tools.Tool(name="echo", description="Say it again.", func=str)
     from_dict = tools.StructuredTool(name="raw", description="Raw schema.", args_schema=CITY, func=str)
 
-    reading = from_objects("lc", [search, structured, simple, from_dict])
+    reading = read_objects("lc", [search, structured, simple, from_dict])
     assert reading.problems == []
     found: dict[str, Tool] = {tool.name: tool for tool in reading.tools}
     schemas = {name: tool.parameters or {} for name, tool in found.items()}

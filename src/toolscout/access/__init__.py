@@ -1,1 +1,1 @@
-"""Access control: who a caller is, and which tools they may discover and call; checks for every HTTP face."""
+"""Controls access: who a caller is, which tools they may see and call, which requests are let in."""

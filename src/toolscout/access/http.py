@@ -1,4 +1,4 @@
-"""Shared by every HTTP face: the host names of a service, the credential of a request, and an orderly end."""
+"""Serves HTTP for the service and the gateway: host names, request credentials, and an orderly end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CHALLENGE", "MARK", "credential_of", "is_loopback", "names_of", "origins_of", "serve"]
 
-MARK: Final = "x-toolscout-gateway"  # in every request that a gateway sends for an agent: no face answers those
-CHALLENGE: Final = 'Bearer realm="toolscout"'  # what a refusal asks for, as RFC 6750 wants it
+MARK: Final = "x-toolscout-gateway"  # header of every request that a gateway sends; such requests are refused
+CHALLENGE: Final = 'Bearer realm="toolscout"'  # WWW-Authenticate of a refusal (RFC 6750)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a service on that address."""
+    """Return whether only this machine can reach a service at an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -32,20 +32,20 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str, more: Iterable[str] = ()) -> list[str]:
-    """Return the names under which a service on `host` may be asked for."""
+    """Return the host names that requests to a service on `host` may use."""
     host_names = [] if host in ("0.0.0.0", "::", "") else [host]
     machine = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
     return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *host_names, *machine, *more]))
 
 
 def origins_of(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """(names as a Host header spells them, the origins of their pages), both without a port."""
+    """Return the names as a Host header spells them, and the origins of their pages, both without a port."""
     hosts = [f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names]
     return hosts, [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
 
 
 def credential_of(headers: Headers) -> str | None:
-    """Return the key or token of a request: what follows `Bearer`, or `X-API-Key`."""
+    """Return the key or token of a request, from `Authorization: Bearer` or `X-API-Key`. None if there is none."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")) or None
 
@@ -61,21 +61,21 @@ async def serve(
     lifespan: bool = False,
     ready: Callable[[int], None] | None = None,
 ) -> None:
-    """Serve until stopped by a signal; requests that are being answered then get their answer.
+    """Serve until stopped by a signal. Open requests still get their answer.
 
     Args:
         app: the application.
-        policies: who may come in; without any, only this machine may.
+        policies: who may use the service. Without any, only this machine may.
         host: the address to listen at.
-        port: the port; 0: a free one.
-        extra: the extra that installs what this needs.
-        patience: seconds that open requests get when the service stops.
-        lifespan: whether the application wants to know when it starts and ends.
-        ready: called with the port once connections are taken.
+        port: the port. With 0 a free one is chosen.
+        extra: name of the extra that installs the packages for this service.
+        patience: seconds for open requests when the service stops.
+        lifespan: whether the application handles events for its start and end.
+        ready: called with the port as soon as connections are accepted.
 
     Raises:
-        ConfigError: if anybody could come in from elsewhere, or the port is taken.
-        MissingExtra: if there is no server to run it.
+        ConfigError: if other machines could use the service without a policy, or the port is taken.
+        MissingExtra: without the packages of `extra`.
     """
     import anyio
 
@@ -83,7 +83,7 @@ async def serve(
     import uvicorn
 
     class _Service(uvicorn.Server):
-        """Leaves signals to `_stop_at_signal`, so that what runs around it can end in order."""
+        """A server that leaves signals to `_stop_at_signal`, so that everything can end in order."""
 
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
@@ -103,7 +103,7 @@ async def serve(
             raise ConfigError(
                 f"expected a free port at {host}:{port}, found: {error.strerror}: give another --port"
             ) from None
-        listener.listen(2048)  # from now on nobody is sent away, though the first answers wait for the start
+        listener.listen(2048)  # connections are accepted from here on; the first answers wait for the start
         if ready is not None:
             ready(listener.getsockname()[1])
         config = uvicorn.Config(

@@ -1,7 +1,9 @@
-"""Policies: who a caller is (hashed keys, tokens of an OAuth issuer) and which tools they may see and call.
+"""Reads policies: who a caller is, and which tools they may see and call.
 
-A pattern is a list of segments separated by slashes. It is matched with a tool's id and with `source/path…/name`; both
-begin with the source. `**` matches any number of segments, `*` any characters within one; the rest is literal.
+A caller shows a key, of which the file holds the hash, or a token of an OAuth issuer.
+
+A pattern is a list of segments separated by slashes. It is compared with a tool's id and with `source/path…/name`. Both
+begin with the source. `**` matches any number of segments, `*` any characters within one. The rest is literal.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import re
 import secrets
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +84,7 @@ def _forms(tool: Tool) -> set[Segments]:
 
 
 def _folded_forms(tool: Tool) -> set[Segments]:
-    """Return folded forms; a slash inside a name may separate segments or not, so both forms are there."""
+    """Return the folded forms of id and path. A slash inside a name may separate segments or not, so both count."""
     source, _, rest = tool.id.partition("/")
     forms = set()
     for parts in ((source, rest), (source, tool.name), (source, *tool.path, tool.name)):
@@ -112,19 +114,19 @@ def _chunks(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
 
 
 def _matches(form: Segments, chunks: Sequence[Segments]) -> bool:
-    """Return whether the runs occur in `form` in order, the first at its beginning, the last at its end.
+    """Return whether the runs occur in `form` in order, the first at its start and the last at its end.
 
-    Each run takes its earliest place, so time grows at most with the product of the two lengths.
+    Each run takes the earliest place, so the time is at most proportional to the product of both lengths.
     """
     first, *middle = chunks
     if not middle:
-        return len(form) == len(first) and _stands(form, 0, first)
+        return len(form) == len(first) and _occurs_at(form, 0, first)
     *middle, last = middle
     start, end = len(first), len(form) - len(last)
-    if start > end or not _stands(form, 0, first) or not _stands(form, end, last):
+    if start > end or not _occurs_at(form, 0, first) or not _occurs_at(form, end, last):
         return False
     for run in middle:
-        while start + len(run) <= end and not _stands(form, start, run):
+        while start + len(run) <= end and not _occurs_at(form, start, run):
             start += 1
         start += len(run)
         if start > end:
@@ -132,12 +134,12 @@ def _matches(form: Segments, chunks: Sequence[Segments]) -> bool:
     return True
 
 
-def _stands(form: Segments, start: int, run: Segments) -> bool:
-    return all(_like(form[start + offset], segment) for offset, segment in enumerate(run))
+def _occurs_at(form: Segments, start: int, run: Segments) -> bool:
+    return all(_matches_segment(form[start + offset], segment) for offset, segment in enumerate(run))
 
 
-def _like(text: str, segment: str) -> bool:
-    """Return whether `text` is `segment`, whose asterisks stand for any characters."""
+def _matches_segment(text: str, segment: str) -> bool:
+    """Return whether a text matches a segment. An asterisk in the segment matches any characters."""
     first, *middle = segment.split("*")
     if not middle:
         return text == first
@@ -155,12 +157,12 @@ def _like(text: str, segment: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """Somebody who searches and calls.
+    """A person or program that searches and calls.
 
     Attributes:
         name: for the journal.
-        rules: what this caller may see and call; None: everything.
-        operator: whether this caller may read and write what belongs to all: the journal, models, figures.
+        rules: which tools this caller may see and call. None means all.
+        operator: whether this caller may read and change what all callers share: the journal, models, figures.
     """
 
     name: str
@@ -169,7 +171,7 @@ class Caller:
 
     @property
     def visible(self) -> Rules | None:
-        """For `Search.visible`: hashable, equal for callers of equal rules."""
+        """The predicate for `Search.visible`. It is hashable, and equal for callers with equal rules."""
         return self.rules
 
     def sees(self, tool: Tool) -> bool:
@@ -177,19 +179,19 @@ class Caller:
         return self.rules is None or self.rules(tool)
 
     def may_call(self, tool: Tool) -> bool:
-        """Return whether this caller may call the tool: what cannot be seen cannot be called."""
+        """Return whether this caller may call the tool. Only visible tools can be called."""
         return self.sees(tool)
 
 
 LOCAL: Final = Caller("local", operator=True)
-"""Whoever starts toolscout on their own machine: sees and may call everything."""
+"""The person who starts toolscout on their own machine. They may see and call everything."""
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One `[[caller]]` of the file."""
+    """One `[[caller]]` table of the file."""
 
     name: str
     key: str | list[str] = []
@@ -201,7 +203,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Issuer(msgspec.Struct, forbid_unknown_fields=True):
-    """The `[tokens]` of the file."""
+    """The `[tokens]` table of the file."""
 
     issuer: str
     audience: str
@@ -218,12 +220,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def new_key() -> str:
-    """Return a fresh API key: 256 random bits, with a prefix that scanners for leaked secrets can look for."""
+    """Make an API key: 256 random bits, with a prefix by which scanners find leaked keys."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def hashed_key(key: str) -> str:
-    """Return the hash of a key, for the file. A plain hash is enough for 256 random bits: nobody can guess them."""
+    """Hash a key for the file. A plain hash is enough, because nobody can guess 256 random bits."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -238,14 +240,14 @@ class Policies:
 
     @classmethod
     def load(cls, path: Path | None) -> Policies:
-        """Load the policies of a TOML file (docs/use/security.md); None: there is no file.
+        """Load the policies of a TOML file (docs/use/security.md). None means that there is no file.
 
         Raises:
-            ConfigError: if the file is missing or any entry is invalid. A file that is not understood allows nothing.
+            ConfigError: if the file is missing or an entry is invalid. An invalid file never allows anything.
         """
         if path is None:
             return cls()
-        file = _read(path)
+        file = _read_file(path)
         callers: dict[str, Caller] = {}
         keys: list[tuple[str, Caller]] = []
         subjects: dict[str, Caller] = {}
@@ -253,16 +255,13 @@ class Policies:
             where = f"{path}: caller {entry.name!r}"
             if not entry.name.strip() or entry.name in callers:
                 raise ConfigError(f"{where}: expected a name of its own, found an empty or a repeated one")
-            rules = Rules(_patterns(where, entry.allow), _patterns(where, entry.deny), entry.read_only)
+            rules = Rules(_check_patterns(where, entry.allow), _check_patterns(where, entry.deny), entry.read_only)
             caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
             for key in [entry.key] if isinstance(entry.key, str) else entry.key:
                 _check_key(where, key, keys)
                 keys.append((key, caller))
             _add_subjects(where, entry.subjects, caller, subjects)
-        if subjects and file.tokens is None:
-            raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
-        if file.default is not None and file.default not in callers:
-            raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
+        _check_references(path, file, callers, subjects)
         return cls(
             tuple(callers.values()),
             callers.get(file.default or ""),  # no caller has an empty name
@@ -272,18 +271,18 @@ class Policies:
 
     @property
     def waits(self) -> bool:
-        """Whether `caller` may have to wait for an issuer of tokens."""
+        """Whether `caller` may have to wait for the issuer of tokens."""
         return self._tokens is not None
 
     def caller(self, credential: str | None) -> Caller:
         """Return the caller who has this credential.
 
         Args:
-            credential: an API key or a token, as it follows `Bearer` in a request; None: the request had none. For a
-                token this may ask the issuer for keys, which takes up to ten seconds.
+            credential: the API key or token that follows `Bearer` in a request, or None. For a token the issuer may
+                be asked for its keys, which takes up to ten seconds.
 
         Raises:
-            Denied: if the credential belongs to nobody. The sentence is the same whatever was wrong.
+            Denied: if the credential belongs to nobody. The message is always the same, so it reveals nothing.
         """
         if not self.callers and self.default is LOCAL:
             return LOCAL
@@ -300,13 +299,21 @@ class Policies:
         raise Denied("expected a valid key or token, found none: ask whoever runs this service for one")
 
 
+def _check_references(path: Path, file: _File, callers: Mapping[str, Caller], subjects: Mapping[str, Caller]) -> None:
+    """Refuse a file with subjects of tokens but no issuer, or with a default that is no caller."""
+    if subjects and file.tokens is None:
+        raise ConfigError(f"{path}: expected [tokens] beside subjects, found none: say who issues the tokens")
+    if file.default is not None and file.default not in callers:
+        raise ConfigError(f"{path}: expected the name of a caller as default, found {file.default!r}")
+
+
 def _add_subjects(where: str, names: Sequence[str], caller: Caller, subjects: dict[str, Caller]) -> None:
     for subject in names:
         if subjects.setdefault(subject, caller) is not caller:
             raise ConfigError(f"{where}: expected subjects of its own, found {subject!r} at another caller too")
 
 
-def _read(path: Path) -> _File:
+def _read_file(path: Path) -> _File:
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
     except FileNotFoundError:
@@ -317,7 +324,8 @@ def _read(path: Path) -> _File:
         ) from None
 
 
-def _patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
+def _check_patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
+    """Return the patterns of a caller. Raises ConfigError if one is invalid."""
     for pattern in patterns:
         segments = pattern.split("/")
         if pattern != "**" and (len(segments) < 2 or not all(segments)):
@@ -334,8 +342,8 @@ def _check_key(where: str, key: str, taken: Sequence[tuple[str, Caller]]) -> Non
             f"{where}: expected a hashed key (sha256: and 64 hex digits), found something else: keys do not belong "
             "into files; make one with  toolscout key NAME"
         )
-    if any(key == each for each, _ in taken):
-        raise ConfigError(f"{where}: expected a key of its own, found one that stands there twice: make another")
+    if any(key == other_key for other_key, _ in taken):
+        raise ConfigError(f"{where}: expected a key of its own, found one that occurs twice: make another")
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
@@ -354,16 +362,16 @@ class _Tokens:
         if not issuer.issuer or not issuer.audience:
             raise ConfigError(f"{path}: expected an issuer and an audience in [tokens], found an empty one")
         self.issuer, self.subjects = issuer, subjects
-        self.keys = _keys(path, issuer.jwks)
+        self.keys = _load_keys(path, issuer.jwks)
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token it is; None if it is not valid, or nobody's."""
+        """Return the caller to whom a token belongs. None if it is invalid, or belongs to nobody."""
         import jwt
 
         try:
             claims = jwt.decode(
                 token,
-                self._key(jwt.get_unverified_header(token).get("kid")),
+                self._find_key(jwt.get_unverified_header(token).get("kid")),
                 algorithms=self.issuer.algorithms,
                 audience=self.issuer.audience,
                 issuer=self.issuer.issuer,
@@ -375,13 +383,13 @@ class _Tokens:
             return None
         except (jwt.PyJWTError, ValueError, TypeError):
             return None
-        if not set(self.issuer.scopes) <= set(_words(claims.get("scope")) + _words(claims.get("scp"))):
+        if not set(self.issuer.scopes) <= set(_split_scopes(claims.get("scope")) + _split_scopes(claims.get("scp"))):
             return None
         values = claims.get(self.issuer.claim)
-        named = [values] if isinstance(values, str) else values if isinstance(values, list) else []
-        return next((self.subjects[each] for each in named if isinstance(each, str) and each in self.subjects), None)
+        names = [values] if isinstance(values, str) else values if isinstance(values, list) else []
+        return next((self.subjects[name] for name in names if isinstance(name, str) and name in self.subjects), None)
 
-    def _key(self, kid: Any) -> PyJWK:
+    def _find_key(self, kid: Any) -> PyJWK:
         from jwt import PyJWKClient, PyJWKClientError
 
         if not isinstance(kid, str):
@@ -394,13 +402,15 @@ class _Tokens:
         return key
 
 
-def _words(value: object) -> list[str]:
+def _split_scopes(value: object) -> list[str]:
+    """Return the scopes in a claim of a token, which is a text or a list."""
     if isinstance(value, str):
         return value.split()
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
-def _keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
+def _load_keys(path: Path, jwks: str) -> PyJWKClient | PyJWKSet:
+    """Load the issuer's public keys from a file, or prepare to fetch them from an https address."""
     jwt = require("jwt", "mcp")
     require("cryptography", "mcp")
     if jwks.startswith("https://") or re.match(r"http://(localhost|127\.0\.0\.1|\[::1\])[:/]", jwks):

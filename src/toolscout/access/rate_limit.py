@@ -1,4 +1,4 @@
-"""Rate limits with a token bucket for each caller: they bound the rate and let short bursts through."""
+"""Limits the rate of each caller with a token bucket, which allows short bursts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 __all__ = ["Buckets"]
 
-MAX_CALLERS: Final = 10_000  # callers whose buckets are kept at most
+MAX_CALLERS: Final = 10_000  # with a bucket; the caller who was idle longest loses it
 
 
 class Buckets:
-    """One bucket a caller: it holds the queries of ten seconds, and fills at the rate."""
+    """Token buckets, one for each caller. A bucket holds the queries of ten seconds and fills at the rate."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate = rate
@@ -20,9 +20,9 @@ class Buckets:
         self._lock = threading.Lock()
 
     def take(self, caller: str, cost: float = 1.0) -> float:
-        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds after which there are enough.
+        """Take `cost` queries out of a caller's bucket. Returns 0, or the seconds until it holds enough.
 
-        What costs more than a full bucket is let through when the bucket is full, and leaves it in debt.
+        A request that costs more than a full bucket passes when the bucket is full, and leaves it in debt.
         """
         if self.rate is None:
             return 0.0
@@ -32,7 +32,10 @@ class Buckets:
             tokens = min(full, tokens + (now - since) * self.rate)
             needed = min(cost, full)
             enough = tokens >= needed
-            self._buckets[caller] = (tokens - cost if enough else tokens, now)  # last: used most lately
+            self._buckets[caller] = (
+                tokens - cost if enough else tokens,
+                now,
+            )  # the last entry is the most recently used
             if len(self._buckets) > MAX_CALLERS:
                 del self._buckets[next(iter(self._buckets))]
         return 0.0 if enough else (needed - tokens) / self.rate

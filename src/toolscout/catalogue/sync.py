@@ -64,11 +64,11 @@ class CatalogueManager:
         return origin.name
 
     def _add_objects(self, objects: Iterable[object], name: str | None) -> list[Changes]:
-        from toolscout.sources.schemas import from_objects
+        from toolscout.sources.schemas import read_objects
 
         if not name:
             raise SourceError("expected a name for tools given as objects, found none: add(objects, name='mine')")
-        reading = from_objects(sources.source_name(name), objects)
+        reading = read_objects(sources.source_name(name), objects)
         return list(self._take(Origin(f"objects:{reading.source}", "objects"), [reading]))
 
     def _take(self, origin: Origin, readings: Sequence[sources.Reading]) -> Iterator[Changes]:

@@ -1,4 +1,4 @@
-"""Calls a tool for an agent: checks the arguments, picks the transport for the kind of tool, and limits the time."""
+"""Calls tools for an agent: checks the arguments, chooses the transport, and limits the time."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ no message.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ CREDENTIAL_PREFIX: Final = "TOOLSCOUT_CREDENTIAL_"
 MAX_RESPONSE_BYTES: Final = 4_000_000
 MAX_REDIRECTS: Final = 5
 JSON: Final = "application/json"
+BODYLESS_METHODS: Final = ("GET", "HEAD", "DELETE", "OPTIONS", "TRACE")
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 
 
@@ -42,6 +44,17 @@ def find_credential(source: str, scheme: str) -> str | None:
     return os.environ.get(CREDENTIAL_PREFIX + re.sub(r"\W", "_", f"{source}_{scheme}").upper()) or None
 
 
+@dataclasses.dataclass
+class _Parts:
+    """The parts of a request that arguments and credentials fill."""
+
+    path: str
+    query: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    cookies: dict[str, str] = dataclasses.field(default_factory=dict)
+    body: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
 def build_request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Build the request of an operation, as keyword arguments of `httpx`.
 
@@ -50,35 +63,42 @@ def build_request(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: for an argument that has no place in the request, or a body that cannot be encoded.
     """
+    parts = _place_arguments(tool, arguments)
+    if missing := re.findall(r"\{([^{}]+)\}", parts.path):
+        raise UserError(f"expected a value for {', '.join(missing)}, which the path needs, found none")
+    outgoing: dict[str, Any] = {"method": tool.meta["method"], "url": _resolve_url(tool, parts.path)}
+    _add_credentials(tool, parts)
+    content = _encode_body(tool, parts.body.get(tool.meta.get("body", ""), parts.body))
+    for name, value in content.get("headers", {}).items():
+        _set_header(parts.headers, name, value)
+    outgoing |= {"params": parts.query, "cookies": parts.cookies, **content, "headers": parts.headers}
+    return {key: value for key, value in outgoing.items() if value}
+
+
+def _place_arguments(tool: Tool, arguments: Mapping[str, Any]) -> _Parts:
+    """Put each argument into the part of the request that the document names.
+
+    Raises:
+        UserError: for an argument without a place, or a value that its place does not allow.
+    """
     meta, places = tool.meta, tool.meta.get("in", {})
-    path, query = meta["path"], list[tuple[str, str]]()
-    headers, cookies = dict[str, str](), dict[str, str]()
-    body: dict[str, Any] = {}
-    body_argument = meta.get("body", "")
+    parts = _Parts(meta["path"])
     for key, value in arguments.items():
         place = places.get(key)
         name, style = meta.get("names", {}).get(key, key), meta.get("style", {}).get(key, {})
-        if place is None and (body_argument or "body" not in places.values()):
+        if place is None and (meta.get("body") or "body" not in places.values()):
             raise UserError(f"expected one of the parameters {', '.join(places) or '(none)'}, found {key!r}")
         if place == "path":
-            path = path.replace(f"{{{name}}}", _encode_path_value(name, value, style))
+            parts.path = parts.path.replace(f"{{{name}}}", _encode_path_value(name, value, style))
         elif place == "query":
-            query += _encode_query_value(name, value, style)
+            parts.query += _encode_query_value(name, value, style)
         elif place == "header":
-            _set_header(headers, name, _join_value(value, style))
+            _set_header(parts.headers, name, _join_value(value, style))
         elif place == "cookie":
-            _set_cookie(cookies, name, quote(_join_value(value, style), safe=""))
+            _set_cookie(parts.cookies, name, quote(_join_value(value, style), safe=""))
         else:
-            body[key] = value
-    if holes := re.findall(r"\{([^{}]+)\}", path):
-        raise UserError(f"expected a value for {', '.join(holes)}, which the path needs, found none")
-    outgoing: dict[str, Any] = {"method": meta["method"], "url": _resolve_url(tool, path)}
-    _add_credentials(tool, headers, query, cookies)
-    content = _encode_body(tool, body.get(body_argument, body))
-    for name, value in content.get("headers", {}).items():
-        _set_header(headers, name, value)
-    outgoing |= {"params": query, "cookies": cookies, **content, "headers": headers}
-    return {key: value for key, value in outgoing.items() if value}
+            parts.body[key] = value
+    return parts
 
 
 def _resolve_url(tool: Tool, path: str) -> str:
@@ -161,13 +181,17 @@ def _encode_query_value(name: str, value: Any, style: Mapping[str, Any]) -> list
 
 
 def _encode_body(tool: Tool, value: Any) -> dict[str, Any]:
-    if value == {} and tool.meta["method"] in ("GET", "HEAD", "DELETE", "OPTIONS", "TRACE"):
-        return {}
+    """Encode the body in the operation's content type, as keyword arguments of `httpx`. Empty for no body.
+
+    Raises:
+        UserError: for a content type that cannot be sent.
+    """
     kind = tool.meta.get("content_type", "")
     media = kind.partition(";")[0].strip().lower()
-    if not media or (value == {} and not tool.meta.get("body")):
+    may_lack_body = tool.meta["method"] in BODYLESS_METHODS or not tool.meta.get("body")
+    if not media or (value == {} and may_lack_body):
         return {}
-    if media == JSON or media.endswith("json") or media == "*/*":
+    if media.endswith("json") or media == "*/*":
         return {"content": msgspec.json.encode(value), "headers": {"content-type": kind if media != "*/*" else JSON}}
     if media in ("application/x-www-form-urlencoded", "multipart/form-data") and isinstance(value, Mapping):
         return _encode_form(value, multipart=media == "multipart/form-data")
@@ -186,9 +210,7 @@ def _encode_form(value: Mapping[str, Any], *, multipart: bool) -> dict[str, Any]
     return {"data": data}
 
 
-def _add_credentials(
-    tool: Tool, headers: dict[str, str], query: list[tuple[str, str]], cookies: dict[str, str]
-) -> None:
+def _add_credentials(tool: Tool, parts: _Parts) -> None:
     """Add each credential that the operation asks for and the environment holds."""
     for name, scheme in tool.meta.get("security_schemes", {}).items():
         value = find_credential(tool.source, name)
@@ -196,19 +218,16 @@ def _add_credentials(
             continue
         if scheme.get("type") == "apiKey":
             place, key = scheme.get("in"), scheme.get("name", "")
-            if place == "query":
-                query[:] = [
-                    (name, text) for name, text in query if name != key
-                ]  # an argument must not add a second value
-                query.append((key, value))
+            if place == "query":  # replaces an argument of the same name, which must not add a second value
+                parts.query = [pair for pair in parts.query if pair[0] != key] + [(key, value)]
             elif place == "cookie":
-                _set_cookie(cookies, key, value)
+                _set_cookie(parts.cookies, key, value)
             else:
-                _set_header(headers, key, value)
+                _set_header(parts.headers, key, value)
         elif "basic" in (scheme.get("type"), scheme.get("scheme", "").lower()):
-            _set_header(headers, "authorization", "Basic " + base64.b64encode(value.encode()).decode())
+            _set_header(parts.headers, "authorization", "Basic " + base64.b64encode(value.encode()).decode())
         else:
-            _set_header(headers, "authorization", f"Bearer {value}")
+            _set_header(parts.headers, "authorization", f"Bearer {value}")
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------
@@ -274,20 +293,38 @@ def _format_origin(url: str) -> str:
 
 
 async def _read_result(response: httpx.Response) -> CallToolResult:
-    from mcp_types import AudioContent, CallToolResult, ImageContent, TextContent
+    """Read a response as a result: an image or a sound as such, everything else as text."""
+    received = await _receive_body(response)
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    failed = response.status_code >= 400
+    if kind.startswith(("image/", "audio/")) and not (failed or received.is_cut):
+        return _build_media_result(response.status_code, kind, received.content)
+    return _build_text_result(response, kind, received)
 
+
+async def _receive_body(response: httpx.Response) -> LimitedBody:
     received = LimitedBody(response.headers.get("content-encoding"), MAX_RESPONSE_BYTES)
     async for chunk in response.aiter_raw():
         if not received.feed(chunk):
             break
+    return received
+
+
+def _build_media_result(status: int, kind: str, body: bytes | bytearray) -> CallToolResult:
+    from mcp_types import AudioContent, CallToolResult, ImageContent
+
+    block = ImageContent if kind.startswith("image/") else AudioContent
+    content = block(data=base64.b64encode(body).decode(), mime_type=kind)
+    return CallToolResult(content=[content], structured_content={"status": status})
+
+
+def _build_text_result(response: httpx.Response, kind: str, received: LimitedBody) -> CallToolResult:
+    """Build a result with the response as text, and as a JSON value if it is one."""
+    from mcp_types import CallToolResult, TextContent
+
     body, cut = received.content, received.is_cut
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     answer: dict[str, Any] = {"status": response.status_code}
     failed = response.status_code >= 400
-    if kind.startswith(("image/", "audio/")) and not (failed or cut):
-        data = base64.b64encode(body).decode()
-        block = ImageContent if kind.startswith("image/") else AudioContent
-        return CallToolResult(content=[block(data=data, mime_type=kind)], structured_content=answer)
     text = _decode_text(body, response.encoding or "utf-8", cut)
     if text is None:
         text = f"{len(body):,} bytes of {kind or 'an unknown type'}, which cannot be shown as text"

@@ -1,4 +1,4 @@
-"""One MCP server in front of all tools: an agent searches, reads what it needs to know, and calls.
+"""Serves one MCP server in front of all tools: an agent searches, reads descriptions, and calls.
 
 The agent sees three tools, `search_tools`, `describe_tools` and `call_tool`, and the pinned ones. What it may find and
 call depends on the caller. Permissions are read again at each call and apply to the raw id alone.
@@ -127,7 +127,7 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the servers behind the gateway, and keep the catalogue in step with them, inside this context."""
+        """Run the servers behind the gateway inside this context, and keep the catalogue in step with them."""
         import anyio
 
         self._server_scope, self._all_stopped = anyio.CancelScope(), anyio.Event()

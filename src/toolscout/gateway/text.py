@@ -1,4 +1,4 @@
-"""Formats tools and answers for an agent: signatures, quoted descriptions, answers within a token budget.
+"""Formats tools and answers for an agent: signatures, quoted descriptions, token budgets.
 
 Text written by a tool's author is data. It is shown in quotes, on one line, without invisible characters.
 """
@@ -135,17 +135,17 @@ def _format_choice(value: object) -> str:
 # --- complete tools ---------------------------------------------------------------------------------------------------
 
 
-def describe_tool(tool: Tool, callable: str, budget: int) -> dict[str, Any]:
+def describe_tool(tool: Tool, refusal: str, budget: int) -> dict[str, Any]:
     """Describe one tool in full, within about `budget` tokens.
 
     Args:
         tool: the tool.
-        callable: empty if the tool can be called, else a sentence with the reason.
+        refusal: a sentence on why the tool cannot be called. Empty if it can.
         budget: tokens. Longer texts are cut, the longest first, and the field `cut` names them.
     """
-    shown: dict[str, Any] = {"id": tool.id, "signature": format_signature(tool), "callable": not callable}
-    if callable:
-        shown["not_callable"] = callable
+    shown: dict[str, Any] = {"id": tool.id, "signature": format_signature(tool), "callable": not refusal}
+    if refusal:
+        shown["not_callable"] = refusal
     hints = {key: value for key, value in msgspec.structs.asdict(tool.hints).items() if value is not None}
     if hints:
         shown["hints"] = hints
@@ -229,8 +229,8 @@ def fill_search_answer(
         result["tools"] = []
     _add_tools(answer, waiting, budget)
     for result, tools in zip(results, waiting, strict=True):
-        if left := len(tools) - len(result["tools"]):
-            result["left_out"] = f"{left} more tools did not fit: send fewer queries at once, or a lower limit"
+        if left_out := len(tools) - len(result["tools"]):
+            result["left_out"] = f"{left_out} more tools did not fit: send fewer queries at once, or a lower limit"
     return answer, _render_results(answer)
 
 

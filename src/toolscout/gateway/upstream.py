@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def runs_gateway(server: Server) -> bool:
-    """Whether an entry starts a toolscout gateway, which would then call itself."""
+    """Return whether an entry starts a toolscout gateway, which would then call itself."""
     words = [Path(word).name for word in (server.command, *server.args)]
     words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
     return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]
@@ -162,7 +162,7 @@ class Upstream:
             SourceError: if it cannot be stored.
         """
         self._stored_list = raw
-        reading = mcp.reading_of(self.name, self.server, (raw, connection.about))
+        reading = mcp.build_reading(self.name, self.server, (raw, connection.about))
         changes, self._generation = await self._upstreams.store_reading(self.origin, reading)
         if changes.state == "error":
             raise SourceError(changes.message)
@@ -339,7 +339,7 @@ class Upstreams:
         async with anyio.create_task_group() as group:
             for origin in origins:
                 try:
-                    plan = await self.run_in_thread(mcp.plan, origin.locator, origin.name)
+                    plan = await self.run_in_thread(mcp.plan_servers, origin.locator, origin.name)
                 except SourceError as error:
                     self.say(str(error))
                     continue
@@ -378,5 +378,5 @@ def _set_message_handler(connection: Connection, handler: MessageHandlerFnT) -> 
 
 
 def _is_closed(connection: Connection) -> bool:
-    """Whether the other end has closed the connection, even if nothing was sent since."""
+    """Return whether the other end has closed the connection, even if nothing was sent since."""
     return bool(getattr(connection.client.session._dispatcher, "_closed", False))

@@ -121,7 +121,7 @@ class MCP:
         """
         from toolscout.sources import mcp
 
-        planned = {source: server for locator in locators for source, server in mcp.plan(locator, None).items()}
+        planned = {source: server for locator in locators for source, server in mcp.plan_servers(locator, None).items()}
         self.settings = settings
         self.name = f"the servers {', '.join(locators)}"
         self.servers = {source: server for source, server in planned.items() if not isinstance(server, Reading)}

@@ -1,1 +1,1 @@
-"""Privacy: covers credentials and personal data, keeps files private, and remembers which folders are trusted."""
+"""Covers credentials and personal data, keeps files private, and remembers trusted folders."""

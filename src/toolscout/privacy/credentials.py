@@ -1,7 +1,7 @@
-"""Covers credentials in texts that come from outside: a server or an API may echo what it was sent.
+"""Covers known credentials in texts from outside, because a server may echo what it was sent.
 
-Known values are replaced wherever they stand, as they are and in the encodings that programs print: JSON, percent,
-base64, hexadecimal. What a server computes from a credential (a hash, an encryption, a value cut in two) stays.
+Credentials are replaced literally and in the encodings that programs print: JSON, percent, base64, hexadecimal. Values
+that a server computes from a credential (a hash, an encryption, one half of it) are not recognised.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from urllib.parse import quote, quote_plus, urlsplit
 
 __all__ = ["Cover", "find_environment_credentials", "looks_secret"]
 
-MIN_CREDENTIAL_CHARS: Final = 8  # a shorter value is as likely a word of an ordinary text
-MIN_UNNAMED_CHARS: Final = 16  # of a value whose name does not say that it is a secret
-MIN_ENCODED_CHARS: Final = 10  # of an encoded form, base64 without its edges above all
+MIN_CREDENTIAL_CHARS: Final = 8  # a shorter value may be an ordinary word
+MIN_UNNAMED_CHARS: Final = 16  # for a value with a name that does not suggest a secret
+MIN_ENCODED_CHARS: Final = 10  # for an encoded form, above all for base64 without its edges
 MAX_DEPTH: Final = 200
 PLACEHOLDER: Final = "[credential]"
 ENVIRONMENT: Final = (
@@ -34,7 +34,7 @@ class Cover:
     """Replaces known credentials in texts and JSON values."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        """Take the values; those of fewer than 8 characters are left out, for they would wreck ordinary texts."""
+        """Take the credentials. Those of fewer than 8 characters are ignored, because they may be ordinary words."""
         forms = {form for value in values for form in _encode_forms(value)}
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
 
@@ -42,22 +42,22 @@ class Cover:
         return bool(self._forms)
 
     def finds(self, text: str) -> bool:
-        """Return whether the text holds a credential."""
+        """Return whether a text contains a credential."""
         return any(form in text for form in self._forms)
 
     def text(self, text: str) -> str:
-        """Return the text with a placeholder for every credential."""
+        """Replace every credential in a text with a placeholder."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, PLACEHOLDER)
         return text
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Return a JSON value with a placeholder for every credential in its texts and keys."""
+        """Replace every credential in the texts and keys of a JSON value with a placeholder."""
         if isinstance(value, str):
             return self.text(value)
         if depth > MAX_DEPTH:
-            return PLACEHOLDER  # deeper than anything that is shown; it could hold anything
+            return PLACEHOLDER  # nothing so deep is ever shown
         if isinstance(value, Mapping):
             return {self.value(key, depth + 1): self.value(inner, depth + 1) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
@@ -66,7 +66,7 @@ class Cover:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Return whether the value of a variable or header looks secret, by its name or by its form."""
+    """Return whether the value of a variable or header looks secret, judged by its name or its form."""
     if len(value) < MIN_CREDENTIAL_CHARS:
         return False
     if _SECRET_NAME.search(name):
@@ -79,13 +79,13 @@ def looks_secret(name: str, value: str) -> bool:
 
 
 def find_environment_credentials(environ: Mapping[str, str] | None = None) -> set[str]:
-    """Return the credentials that toolscout itself reads from the environment."""
+    """Return the values of the environment variables from which toolscout reads credentials."""
     environ = os.environ if environ is None else environ
     return {value for name, value in environ.items() if name.startswith(ENVIRONMENT) and value}
 
 
 def _encode_forms(value: str) -> Iterator[str]:
-    """Yield a credential as it is, and as programs print it."""
+    """Yield a credential itself, and in the encodings that programs print."""
     if len(value) < MIN_CREDENTIAL_CHARS:
         return
     yield value
@@ -96,7 +96,7 @@ def _encode_forms(value: str) -> Iterator[str]:
     yield quote_plus(value)
     data = value.encode("utf-8", "surrogatepass")
     encoded = [data.hex(), data.hex().upper()]
-    for shift in range(3):  # where in a longer text it begins decides on the letters of its base64
+    for shift in range(3):  # base64 differs with the position in a longer text, modulo 3
         for letters in (base64.b64encode, base64.urlsafe_b64encode):
             encoded_text = letters(b"\0" * shift + data).decode().rstrip("=")
             spare = -(shift + len(data)) % 3

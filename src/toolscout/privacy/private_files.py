@@ -1,4 +1,4 @@
-"""Makes files and folders that only their owner may read, and replaces files in one durable step."""
+"""Creates files and folders that only their owner can read, and replaces files atomically and durably."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO  # permission bits of everybody but the owner
-#: What a home holds at its top: databases with what SQLite puts beside them, and files with queries, names or keys.
+#: Private entries of a home: databases with the files that SQLite adds, and files with queries, names or keys.
 HOME_PATTERNS: Final = ("*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", "oauth", "models", "learn", "bench")
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that only its owner may enter, and its parents likewise; one that exists stays as it is.
+    """Make a folder that only its owner can enter. Missing parents are made in the same way.
 
-    An existing folder may be shared on purpose, so it is reported by `doctor` instead of changed here.
+    An existing folder may be shared on purpose. It is not changed here, but `doctor` reports it.
     """
     if not folder.parent.exists():
         make_private_folder(folder.parent)
@@ -39,15 +39,15 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open or create a file that only its owner may read and write, before anything is in it."""
+    """Open or create a file that only its owner can read and write. Returns the descriptor."""
     opened = os.open(path, flags | os.O_CREAT, FILE_MODE)
-    with contextlib.suppress(OSError):  # somebody else's file: its owner decides
+    with contextlib.suppress(OSError):  # the file belongs to somebody else
         os.fchmod(opened, FILE_MODE)
     return opened
 
 
 def tighten(path: Path) -> bool:
-    """Take permissions of group and others off a file or folder. Returns whether it had any and lost them."""
+    """Remove the permissions of group and others from a file or folder. Returns whether it had any."""
     with contextlib.suppress(OSError):
         mode = path.stat().st_mode
         if mode & OTHERS:
@@ -57,15 +57,15 @@ def tighten(path: Path) -> bool:
 
 
 def protect_tree(folder: Path) -> None:
-    """Take permissions of group and others off a folder and everything in it."""
+    """Remove the permissions of group and others from a folder and everything in it."""
     for path in (folder, *folder.rglob("*")):
         tighten(path)
 
 
 def list_exposed(home: Path) -> list[Path]:
-    """Return the home itself and what it holds of ours, as far as group or others may reach it.
+    """Return the private paths that group or others can reach: the home and its private entries.
 
-    Folders inside are named once, without their content.
+    Folders are listed without their content.
     """
     paths = [home, *sorted({path for pattern in HOME_PATTERNS for path in home.glob(pattern)})]
     return [path for path in paths if not path.is_symlink() and _is_exposed(path)]
@@ -79,7 +79,7 @@ def _is_exposed(path: Path) -> bool:
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file's content to the disk."""
+    """Write a file's content through to the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -88,29 +88,29 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk, so that a rename in it outlives a loss of power."""
+    """Write a folder's entries through to the disk, so that a rename survives a loss of power."""
     sync_file(folder)
 
 
 def sync_tree(folder: Path) -> None:
-    """Bring every file and folder below a folder to the disk, then the folder itself."""
-    for path in _inner_first(folder):
+    """Write every file and folder below a folder through to the disk, then the folder itself."""
+    for path in _walk_inner_first(folder):
         sync_file(path)
 
 
-def _inner_first(folder: Path) -> Iterator[Path]:
+def _walk_inner_first(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.is_symlink():
             continue
         if path.is_dir():
-            yield from _inner_first(path)
+            yield from _walk_inner_first(path)
         elif path.is_file():
             yield path
     yield folder
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a private file in the place of another in one step; it is there in full after a loss of power."""
+    """Replace or create a private file atomically. The new content survives a loss of power."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with open(open_private(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
         stream.write(content)

@@ -1,10 +1,10 @@
-"""Covers credentials in texts: named values, tokens by their prefix, keys in addresses, cards and bank accounts.
+"""Covers credentials in texts: named values, tokens, keys in addresses, cards and bank accounts.
 
-No package is light enough: `detect-secrets` (27 kinds, last released in 2024) brings `requests`, Presidio brings spaCy.
-The shapes below follow what the issuers publish of their tokens, and cover what the plugins of `detect-secrets` 1.5
-cover, its entropy tests excepted. Cheap patterns say which rules a text needs at all.
+No package is light enough: `detect-secrets` (27 kinds, last release in 2024) needs `requests`, and Presidio needs
+spaCy. The patterns follow what issuers publish about their tokens. They cover everything that the plugins of
+`detect-secrets` 1.5 cover, except its entropy tests. Cheap patterns decide which of the others a text needs.
 
-What is not covered: a secret without a name and without a known shape, such as a bare password in a sentence.
+A secret without a name and without a known form is not covered, such as a bare password in a sentence.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 __all__ = ["COVER", "MAX_REDACTED_CHARS", "redact"]
 
 COVER: Final = "***"
-MAX_REDACTED_CHARS: Final = 100_000  # of a text; what follows is cut off, because nobody looked at it
-MIN_NAMED_CHARS: Final = 4  # of a value after `password=`; shorter ones are placeholders or words
+MAX_REDACTED_CHARS: Final = 100_000  # of a text; the rest is cut off, because it was not checked
+MIN_NAMED_CHARS: Final = 4  # of a value after `password=`; a shorter one is a placeholder or a word
 IBAN_CHARS: Final = range(15, 35)  # ISO 13616
 
-#: Names of secrets as they end; what stands before (`DB_`, `openai`) does not matter, "pass" alone must begin a word.
+#: How names of secrets end. Any prefix is possible (`DB_`, `openai`), but "pass" must begin a word.
 _PASSWORDS: Final = r"(?:password|passwd|passphrase|passcode|passwort|(?<![a-z])pass|pwd|secret)"
 _KEYS: Final = (
     r"(?:token|credentials?|authorization|connection[_-]?string|conn[_-]?str|session[_-]?id|sessionid"
@@ -28,7 +28,7 @@ _KEYS: Final = (
 )
 _ENDING: Final = r"(?:[_-]?\d{1,2}|[_-]?(?:id|key|value|base64|b64|hash|old|new|prod|dev|test|live))?"
 _SIGN: Final = r"[\"']?\s{0,3}(?:=>|:=|[:=])\s{0,3}"
-_PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # after a colon, words of a sentence are no key
+_PROSE: Final = r"(?!(?<=:\s)[a-z]+[ ]+[a-z])"  # several words after a colon are a sentence
 _BARE: Final = rf"[^\s\"'`,;&<>{{}}()\[\]]{{{MIN_NAMED_CHARS},}}"
 _QUOTED_VALUE: Final = rf"\"(?:[^\"\\\n]|\\.){{{MIN_NAMED_CHARS},400}}\"|'(?:[^'\\\n]|\\.){{{MIN_NAMED_CHARS},400}}'"
 _NAMED_VALUE: Final = re.compile(
@@ -59,7 +59,7 @@ _HOOKS: Final = re.compile(
     r"(?P<key>https://(?:hooks\.slack\.com/(?:services|workflows)/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/"
     r"|[\w.-]+\.webhook\.office\.com/webhookb2/|api\.telegram\.org/bot))(?P<value>[\w/@:-]{8,})"
 )
-#: Issuer → the shape of its tokens.
+#: Issuer → pattern of its tokens.
 _TOKENS: Final = {
     "toolscout": r"tsk_[\w-]{20,}",
     "GitHub": r"gh[pousr]_\w{20,}",
@@ -116,7 +116,7 @@ _PHONE: Final = re.compile(
     r"(?<![\w.+-])(?:\+\d{1,3}[ .-]?(?:\(0?\d{1,4}\)[ .-]?)?\d(?:[ .-]?\d){6,12}"
     r"|\(\d{3}\)[ .-]?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-])"
 )
-#: Values that hide nothing: placeholders, references to variables, words of the language that the text speaks about.
+#: Values that are not secret: placeholders, references to variables, words about credentials.
 _PLACEHOLDER: Final = re.compile(
     r"[\"']?(?:\$[\w{(].*|%\w+%|<.*|\*+|x{3,}|\.{3,}|\{.*|null|none|true|false|undefined|required|optional"
     r"|string|str|bool"
@@ -124,11 +124,11 @@ _PLACEHOLDER: Final = re.compile(
     r"|process\.env\..*|os\.environ.*|env\.\w+)[\"']?[.!?]?",
     re.I,
 )
-#: Which texts may hold a name with its value, a token, a number: most requests hold none of them.
+#: Finds texts that may hold a name with its value. Most requests do not.
 _MAY_NAME: Final = re.compile(
     r"[:=]|--?[A-Za-z]|(?i:word|phrase|code|pin|secret|token|key)\s(?i:is|was|to)\s|(?i:bearer|basic|digest)\s"
 )
-#: Part of every name that `_NAMED` knows, so that it runs on few texts.
+#: A part of every name that `_NAMED_VALUE` knows, so that the expensive pattern runs on few texts.
 _SECRET_STEM: Final = re.compile(
     r"pass|pwd|secret|token|key|credential|authorization|conn|session|cookie|pin\s|[?&](?:sig|auth|jwt|pw)="
     r"|_(?:pat|auth|salt|dsn|creds?)\b",
@@ -139,11 +139,11 @@ _MAY_NUMBER: Final = re.compile(r"\d{4}|[A-Z]{2}\d{2}")
 
 
 def redact(text: str, *, personal: bool = False) -> str:
-    """`text` with `***` for each credential, card number and bank account.
+    """Replace each credential, card number and bank account in a text with `***`.
 
     Args:
         text: at most `MAX_REDACTED_CHARS` of it are kept.
-        personal: whether e-mail addresses and telephone numbers are covered too.
+        personal: whether e-mail addresses and telephone numbers are replaced too.
     """
     if len(text) > MAX_REDACTED_CHARS:
         text = text[:MAX_REDACTED_CHARS]
@@ -162,7 +162,7 @@ def redact(text: str, *, personal: bool = False) -> str:
 
 
 def is_card(number: str) -> bool:
-    """Return whether digits are the number of a payment card: its issuer, length and check digit (ISO/IEC 7812)."""
+    """Return whether a number is a payment card's, by issuer, length and check digit (ISO/IEC 7812)."""
     digits = [int(letter) for letter in number if letter.isdigit()]
     if not _CARD_ISSUERS.fullmatch("".join(map(str, digits))):
         return False
@@ -171,7 +171,7 @@ def is_card(number: str) -> bool:
 
 
 def is_iban(text: str) -> bool:
-    """Return whether letters and digits are an IBAN: its length, and 1 modulo 97 (ISO 13616)."""
+    """Return whether a text is an IBAN, by its length and its check digits (ISO 13616)."""
     packed = text.replace(" ", "")
     number = int("".join(str(int(letter, 36)) for letter in packed[4:] + packed[:4]))
     return len(packed) in IBAN_CHARS and number % 97 == 1
@@ -198,7 +198,7 @@ def _cover_card(match: re.Match[str]) -> str:
 
 
 def _cover_iban(match: re.Match[str]) -> str:
-    """Cover an IBAN, which words in capitals may follow."""
+    """Cover an IBAN. Words in capitals that the pattern took along are kept."""
     groups = match[0].split(" ")
     for end in range(len(groups), 0, -1):
         if is_iban(" ".join(groups[:end])):

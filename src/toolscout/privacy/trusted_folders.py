@@ -1,12 +1,13 @@
-"""Remembers in the home which folders the user trusts, with the files as they were read then.
+"""Remembers which folders the user trusts, with digests of the files that were trusted.
 
 ::
 
     <home>/trusted-folders.json     {"format": …, "folders": {resolved path: {"digest": …, "at": …, "files": {…}}}}
 
-Trust belongs to a path and to the content of its files: the settings file, and the MCP configurations that
-`--discover` would start servers from. A later `git pull` that changes a file asks again, because whoever writes to the
-repository would otherwise choose where queries are sent and which programs run. A copy elsewhere asks as well.
+Trust belongs to a path and to the content of its files: the settings file, and the MCP configurations from which
+`--discover` starts servers. If a file changes, for example by `git pull`, the folder must be trusted again. Otherwise
+everybody who can write to the repository could choose where queries are sent and which programs run. A copy of the
+folder must be trusted as well.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ MCP_CONFIGURATIONS: Final = (
     ".vscode/mcp.json",
     ".vscode/settings.json",
 )
-"""Where editors and agents keep the MCP servers of a project, below its folder."""
+"""Files in a project's folder in which editors and agents keep its MCP servers."""
 
 
 class TrustedFolder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A folder as it was trusted.
+    """One trusted folder.
 
     Attributes:
-        digest: of its settings file; of nothing, if it had none.
+        digest: digest of its settings file, or of no bytes if it had none.
         at: when it was trusted.
-        files: MCP configuration below the folder → its digest.
+        files: name of each MCP configuration in the folder → its digest.
     """
 
     digest: str
@@ -64,12 +65,12 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def digest_settings(content: bytes) -> str:
-    """Digest of a settings file."""
+    """Compute the digest of a settings file or an MCP configuration."""
     return hashlib.blake2b(content, digest_size=32, person=b"toolscout-trust").hexdigest()
 
 
 def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
-    """Resolved path → what was trusted there; empty: nothing was yet.
+    """Read the trusted folders, by resolved path. Empty if no folder was trusted yet.
 
     Raises:
         ConfigError: if the file is damaged.
@@ -91,9 +92,9 @@ def read_trusted(home: Path) -> Mapping[str, TrustedFolder]:
 
 
 def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
-    """Return whether the user trusted that folder with a settings file of exactly this content.
+    """Return whether the user trusted a folder with exactly this content of its settings file.
 
-    A damaged list trusts nothing.
+    With a damaged list no folder is trusted.
     """
     try:
         entry = read_trusted(home).get(str(folder.resolve()))
@@ -103,9 +104,9 @@ def is_trusted(home: Path, folder: Path, content: bytes) -> bool:
 
 
 def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
-    """Return whether the user trusted that folder with exactly this MCP configuration, one of `MCP_CONFIGURATIONS`.
+    """Return whether the user trusted a folder with the present content of an MCP configuration.
 
-    A damaged list trusts nothing.
+    `name` is one of `MCP_CONFIGURATIONS`. With a damaged list no folder is trusted.
     """
     try:
         entry = read_trusted(home).get(str(folder.resolve()))
@@ -115,20 +116,20 @@ def is_configuration_trusted(home: Path, folder: Path, name: str) -> bool:
 
 
 def remember_folder(home: Path, folder: Path, content: bytes, at: str) -> None:
-    """Trust a folder with the settings file and the MCP configurations that it has now.
+    """Trust a folder with the present content of its settings file and its MCP configurations.
 
     Raises:
-        ConfigError: if that cannot be written, or the list is damaged.
+        ConfigError: if the list cannot be written, or is damaged.
     """
     files = {
         name: digest_settings((folder / name).read_bytes()) for name in MCP_CONFIGURATIONS if (folder / name).is_file()
     }
     entry = TrustedFolder(digest_settings(content), at, files)
-    _write(home, {**read_trusted(home), str(folder.resolve()): entry})
+    _write_list(home, {**read_trusted(home), str(folder.resolve()): entry})
 
 
 def forget_folder(home: Path, folder: Path) -> bool:
-    """Trust a folder no longer. Returns whether it was trusted.
+    """Stop trusting a folder. Returns whether it was trusted.
 
     Raises:
         ConfigError: see `remember_folder`.
@@ -136,11 +137,11 @@ def forget_folder(home: Path, folder: Path) -> bool:
     entries = dict(read_trusted(home))
     gone = entries.pop(str(folder.resolve()), None)
     if gone is not None:
-        _write(home, entries)
+        _write_list(home, entries)
     return gone is not None
 
 
-def _write(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
+def _write_list(home: Path, folders: Mapping[str, TrustedFolder]) -> None:
     try:
         make_private_folder(home)
         replace_file(

@@ -10,6 +10,7 @@ only if nothing at all can be read. A bad entry becomes a `Problem` that names i
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import re
@@ -29,6 +30,7 @@ from toolscout.types import Hints, Tool, clean
 __all__ = [
     "SOURCE_KINDS",
     "Problem",
+    "RawTool",
     "Reading",
     "build_tool",
     "collect",
@@ -53,14 +55,17 @@ JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A problem is one entry that could not be read: its name within the source, and what was expected and found."""
+    """One entry that could not be read: its name within the source, and what is wrong with it."""
 
     entry: str
     message: str
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of reading one source. State `error`: it cannot be read now, and the catalogue keeps its tools."""
+    """The result of reading one source.
+
+    In state `error` the source cannot be read now, and the catalogue keeps the tools that it has of it.
+    """
 
     source: str
     kind: str
@@ -76,10 +81,10 @@ def source_name(text: str) -> str:
 
 
 def detect(locator: str) -> str:
-    """Return which reader a locator needs, one of `SOURCE_KINDS`.
+    """Return the name of the reader that a locator needs, a key of `SOURCE_KINDS`.
 
     Raises:
-        SourceError: if no reader understands it; the message lists what is understood.
+        SourceError: if no reader understands it. The message lists what the readers understand.
     """
     if locator.startswith("py:"):
         return "python"
@@ -93,15 +98,15 @@ def detect(locator: str) -> str:
         raise SourceError(f"{locator}: expected a dataset folder with corpus.jsonl, found a folder without it")
     if path.is_file():
         return _detect_file(path)
-    words = _words(locator)
+    words = _split_command(locator)
     if words and shutil.which(words[0]):
         return "mcp"
     looks_like_path = len(words) == 1 and (os.sep in locator or path.suffix)
-    problem = "no such file" if looks_like_path else "nothing of that name: no file, no folder, no command on PATH"
+    problem = "no such file" if looks_like_path else "no file, no folder and no command on PATH of that name"
     raise SourceError(f"{locator}: expected {'; '.join(SOURCE_KINDS.values())}; found {problem}")
 
 
-def _words(locator: str) -> list[str]:
+def _split_command(locator: str) -> list[str]:
     try:
         return shlex.split(locator)
     except ValueError:
@@ -120,57 +125,66 @@ def _detect_file(path: Path) -> str:
     return "schemas"
 
 
-def build_tool(
-    source: str,
-    raw_id: object,
-    *,
-    name: object = None,
-    description: object = "",
-    parameters: object = None,
-    path: Iterable[object] = (),
-    parent: Iterable[object] | None = None,
-    returns: object = None,
-    tags: Iterable[object] = (),
-    hints: Hints | None = None,
-    callable: bool = False,
-    meta: Mapping[str, Any] | None = None,
-) -> Tool:
-    """Build a checked Tool from untrusted values.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawTool:
+    """The fields of a tool as its source gives them. They are untrusted; `build_tool` checks them.
 
-    `source` is a name that `source_name` returned. `raw_id` identifies the tool within the source, and is its name
-    unless `name` is given. `check_schema` says which `parameters` are refused. The rest is as in `Tool`.
+    Attributes:
+        id: identifies the tool within its source.
+        name: by default the id.
+        parameters: JSON Schema of the arguments. `check_schema` says what is refused.
+
+    The other fields mean the same as in `Tool`.
+    """
+
+    id: object
+    name: object = None
+    description: object = ""
+    parameters: object = None
+    path: Iterable[object] = ()
+    parent: Iterable[object] | None = None
+    returns: object = None
+    tags: Iterable[object] = ()
+    hints: Hints = dataclasses.field(default_factory=Hints)
+    callable: bool = False
+    meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def build_tool(source: str, raw: RawTool) -> Tool:
+    """Check the fields of a tool and build it. `source` is a name that `source_name` returned.
 
     Raises:
         BadEntry: saying what was expected and found. The caller adds the entry's name.
     """
-    identity = _text("id", raw_id).strip()
-    title = _text("name", raw_id if name is None else name).strip()
-    if not identity or not title:
+    identity = _read_text("id", raw.id).strip()
+    name = _read_text("name", raw.id if raw.name is None else raw.name).strip()
+    if not identity or not name:
         raise BadEntry("expected a name, found an empty one")
-    if parameters is not None:
-        check_schema(parameters)
+    if raw.parameters is not None:
+        check_schema(raw.parameters)
+    description = _read_text("description", "" if raw.description is None else raw.description)
     return Tool(
         id=f"{source}/{identity}",
-        name=title,
-        description=_text("description", "" if description is None else description)[:MAX_DESCRIPTION_CHARS].strip(),
-        parameters=clean(parameters),
-        path=tuple(_text("path", part) for part in path),
-        parent=None if parent is None else tuple(_text("parent", part) for part in parent),
-        returns=clean(returns),
-        tags=tuple(_text("tag", tag) for tag in tags),
-        hints=hints or Hints(),
-        callable=callable,
-        meta=clean(dict(meta or {})),
+        name=name,
+        description=description[:MAX_DESCRIPTION_CHARS].strip(),
+        parameters=clean(raw.parameters),
+        path=tuple(_read_text("path", part) for part in raw.path),
+        parent=None if raw.parent is None else tuple(_read_text("parent", part) for part in raw.parent),
+        returns=clean(raw.returns),
+        tags=tuple(_read_text("tag", tag) for tag in raw.tags),
+        hints=raw.hints,
+        callable=raw.callable,
+        meta=clean(dict(raw.meta)),
     )
 
 
-def _text(what: str, value: object) -> str:
+def _read_text(field: str, value: object) -> str:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return str(clean(str(value)))
-    raise BadEntry(f"expected text as {what}, found {_kind(value)}")
+    raise BadEntry(f"expected text as {field}, found {_describe_type(value)}")
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
     return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
@@ -185,34 +199,44 @@ def check_schema(schema: object) -> None:
         BadEntry: not an object, of another type, properties or required of a wrong shape, too large or too deep.
     """
     if not isinstance(schema, Mapping):
-        raise BadEntry(f"expected a JSON Schema object as parameters, found {_kind(schema)}")
-    outer = schema.get("type")
-    if isinstance(outer, (list, tuple)):
-        outer = "object" if "object" in outer else str(list(outer))
-    if outer is not None and not (isinstance(outer, str) and outer.lower() in ("object", "dict")):
-        raise BadEntry(f'expected parameters of type "object", found type {str(outer)[:60]!r}')
+        raise BadEntry(f"expected a JSON Schema object as parameters, found {_describe_type(schema)}")
+    _check_type(schema.get("type"))
     _check_properties(schema.get("properties"))
-    required = schema.get("required")
-    if not (required is None or isinstance(required, bool)) and not (
-        isinstance(required, (list, tuple)) and all(isinstance(item, str) for item in required)
-    ):
-        raise BadEntry(f"expected a list of names as required, found {_kind(required)}")
+    _check_required(schema.get("required"))
     if len(msgspec.json.encode(clean(schema))) > MAX_SCHEMA_BYTES:
         raise BadEntry(f"expected parameters of at most {MAX_SCHEMA_BYTES:,} bytes, found more")
 
 
+def _check_type(type_name: object) -> None:
+    """Refuse the type of a schema unless it is absent, an object, or a list of types with an object."""
+    if isinstance(type_name, (list, tuple)):
+        type_name = "object" if "object" in type_name else str(list(type_name))
+    if type_name is not None and not (isinstance(type_name, str) and type_name.lower() in ("object", "dict")):
+        raise BadEntry(f'expected parameters of type "object", found type {str(type_name)[:60]!r}')
+
+
 def _check_properties(properties: object) -> None:
     if properties not in (None, []) and not isinstance(properties, Mapping):
-        raise BadEntry(f"expected an object as properties, found {_kind(properties)}")
+        raise BadEntry(f"expected an object as properties, found {_describe_type(properties)}")
     for key, inner in properties.items() if isinstance(properties, Mapping) else ():
         if not isinstance(inner, (Mapping, bool)) and inner is not None:
-            raise BadEntry(f"expected a schema as property {str(key)[:60]!r}, found {_kind(inner)}")
+            raise BadEntry(f"expected a schema as property {str(key)[:60]!r}, found {_describe_type(inner)}")
+
+
+def _check_required(names: object) -> None:
+    if names is None or isinstance(names, bool):
+        return
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise BadEntry(f"expected a list of names as required, found {_describe_type(names)}")
 
 
 def collect(
     source: str, kind: str, entries: Iterable[tuple[str, Callable[[], Tool]]], *, problems: Iterable[Problem] = ()
 ) -> Reading:
-    """Build a Reading from (entry name, function that builds its tool). Bad and repeated entries become problems."""
+    """Build a Reading from pairs of an entry's name and a function that builds its tool.
+
+    Bad and repeated entries become problems. They follow the `problems` that the caller has already.
+    """
     tools: dict[str, Tool] = {}
     all_problems = list(problems)
     for entry, build in entries:
@@ -222,25 +246,23 @@ def collect(
             all_problems.append(Problem(entry, str(error)))
             continue
         if tool.id in tools:
-            all_problems.append(
-                Problem(entry, f"expected one entry called {tool.id!r}, found another: the first is kept")
-            )
+            all_problems.append(Problem(entry, f"another entry has the id {tool.id!r} already. The first one is kept."))
         else:
             tools[tool.id] = tool
     return Reading(source=source, kind=kind, tools=list(tools.values()), problems=all_problems)
 
 
 def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:
-    """Read whatever `locator` names.
+    """Read every source that `locator` names.
 
     Args:
-        locator: see `KINDS`.
-        name: the source's name; by default the reader finds one.
-        kind: which reader; by default `detect` decides.
+        locator: what a user types. `SOURCE_KINDS` describes the forms.
+        name: the source's name. By default the reader chooses one.
+        kind: which reader. By default `detect` decides.
         settings: timeouts and limits.
 
     Raises:
-        SourceError: when nothing can be read.
+        SourceError: if nothing can be read.
     """
     kind = kind or detect(locator)
     if kind not in SOURCE_KINDS:

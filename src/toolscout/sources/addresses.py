@@ -1,8 +1,10 @@
-"""Checks addresses: requests that an untrusted document causes may go to public addresses and to what the user named.
+"""Checks the addresses of requests that an untrusted document causes.
 
-A name is resolved once, its addresses are checked, and the connection goes to a checked address. A second look-up that
-returns another address (DNS rebinding) is not possible. The check is of the address and not of its text, so spellings
-such as `0x7f.1` or `2130706433` and IPv4 inside IPv6 make no difference.
+They may go to public addresses, and to private ones that the user allowed.
+
+A name is resolved once, its addresses are checked, and the connection goes to a checked address. DNS rebinding is not
+possible, because there is no second look-up. The resolved address is checked and not its text, so spellings such as
+`0x7f.1` or `2130706433` and IPv4 inside IPv6 make no difference.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ _IPV4_COMPATIBLE: Final = ipaddress.ip_network("::/96")
 
 
 class PrivateAddress(UserError):
-    """An untrusted document leads to an address of this machine or its network."""
+    """An untrusted document names an address of this machine or of its network."""
 
 
 def split_origin(url: str) -> tuple[str, str, int]:
     """Split an address into scheme, host and port, as the HTTP client that connects understands them.
 
     Raises:
-        ValueError: for another scheme than http and https, no host, a user or password, white space, control
-            characters or backslashes, and for what two parsers understand differently.
+        ValueError: for a scheme other than http and https, no host, a user or password, white space, control
+            characters or backslashes, and if two parsers understand the address differently.
     """
     authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
     if re.search(r"[\s\\\x00-\x20\x7f]", authority):
@@ -56,17 +58,21 @@ def split_origin(url: str) -> tuple[str, str, int]:
         raise ValueError("an address that does not begin with http:// or https:// and a host")
     if parsed.userinfo or "@" in parts.netloc:
         raise ValueError("an address with a user or password")
-    ascii_host = parsed.raw_host.decode("ascii")
-    if (parts.hostname or "").isascii() and (parts.hostname or "").lower() != ascii_host.lower():
-        raise ValueError("an address whose host is ambiguous")
-    default = DEFAULT_PORTS[parsed.scheme]
+    host, default = parsed.raw_host.decode("ascii").lower(), DEFAULT_PORTS[parsed.scheme]
+    _compare_hosts(host, parts.hostname or "")
     if (parsed.port or default) != (second_port or default):
         raise ValueError("an address whose port is ambiguous")
-    return parsed.scheme, ascii_host.lower(), parsed.port or default
+    return parsed.scheme, host, parsed.port or default
+
+
+def _compare_hosts(host: str, second_host: str) -> None:
+    """Refuse an address in which two parsers found different hosts. Only the first encodes international names."""
+    if second_host.isascii() and second_host.lower() != host:
+        raise ValueError("an address whose host is ambiguous")
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet; an IPv4 address inside IPv6 counts as itself."""
+    """Return whether an IP address is public. An IPv4 address inside IPv6 counts as IPv4."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour
@@ -104,7 +110,7 @@ class Reach(NamedTuple):
 
     @classmethod
     def of(cls, locator: str, private_hosts: Iterable[str]) -> Reach:
-        """Return the reach of the document at the address `locator`."""
+        """Build the reach of the document at an address."""
         local_origin = None
         try:
             parsed = httpx.URL(locator)
@@ -130,17 +136,17 @@ class Reach(NamedTuple):
                 continue
         return False
 
-    def choose(self, host: str, port: int, found: Iterable[Any]) -> list[str]:
-        """Return the addresses of `found` (as getaddrinfo gives it), each allowed.
+    def choose(self, host: str, port: int, entries: Iterable[Any]) -> list[str]:
+        """Return the addresses in the entries of getaddrinfo.
 
         Raises:
-            PrivateAddress: if one of them is not.
+            PrivateAddress: if one of them is not allowed.
         """
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         for address in addresses:
             if not self.allows(host, port, address):
                 raise PrivateAddress(
-                    f"{host}:{port} has a private address, and a document of somebody else names it: nothing is sent. "
+                    f"{host}:{port} has a private address, and a document from elsewhere names it. Nothing was sent. "
                     f'If you trust it, add "{host}:{port}" to the setting private_hosts'
                 )
         return addresses
@@ -150,13 +156,13 @@ class Reach(NamedTuple):
 
 
 class _Deadline:
-    """The instant at which all work must be done; without seconds there is none."""
+    """The instant at which all work must be done. Without `seconds` there is no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._at = None if seconds is None else time.monotonic() + seconds
 
     def limit(self, timeout: float | None, error: type[Exception]) -> float | None:
-        """Return what remains of `timeout`; `error` once nothing does."""
+        """Return the shorter of `timeout` and the remaining time. Raises `error` if none remains."""
         if self._at is None:
             return timeout
         left = self._at - time.monotonic()
@@ -166,7 +172,7 @@ class _Deadline:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A stream with reads and writes that end at the deadline, however slowly the other side sends."""
+    """A stream with reads and writes that end at the deadline, even if the other side sends slowly."""
 
     def __init__(self, inner: httpcore.NetworkStream, deadline: _Deadline) -> None:
         self._inner, self._deadline = inner, deadline
@@ -248,10 +254,12 @@ class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
 
 
 def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
-    """Return the proxy that the environment names for an address. Names that resolve here are checked here as well.
+    """Return the proxy that the environment names for an address.
+
+    A proxy may stand in the private network, so a host name is checked before the proxy gets it.
 
     Raises:
-        PrivateAddress: for a host that a stranger's document may not name; a proxy may stand in the private network.
+        PrivateAddress: if the document may not name the host.
     """
     host = url.raw_host.decode("ascii")
     proxy = getproxies().get(url.scheme) or getproxies().get("all")
@@ -261,13 +269,13 @@ def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return proxy  # only the proxy knows the name
+        return proxy  # the name resolves only at the proxy
     reach.choose(host, port, addresses)
     return proxy
 
 
 class _Transport(httpx.HTTPTransport):
-    """Connections that `reach` allows; through the environment's proxy where it names one."""
+    """Opens connections that `reach` allows, through the proxy of the environment if there is one."""
 
     def __init__(self, reach: Reach, deadline: _Deadline) -> None:
         self._context = httpx.create_ssl_context()
@@ -314,17 +322,20 @@ class _AsyncTransport(httpx.AsyncHTTPTransport):
         await super().aclose()
 
 
-def _common(timeout: float) -> Mapping[str, Any]:
-    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # an answer to one caller is not another's session
+def _build_options(timeout: float) -> Mapping[str, Any]:
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))  # callers must not share a session
     return {"timeout": timeout, "headers": dict(IDENTITY), "cookies": no_cookies}
 
 
 def open_client(reach: Reach, *, timeout: float, total: float) -> httpx.Client:
-    """Return a client that reads documents: follows redirects, each checked, and ends with `total` seconds from now."""
-    return httpx.Client(transport=_Transport(reach, _Deadline(total)), follow_redirects=True, **_common(timeout))
+    """Open a client that reads documents. It checks and follows redirects, and stops after `total` seconds."""
+    return httpx.Client(transport=_Transport(reach, _Deadline(total)), follow_redirects=True, **_build_options(timeout))
 
 
 def open_async_client(reach: Reach | None, *, timeout: float) -> httpx.AsyncClient:
-    """A client that calls operations and follows no redirects; without `reach` it may connect to every address."""
+    """Open a client that calls operations. It follows no redirects.
+
+    Without `reach` it may connect to every address.
+    """
     transport = None if reach is None else _AsyncTransport(reach)
-    return httpx.AsyncClient(transport=transport, follow_redirects=False, **_common(timeout))
+    return httpx.AsyncClient(transport=transport, follow_redirects=False, **_build_options(timeout))

@@ -1,4 +1,4 @@
-"""Turns a Python callable into a Tool: its signature becomes JSON Schema, its docstring the descriptions.
+"""Describes Python callables as tools, from their signatures and docstrings.
 
 The readers `python` and `schemas` share this module. Equal code gives equal tools: schemas and descriptions do not
 depend on memory addresses, the order of sets, or the folders of this machine.
@@ -22,15 +22,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from toolscout.errors import BadEntry
-from toolscout.sources import build_tool
-from toolscout.sources.docstrings import docstring, read_docstring, signature_lines, without_addresses
+from toolscout.sources import RawTool, build_tool
+from toolscout.sources.docstrings import Doc, find_signature_lines, get_docstring, read_docstring, remove_addresses
 from toolscout.types import Tool
 
-__all__ = ["convert_errors", "from_callable", "type_schema"]
+__all__ = ["build_type_schema", "convert_errors", "describe_callable"]
 
-MAX_DEFAULT: Final = 200
-MAX_NESTING: Final = 4
-PLAIN: Final[dict[Any, str]] = {
+MAX_DEFAULT_CHARS: Final = 200
+MAX_DEFAULT_ITEMS: Final = 20
+MAX_TYPE_NESTING: Final = 4
+PLAIN_TYPES: Final[dict[Any, str]] = {
     str: "string",
     int: "integer",
     float: "number",
@@ -43,19 +44,34 @@ PLAIN: Final[dict[Any, str]] = {
     None: "null",
     type(None): "null",
 }
+#: Special forms around a type. `Required` and `NotRequired` are missing in Python 3.10.
 WRAPPERS: Final = (typing.Annotated, *(getattr(typing, name, typing.Annotated) for name in ("Required", "NotRequired")))
-ARRAYS: Final = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Collection)
-WRITTEN: Final = {kind.__name__: PLAIN[kind] for kind in (str, int, float, bool, dict, list)} | {
+ARRAY_TYPES: Final = (
+    collections.abc.Iterable,
+    collections.abc.Iterator,
+    collections.abc.Collection,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Set,
+    collections.abc.MutableSet,
+)
+#: Attributes of pydantic models, named tuples, msgspec structs and attrs classes.
+RECORD_MARKS: Final = ("model_fields", "_fields", "__struct_fields__", "__attrs_attrs__")
+#: Type names in docstrings → type names of JSON Schema.
+DOCUMENTED_TYPES: Final = {kind.__name__: PLAIN_TYPES[kind] for kind in (str, int, float, bool, dict, list)} | {
     "string": "string",
     "integer": "integer",
     "boolean": "boolean",
     "number": "number",
 }
 _ABSENT: Final = inspect.Parameter.empty
+_STAR_KINDS: Final = {"*": inspect.Parameter.VAR_POSITIONAL, "**": inspect.Parameter.VAR_KEYWORD}
+#: One parameter in the signature of a C function's docstring: brackets, stars, name and default.
+_DOCUMENTED_PARAMETER: Final = re.compile(r"([\s\[\]]*)(\*{0,2})((?:[^\W\d]\w*)?)\s*(=.*?)?[\s\[\]]*")
 
 
 class _Verbatim:
-    """Stands for an annotation or a default in a printed signature."""
+    """An annotation or a default that a signature prints as a given text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -64,7 +80,7 @@ class _Verbatim:
         return self.text
 
 
-def from_callable(
+def describe_callable(
     source: str,
     function: Callable[..., Any],
     *,
@@ -74,19 +90,19 @@ def from_callable(
     qualname: str | None = None,
     receiver: bool = False,
 ) -> Tool:
-    """Return the tool of a function, a method or a class (its constructor). Nothing is called.
+    """Describe a function, a method or a class (its constructor) as a tool, without calling it.
 
     Args:
         source: name of the source.
         function: what to describe.
-        identity: id within the source and name; by default the function's own name.
+        identity: id within the source and name. By default the function's own name.
         path: as in `Tool`.
-        module: where the function can be imported from; by default where it says it was defined.
+        module: where the function can be imported from. By default the module that defines it.
         qualname: its name within the module.
-        receiver: the first parameter is the object that the method belongs to, and is left out.
+        receiver: whether the first parameter is the object that the method belongs to. It is left out.
 
     Raises:
-        BadEntry: for something that has no name, or that fails when it is looked at.
+        BadEntry: if the function has no name, or raises an error when it is inspected.
     """
     with convert_errors("a function that can be described"):
         own_name = getattr(function, "__name__", None)
@@ -94,30 +110,36 @@ def from_callable(
         if not isinstance(identity, str) or identity == "<lambda>":
             raise BadEntry("expected a function with a name, found one without: define it with def")
         short = identity.rpartition(".")[2]
-        text = docstring(function)
-        signature = _signature(function, receiver) or _written_signature(text, short)
-        doc = read_docstring(text, {short, own_name if isinstance(own_name, str) else short})
-        if inspect.isclass(function) and not doc.parameters:
-            doc = doc._replace(parameters=read_docstring(docstring(function.__init__), set()).parameters)
-        scope = _scope(function)
-        return build_tool(
-            source,
-            identity,
+        text = get_docstring(function)
+        signature = _read_signature(function, receiver) or _parse_documented_signature(text, short)
+        doc = _read_documentation(function, text, {short, own_name if isinstance(own_name, str) else short})
+        scope = _find_scope(function)
+        fields = RawTool(
+            id=identity,
             description=doc.description,
-            parameters=None if signature is None else _parameters(signature, doc.parameters, scope),
+            parameters=None if signature is None else _build_parameters(signature, doc.parameters, scope),
             path=path,
-            returns=_returns(signature, doc.returns, scope),
+            returns=_describe_result(signature, doc.returns, scope),
             meta={
                 "module": module or str(getattr(function, "__module__", None) or ""),
                 "qualname": qualname or str(getattr(function, "__qualname__", identity)),
                 "signature": "" if signature is None else short + _format_signature(signature),
             },
         )
+        return build_tool(source, fields)
+
+
+def _read_documentation(function: Callable[..., Any], text: str, names: set[str]) -> Doc:
+    """Read a docstring. A class that documents no parameters gets those that its `__init__` documents."""
+    doc = read_docstring(text, names)
+    if inspect.isclass(function) and not doc.parameters:
+        return doc._replace(parameters=read_docstring(get_docstring(function.__init__), set()).parameters)
+    return doc
 
 
 @contextlib.contextmanager
 def convert_errors(expected: str) -> Iterator[None]:
-    """Turn any error of an object under inspection into a `BadEntry` that names what was expected."""
+    """Turn every error of inspected foreign code into a `BadEntry` that says what was expected."""
     try:
         yield
     except BadEntry:
@@ -129,7 +151,8 @@ def convert_errors(expected: str) -> Iterator[None]:
 # --- signatures -------------------------------------------------------------------------------------------------------
 
 
-def _signature(function: Callable[..., Any], receiver: bool) -> inspect.Signature | None:
+def _read_signature(function: Callable[..., Any], receiver: bool) -> inspect.Signature | None:
+    """Return the signature that Python knows, without the receiver. None if it knows none."""
     options: dict[str, Any] = {}
     if sys.version_info >= (3, 14):
         import annotationlib
@@ -144,80 +167,97 @@ def _signature(function: Callable[..., Any], receiver: bool) -> inspect.Signatur
     return signature
 
 
-def _written_signature(text: str, name: str) -> inspect.Signature | None:
-    """Read the signature at the beginning of a C function's docstring, as in `name(a[, b=0]) -> result`.
+def _parse_documented_signature(text: str, name: str) -> inspect.Signature | None:
+    """Parse the signature at the start of a C function's docstring, such as `name(a[, b=0]) -> result`.
 
-    The longest one counts if there are several. None: there is none, or it is not a list of names.
+    Of several signatures the longest counts. None if there is none, or it is not a list of names.
     """
-    lines = signature_lines(text, {name})
-    parameters: list[inspect.Parameter] = []
-    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    optional = False
-    for part in max((line["arguments"] for line in lines), key=len, default="?").split(","):
-        word = re.fullmatch(r"([\s\[\]]*)(\*{0,2})([^\W\d]\w*)?\s*(=.*?)?[\s\[\]]*", part)
-        if word is None:
-            if part.strip(" []") in ("...", "/"):
-                continue
-            return None
-        before, stars, parameter, default = word.groups()
-        if keyword.iskeyword(parameter or ""):
-            return None
-        optional = optional or "[" in before or bool(default)
-        if stars:
-            kind = inspect.Parameter.VAR_KEYWORD if stars == "**" else inspect.Parameter.VAR_POSITIONAL
-        if parameter:
-            omitted = _Verbatim("...") if optional and not stars else _ABSENT
-            parameters.append(inspect.Parameter(parameter, kind, default=omitted))
-        if stars == "*":
-            kind = inspect.Parameter.KEYWORD_ONLY
-        optional = optional or "[" in part
+    lines = find_signature_lines(text, {name})
+    if not lines:
+        return None
+    parameters = _parse_parameters(max((line["arguments"] for line in lines), key=len))
     try:
-        return inspect.Signature(parameters) if lines else None
+        return None if parameters is None else inspect.Signature(parameters)
     except ValueError:
         return None
 
 
+def _parse_parameters(arguments: str) -> list[inspect.Parameter] | None:
+    """Parse a list such as `a[, b=0], *rest`. None if it is not a list of names.
+
+    A parameter is optional if it has a default, or an opening bracket stands anywhere before it.
+    """
+    parameters: list[inspect.Parameter] = []
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    optional = False
+    for part in (part for part in arguments.split(",") if part.strip(" []") not in ("...", "/")):
+        match = _DOCUMENTED_PARAMETER.fullmatch(part)
+        if match is None or keyword.iskeyword(match[3]):
+            return None
+        before, stars, name, default = match.groups()
+        optional = optional or "[" in before or bool(default)
+        kind = _STAR_KINDS.get(stars, kind)
+        if name:
+            omitted = _Verbatim("...") if optional and not stars else _ABSENT
+            parameters.append(inspect.Parameter(name, kind, default=omitted))
+        if stars == "*":
+            kind = inspect.Parameter.KEYWORD_ONLY
+        optional = optional or "[" in part
+    return parameters
+
+
 def _format_signature(signature: inspect.Signature) -> str:
-    """Return the signature as text, without what differs between two runs."""
+    """Format a signature as a text that is the same in every run."""
     parameters = [
         parameter.replace(
-            annotation=_ABSENT if parameter.annotation is _ABSENT else _Verbatim(_type_text(parameter.annotation)),
-            default=_ABSENT if parameter.default is _ABSENT else _Verbatim(_default_text(parameter.default)),
+            annotation=_ABSENT if parameter.annotation is _ABSENT else _Verbatim(_format_type(parameter.annotation)),
+            default=_ABSENT if parameter.default is _ABSENT else _Verbatim(_format_default(parameter.default)),
         )
         for parameter in signature.parameters.values()
     ]
-    returned = signature.return_annotation
-    if returned is not inspect.Signature.empty:
-        returned = _Verbatim(_type_text(returned))
-    return str(inspect.Signature(parameters, return_annotation=returned))
+    result = signature.return_annotation
+    if result is not inspect.Signature.empty:
+        result = _Verbatim(_format_type(result))
+    return str(inspect.Signature(parameters, return_annotation=result))
 
 
-def _default_text(value: object) -> str:
+def _format_default(value: object) -> str:
     if _is_json(value):
         return repr(value)
     return value.__name__ if inspect.isclass(value) or inspect.isroutine(value) else "..."
 
 
 def _is_json(value: object, depth: int = 0) -> bool:
-    """Return whether a default can stand in a schema: small, JSON, and the same on every machine (no absolute path)."""
+    """Return whether a default can stand in a schema: small, JSON, and the same on every machine.
+
+    An absolute path belongs to one machine. Instances of subclasses of JSON's types are no JSON.
+    """
     if value is None or type(value) in (bool, int):
         return True
-    if isinstance(value, float):
-        return type(value) is float and math.isfinite(value)
-    if isinstance(value, str):
-        return type(value) is str and len(value) <= MAX_DEFAULT and (len(value) == 1 or not os.path.isabs(value))
-    if depth < MAX_NESTING and type(value) in (list, tuple, dict):
-        items = [*value, *value.values()] if isinstance(value, dict) else value
-        return len(items) <= 20 and all(  # type: ignore[arg-type]
-            _is_json(item, depth + 1)
-            for item in items  # type: ignore[attr-defined]
-        )
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) is str:
+        return len(value) <= MAX_DEFAULT_CHARS and (len(value) == 1 or not os.path.isabs(value))
+    if type(value) is list or type(value) is tuple:
+        return _are_json(value, depth)
+    if type(value) is dict:
+        return _are_json([*value, *value.values()], depth)
     return False
 
 
-def _parameters(
-    signature: inspect.Signature, written: Mapping[str, tuple[str, str]], scope: Mapping[str, Any], depth: int = 0
+def _are_json(items: Sequence[object], depth: int) -> bool:
+    """Return whether the items of a collection, which stands `depth` levels deep, can stand in a schema."""
+    return (
+        depth < MAX_TYPE_NESTING
+        and len(items) <= MAX_DEFAULT_ITEMS
+        and all(_is_json(item, depth + 1) for item in items)
+    )
+
+
+def _build_parameters(
+    signature: inspect.Signature, documented: Mapping[str, tuple[str, str]], scope: Mapping[str, Any], depth: int = 0
 ) -> dict[str, Any]:
+    """Build the schema of all parameters of a signature. `documented` maps names to (type, description)."""
     properties: dict[str, Any] = {}
     required: list[str] = []
     schema: dict[str, Any] = {"type": "object", "properties": properties}
@@ -225,8 +265,8 @@ def _parameters(
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             schema["additionalProperties"] = True
             continue
-        kind, description = written.get(name, ("", ""))
-        entry = _entry(parameter.annotation, kind, description, scope, depth)
+        kind, description = documented.get(name, ("", ""))
+        entry = _build_property(parameter.annotation, kind, description, scope, depth)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             text = entry.pop("description", None)
             entry = {"type": "array"} | ({"items": entry} if entry else {}) | ({"description": text} if text else {})
@@ -240,87 +280,93 @@ def _parameters(
     return schema
 
 
-def _entry(annotation: Any, kind: str, description: str, scope: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Return the schema of one parameter; a type that JSON Schema cannot say stands in the description."""
+def _build_property(
+    annotation: Any, kind: str, description: str, scope: Mapping[str, Any], depth: int
+) -> dict[str, Any]:
+    """Build the schema of one parameter. The description names a type that JSON Schema cannot express.
+
+    Args:
+        annotation: the type in the signature, or `_ABSENT`.
+        kind: the type in the docstring. It counts if the signature has none.
+        description: from the docstring.
+        scope: where the names in a text annotation are looked up.
+        depth: nesting of the parameter; see `build_type_schema`.
+    """
     if annotation is _ABSENT:
-        plain = WRITTEN.get(re.sub(r",? *(optional|default.*)$", "", kind).strip())
+        plain = DOCUMENTED_TYPES.get(re.sub(r",? *(optional|default.*)$", "", kind).strip())
         entry, text = ({"type": plain}, "") if plain else ({}, kind)
     else:
-        entry = type_schema(annotation, scope, depth)
-        text = "" if entry or annotation is Any else _type_text(annotation)
+        entry = build_type_schema(annotation, scope, depth)
+        text = "" if entry or annotation is Any else _format_type(annotation)
     description = " ".join((description or entry.get("description", "")).split())
-    described = f"({text}) {description}".strip() if text else description
-    return entry | {"description": described} if described else entry
+    if text:
+        description = f"({text}) {description}".strip()
+    return entry | {"description": description} if description else entry
 
 
-def _returns(signature: inspect.Signature | None, written: str, scope: Mapping[str, Any]) -> Any:
+def _describe_result(signature: inspect.Signature | None, documented: str, scope: Mapping[str, Any]) -> Any:
+    """Return the schema or the description of the result. None if neither is known."""
     annotation = _ABSENT if signature is None else signature.return_annotation
     if annotation is _ABSENT:
-        return written or None
-    return _entry(annotation, "", written, scope, 0) or None
+        return documented or None
+    return _build_property(annotation, "", documented, scope, 0) or None
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, depth: int = 0) -> dict[str, Any]:
-    """JSON Schema of a type annotation; `{}` for what JSON Schema cannot say.
+def build_type_schema(annotation: Any, scope: Mapping[str, Any] | None = None, depth: int = 0) -> dict[str, Any]:
+    """Build the JSON Schema of a type annotation. Empty if JSON Schema cannot express the type.
 
     Args:
         annotation: a type, a special form of `typing`, or the text of one.
         scope: where the names in such a text are looked up.
-        depth: how many levels further out the annotation stands; deeper than four levels nothing is said.
+        depth: how many types the annotation stands inside. Below four levels the schema is empty.
     """
     scope = scope or {}
-    if isinstance(annotation, typing.ForwardRef):
-        annotation = annotation.__forward_arg__
-    if isinstance(annotation, str):
-        annotation = _resolve_annotation(annotation, scope)
-    if depth > MAX_NESTING:
+    annotation = _resolve_annotation(annotation, scope)
+    if depth > MAX_TYPE_NESTING:
         return {}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is None or (isinstance(annotation, type) and annotation in PLAIN and not arguments):
-        return {"type": PLAIN[annotation]}
+    if annotation is None or (isinstance(annotation, type) and annotation in PLAIN_TYPES and not arguments):
+        return {"type": PLAIN_TYPES[annotation]}
     if origin in WRAPPERS:
-        return _add_description(type_schema(arguments[0], scope, depth), arguments[1:])
+        return _add_description(build_type_schema(arguments[0], scope, depth), arguments[1:])
     if origin is typing.Literal:
-        return {"enum": list(arguments)} if all(_is_json(item) for item in arguments) else {}
+        return _build_literal_schema(arguments)
     if origin in (typing.Union, types.UnionType):
-        return _union([type_schema(item, scope, depth + 1) for item in arguments])
-    return _generic_schema(origin or annotation, origin, arguments, scope, depth)
+        return _build_union_schema([build_type_schema(item, scope, depth + 1) for item in arguments])
+    return _build_generic_schema(origin or annotation, origin, arguments, scope, depth)
 
 
-def _generic_schema(
+def _build_literal_schema(values: Sequence[Any]) -> dict[str, Any]:
+    return {"enum": list(values)} if all(_is_json(value) for value in values) else {}
+
+
+def _build_generic_schema(
     kind: Any, origin: Any, arguments: Sequence[Any], scope: Mapping[str, Any], depth: int
 ) -> dict[str, Any]:
-    """Return the schema of a mapping, a collection or another class, with the types of its items."""
+    """Build the schema of a mapping, a collection or another class, with the types of its items."""
     if not isinstance(kind, type):
         return {}
     inner = [item for item in arguments if item is not ...]
     if issubclass(kind, collections.abc.Mapping) and not typing.is_typeddict(kind):
-        values = type_schema(inner[1], scope, depth + 1) if len(inner) == 2 else {}
+        values = build_type_schema(inner[1], scope, depth + 1) if len(inner) == 2 else {}
         return {"type": "object"} | ({"additionalProperties": values} if values else {})
-    if (
-        kind in PLAIN
-        or kind in ARRAYS
-        or (origin and issubclass(kind, collections.abc.Collection))
-        or _is_sequence(kind)
-    ):
-        items = type_schema(inner[0], scope, depth + 1) if len(inner) == 1 else {}
+    if _is_array(kind, origin):
+        items = build_type_schema(inner[0], scope, depth + 1) if len(inner) == 1 else {}
         return {"type": "array"} | ({"items": items} if items else {})
-    return _class_schema(kind, depth)
+    return _build_class_schema(kind, depth)
 
 
-def _is_sequence(kind: type) -> bool:
-    return kind in (
-        collections.abc.Sequence,
-        collections.abc.MutableSequence,
-        collections.abc.Set,
-        collections.abc.MutableSet,
-    )
+def _is_array(kind: type, origin: Any) -> bool:
+    """Return whether values of a class become arrays. Other collections do only with item types (`deque[int]`)."""
+    is_typed_collection = bool(origin) and issubclass(kind, collections.abc.Collection)
+    return kind in PLAIN_TYPES or kind in ARRAY_TYPES or is_typed_collection
 
 
 def _add_description(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
+    """Add the first text among the notes of an `Annotated` type."""
     for note in notes:
         text = note if isinstance(note, str) else getattr(note, "description", None)
         if isinstance(text, str):
@@ -328,7 +374,8 @@ def _add_description(schema: dict[str, Any], notes: Sequence[Any]) -> dict[str, 
     return schema
 
 
-def _union(branches: list[dict[str, Any]]) -> dict[str, Any]:
+def _build_union_schema(branches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join the schemas of a union: a list of type names if that says it, else `anyOf`."""
     if not all(branches):
         return {}
     if all(set(branch) == {"type"} and isinstance(branch["type"], str) for branch in branches):
@@ -337,30 +384,38 @@ def _union(branches: list[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": branches}
 
 
-def _class_schema(kind: type, depth: int) -> dict[str, Any]:
-    """Return the schema of a class whose values are records or a choice; `{}` for any other."""
-    scope = vars(sys.modules.get(kind.__module__, typing))
+def _build_class_schema(kind: type, depth: int) -> dict[str, Any]:
+    """Build the schema of a class of records or choices. Empty for every other class."""
     if issubclass(kind, enum.Enum):
         values = [member.value for member in kind]
         return {"enum": values if all(_is_json(value) for value in values) else [member.name for member in kind]}
+    scope = vars(sys.modules.get(kind.__module__, typing))
     if typing.is_typeddict(kind):
-        properties = {
-            name: type_schema(annotation, scope, depth + 1)
-            for name, annotation in inspect.get_annotations(kind).items()
-        }
-        needed = sorted(kind.__required_keys__, key=list(properties).index)  # type: ignore[attr-defined]
-        return {"type": "object", "properties": properties, "required": needed}
-    marks = ("model_fields", "_fields", "__struct_fields__", "__attrs_attrs__")
-    if dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in marks):
-        signature = _signature(kind, receiver=False)
-        if signature is not None:
-            fields = getattr(kind, "model_fields", {})
-            written = {name: ("", getattr(field, "description", None) or "") for name, field in fields.items()}
-            return _parameters(signature, written, scope, depth + 1)
+        return _build_typed_dict_schema(kind, scope, depth)
+    if dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in RECORD_MARKS):
+        return _build_record_schema(kind, scope, depth)
     return {}
 
 
-def _scope(function: Any) -> Mapping[str, Any]:
+def _build_typed_dict_schema(kind: Any, scope: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    annotations = inspect.get_annotations(kind)
+    properties = {name: build_type_schema(annotation, scope, depth + 1) for name, annotation in annotations.items()}
+    required = sorted(kind.__required_keys__, key=list(properties).index)
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _build_record_schema(kind: type, scope: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Build the schema of a class from its constructor, with the descriptions of pydantic's fields."""
+    signature = _read_signature(kind, receiver=False)
+    if signature is None:
+        return {}
+    fields = getattr(kind, "model_fields", {})
+    documented = {name: ("", getattr(field, "description", None) or "") for name, field in fields.items()}
+    return _build_parameters(signature, documented, scope, depth + 1)
+
+
+def _find_scope(function: Any) -> Mapping[str, Any]:
+    """Return the global names of the module that defines a function."""
     with contextlib.suppress(ValueError):
         function = inspect.unwrap(function)
     function = getattr(function, "__func__", function)
@@ -370,17 +425,24 @@ def _scope(function: Any) -> Mapping[str, Any]:
     return scope if isinstance(scope, dict) else {}
 
 
-def _resolve_annotation(text: str, scope: Mapping[str, Any]) -> Any:
-    """Return the meaning of an annotation's text in its module, which is imported already; or else the text."""
-    holder = types.SimpleNamespace(__annotations__={"it": text})
+def _resolve_annotation(annotation: Any, scope: Mapping[str, Any]) -> Any:
+    """Return the type that a text annotation or a forward reference means, or else the text.
+
+    Names are looked up in `scope` and in `typing`. Another annotation is returned unchanged.
+    """
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
+    if not isinstance(annotation, str):
+        return annotation
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
         return typing.get_type_hints(holder, {**vars(typing), **scope}, {}, include_extras=True)["it"]
     except Exception:
-        return text
+        return annotation
 
 
-def _type_text(annotation: Any) -> str:
+def _format_type(annotation: Any) -> str:
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return without_addresses(text.replace("typing.", ""))[:MAX_DEFAULT]
+    return remove_addresses(text.replace("typing.", ""))[:MAX_DEFAULT_CHARS]

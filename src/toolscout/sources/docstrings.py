@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import docstring_parser
 from docstring_parser import DocstringStyle
 
-__all__ = ["Doc", "docstring", "read_docstring", "signature_lines", "without_addresses"]
+__all__ = ["Doc", "find_signature_lines", "get_docstring", "read_docstring", "remove_addresses"]
 
 MAX_DOCSTRING_CHARS: Final = 1_000
 SECTIONS: Final = (
@@ -24,15 +24,15 @@ _ROLE: Final = re.compile(r":[a-z]+(?::[a-z]+)?:`~?\.?([^`<]+?)(?: *<[^`]*>)?`")
 
 
 class Doc(NamedTuple):
-    """What a docstring says: parameters are name → (type as written, description)."""
+    """The content of a docstring. `parameters` maps each name to its type as text and its description."""
 
     description: str
     parameters: dict[str, tuple[str, str]]
     returns: str
 
 
-def docstring(function: object) -> str:
-    """Return the docstring of a function or class, inherited if necessary, without indentation; may be empty."""
+def get_docstring(function: object) -> str:
+    """Return the docstring of a function or class without indentation, inherited if it has none. It may be empty."""
     try:
         text = inspect.getdoc(function)
     except Exception:
@@ -41,8 +41,8 @@ def docstring(function: object) -> str:
 
 
 def read_docstring(text: str, names: set[str]) -> Doc:
-    """Return what a docstring says; `names` are those under which its first lines may state signatures."""
-    text = _without_signatures(text, names)
+    """Parse a docstring. `names` are the function names that signatures in its first lines may have."""
+    text = _remove_signatures(text, names)
     style = next((style for pattern, style in SECTIONS if pattern.search(text)), None)
     if style is None:
         return Doc(_shorten(text), {}, "")
@@ -51,7 +51,7 @@ def read_docstring(text: str, names: set[str]) -> Doc:
     except (docstring_parser.ParseError, ValueError, IndexError, AttributeError, TypeError):
         return Doc(_shorten(text), {}, "")
     parameters = {
-        name.strip().lstrip("*"): (item.type_name or "", _plain(item.description or ""))
+        name.strip().lstrip("*"): (item.type_name or "", _to_plain_text(item.description or ""))
         for item in parsed.params
         for name in item.arg_name.split(",")
     }
@@ -60,22 +60,22 @@ def read_docstring(text: str, names: set[str]) -> Doc:
     return Doc(
         _shorten("\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)),
         parameters,
-        _plain(": ".join(word for word in words if word)),
+        _to_plain_text(": ".join(word for word in words if word)),
     )
 
 
-def _without_signatures(text: str, names: set[str]) -> str:
-    """Return the docstring without the signature lines it begins with, unless they run on into a sentence."""
-    lines = signature_lines(text, names) if names else []
+def _remove_signatures(text: str, names: set[str]) -> str:
+    """Remove the signatures at the beginning of a docstring, unless one continues as a sentence."""
+    lines = find_signature_lines(text, names) if names else []
     rest = text[lines[-1].end() :] if lines else text
     return text if rest[:1] in ("", " ", "(") else rest.lstrip()
 
 
 def _shorten(text: str) -> str:
-    """Whole paragraphs up to a thousand characters, at least the first; no doctests, no directives."""
+    """Return the first paragraphs without doctests and directives: up to 1,000 characters, at least one."""
     paragraphs: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
-        plain = _plain(paragraph)
+        plain = _to_plain_text(paragraph)
         if not plain or plain.startswith((">>>", ".. ")):
             continue
         if paragraphs and sum(map(len, paragraphs)) + len(plain) > MAX_DOCSTRING_CHARS:
@@ -84,17 +84,17 @@ def _shorten(text: str) -> str:
     return "\n".join(paragraphs)
 
 
-def _plain(text: str) -> str:
-    return without_addresses(_ROLE.sub(r"\1", _VERSION_NOTE.sub("", " ".join(text.split()))).strip())
+def _to_plain_text(text: str) -> str:
+    return remove_addresses(_ROLE.sub(r"\1", _VERSION_NOTE.sub("", " ".join(text.split()))).strip())
 
 
-def without_addresses(text: str) -> str:
-    """Return the text without memory addresses, which differ between two runs."""
+def remove_addresses(text: str) -> str:
+    """Remove memory addresses from a text, because they differ between two runs."""
     return _MEMORY_ADDRESS.sub("", text)
 
 
-def signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
-    """Return the lines `name(arguments)` at the beginning of a docstring, as matches with a group `arguments`."""
+def find_signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
+    """Find the lines `name(arguments)` at the beginning of a docstring. The matches have a group `arguments`."""
     words = "|".join(re.escape(name) for name in sorted(names))
     line = re.compile(rf"[\w.]*\b(?:{words})\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
     matches: list[re.Match[str]] = []

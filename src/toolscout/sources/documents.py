@@ -1,7 +1,7 @@
-"""Documents that refer to each other: loading them from files or URLs, and following `$ref`.
+"""Loads documents that refer to each other from files or URLs, and follows their `$ref`.
 
-Shared by the readers of this folder. Documents are untrusted: a reference out of a URL
-stays on its origin, a reference out of a file names another .json or .yaml file relative to it.
+Documents are untrusted. A reference in a document from a URL stays on its origin. A reference in a file names another
+.json or .yaml file relative to it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CHAIN", "Library", "describe_value", "hide_credentials", "is_remote"]
 
 MAX_DOCUMENTS: Final = 5_000
-MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # a document and all to which it refers
+MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # of a document and all to which it refers
 MAX_CHAIN: Final = 64
-MAX_REFERENCE_STEPS: Final = 2_000_000  # names in the pointers of all references that are followed
-TOTAL_TIMEOUTS: Final = 10  # all documents of a source take at most so many times the timeout of one answer
+MAX_REFERENCE_STEPS: Final = 2_000_000  # of the pointers of all references together
+TOTAL_TIMEOUTS: Final = 10  # time for all documents of a source, in timeouts of one answer
 
 
 class Library:
-    """The root document and those it refers to, each read once. A location is an absolute path or a URL."""
+    """The root document and those to which it refers. Each is read once. A location is an absolute path or a URL."""
 
     def __init__(self, locator: str, timeout: float, private_hosts: Iterable[str] = ()) -> None:
         self._timeout, self._private_hosts = timeout, tuple(private_hosts)
@@ -54,15 +54,15 @@ class Library:
             self._client.close()
 
     def open_root(self) -> Any:
-        """Return the value of the root document; wherever its redirects lead, later documents stay on that origin.
+        """Load the root document. If it is redirected, later documents must have the origin of the redirect's target.
 
         Raises:
-            SourceError: it cannot be fetched or parsed.
+            SourceError: if it cannot be fetched or parsed.
         """
         document = self._read(self.root)
         self._opened[self.root] = document
         if self._client is not None:
-            self._client.event_hooks = {"request": [lambda request: self._same_origin(str(request.url))]}
+            self._client.event_hooks = {"request": [lambda request: self._require_same_origin(str(request.url))]}
         return document
 
     def _open(self, location: str) -> Any:
@@ -75,13 +75,13 @@ class Library:
                 self._opened[location] = error
         opened = self._opened[location]
         if isinstance(opened, SourceError):
-            raise SourceError(str(opened))  # a fresh one: each raising of an error adds to what it keeps alive
+            raise SourceError(str(opened))  # a new one, because each raise adds a traceback
         return opened
 
     def _read(self, location: str) -> Any:
-        return self._load(Path(location)) if self._client is None else self._fetch(location, self._client)
+        return self._read_file(Path(location)) if self._client is None else self._fetch(location, self._client)
 
-    def _load(self, path: Path) -> Any:
+    def _read_file(self, path: Path) -> Any:
         if not path.is_file():
             raise SourceError(f"{path}: expected a file, found none: check the name")
         self._spend_bytes(path.stat().st_size, str(path))
@@ -134,10 +134,13 @@ class Library:
             raise SourceError(f"{where}: expected a readable document, found: {reason[:200]}") from None
 
     def follow(self, node: Any, base: str, hops: int = MAX_CHAIN) -> tuple[Any, str]:
-        """Return what `node`, found in the document `base`, stands for, and the document that holds it.
+        """Follow the `$ref` of a node of the document `base` to its target.
+
+        Returns:
+            The target and the location of its document. A node without `$ref` is its own target.
 
         Raises:
-            BadEntry: for a reference that leads nowhere, in a circle, or where it may not.
+            BadEntry: for a reference to nothing, in a circle, or to a forbidden place.
         """
         while isinstance(node, Mapping) and isinstance(node.get("$ref"), str):
             if hops <= 0:
@@ -145,17 +148,17 @@ class Library:
                     f"expected $ref {describe_value(node['$ref'])} to end within {MAX_CHAIN} steps, found a circle"
                 )
             hops -= 1
-            node, base = self._target(node["$ref"], base, hops)
+            node, base = self._find_target(node["$ref"], base, hops)
         return node, base
 
-    def _target(self, ref: str, base: str, hops: int) -> tuple[Any, str]:
+    def _find_target(self, ref: str, base: str, hops: int) -> tuple[Any, str]:
         target, _, fragment = ref.partition("#")
         pointer = unquote(fragment)
         self._steps_left -= 1 + pointer.count("/") + len(ref) // 100
-        if self._steps_left < 0:  # references inside pointers can double at each step
+        if self._steps_left < 0:  # references inside pointers can double the work at each step
             raise SourceError(f"{hide_credentials(self.root)}: following its references takes too long: write them out")
         try:
-            location = self._beside(base, target) if target else base
+            location = self._locate(base, target) if target else base
             node = self._open(location)
         except SourceError as error:
             raise BadEntry(f"$ref {describe_value(ref)}: {error}") from None
@@ -174,9 +177,14 @@ class Library:
                 )
         return node, location
 
-    def _beside(self, base: str, target: str) -> str:
+    def _locate(self, base: str, target: str) -> str:
+        """Return the location of a document that another one names.
+
+        Raises:
+            SourceError: if the document may not refer to it.
+        """
         if self.remote:
-            return self._same_origin(urljoin(base, target))
+            return self._require_same_origin(urljoin(base, target))
         parts = urlsplit(target)
         path = unquote(parts.path)
         if parts.scheme or parts.netloc or os.path.isabs(path):
@@ -185,8 +193,8 @@ class Library:
             raise SourceError("expected a .json or .yaml file that is not hidden, found another")
         return os.path.abspath(os.path.join(os.path.dirname(base), path))
 
-    def _same_origin(self, url: str) -> str:
-        if _origin(url) != _origin(self.root):
+    def _require_same_origin(self, url: str) -> str:
+        if _parse_origin(url) != _parse_origin(self.root):
             raise SourceError(
                 f"expected a document of the same origin as {hide_credentials(self.root)}, "
                 f"found {hide_credentials(url)}"
@@ -198,7 +206,7 @@ _NO_VALUE: Final = object()
 
 
 def _step_into(node: Any, token: str) -> Any:
-    """Return the part of an object or a list that a token of a JSON pointer names, or `_NO_VALUE`."""
+    """Return the part of an object or list that a token of a JSON pointer names. `_NO_VALUE` if there is none."""
     number = int(token) if re.fullmatch(r"[0-9]{1,9}", token) else None
     if isinstance(node, Mapping) and (token in node or number in node):
         return node[token] if token in node else node[number]
@@ -208,24 +216,24 @@ def _step_into(node: Any, token: str) -> Any:
 
 
 def is_remote(locator: str) -> bool:
-    """Return whether a locator names a document that somebody else may change."""
+    """Return whether a locator is an http(s) URL, whose document somebody else may change."""
     return locator.lower().startswith(("http://", "https://"))
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def _parse_origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def hide_credentials(locator: str) -> str:
-    """Return a locator for messages: a URL loses its credentials and query."""
+    """Remove credentials and query from a URL, for messages. Other locators are unchanged."""
     if not is_remote(locator):
         return locator
     return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", locator, flags=re.DOTALL)
 
 
 def describe_value(value: object) -> str:
-    """Describe a value for messages, in short and without its parts."""
+    """Describe a value for messages: texts and numbers shortened, everything else by its type."""
     if isinstance(value, (str, int, float)):
         return repr(clean(str(value)[:60]))
     names = {dict: "an object", list: "a list", type(None): "nothing"}

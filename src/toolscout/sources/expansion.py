@@ -1,8 +1,11 @@
-"""Expands schemas: resolves references, bounds the size, and turns OpenAPI's dialects into JSON Schema 2020-12."""
+"""Expands schemas: resolves references, bounds the size, and converts OpenAPI's dialects.
+
+The result is JSON Schema 2020-12.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -10,74 +13,126 @@ from toolscout.errors import BadEntry, SourceError
 from toolscout.sources.documents import MAX_CHAIN, Library, describe_value, hide_credentials
 from toolscout.types import clean
 
-__all__ = ["Detail", "Schemas", "TooLarge", "brief"]
+__all__ = ["Detail", "Schemas", "TooLarge", "shorten_text"]
 
 MAX_REF_NAME_CHARS: Final = 200
-MAX_ENUM: Final = 200
-MAX_EXPANSION_CHARS: Final = 100_000_000  # about a minute; of all attempts at all schemas of a document together
+MAX_BRIEF_TEXT_CHARS: Final = 200
+MAX_BRIEF_ENUM_VALUES: Final = 200
+MAX_VALUE_DEPTH: Final = 8  # of a default or an enum value
+MAX_EXPANSION_CHARS: Final = 100_000_000  # of all attempts at all schemas of a document together: about a minute
 _TEXT_KEYWORDS: Final = frozenset(["title", "description", "format", "pattern", "contentEncoding", "contentMediaType"])
-_VALUES: Final = frozenset(
+_VALUE_KEYWORDS: Final = frozenset(
     {"default", "enum", "const", "nullable", "readOnly", "writeOnly", "deprecated", "multipleOf", "uniqueItems"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"}
     | {"minItems", "maxItems", "minProperties", "maxProperties"}
 )
-_SCHEMA: Final = frozenset(["items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"])
-_SCHEMAS: Final = frozenset(["anyOf", "oneOf", "prefixItems"])
+_SCHEMA_KEYWORDS: Final = frozenset(
+    ["items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"]
+)
+_SCHEMA_LIST_KEYWORDS: Final = frozenset(["anyOf", "oneOf", "prefixItems"])
 _PROPERTY_KEYWORDS: Final = frozenset(["properties", "patternProperties", "dependentSchemas"])
+#: Keywords about the parts of a schema. They are left out below the depth asked for.
+_PART_KEYWORDS: Final = _SCHEMA_KEYWORDS | _SCHEMA_LIST_KEYWORDS | _PROPERTY_KEYWORDS | {"required"}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, str) or _is_list_of_texts(value)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, (Mapping, bool))
+
+
+def _is_not_empty(value: Any) -> bool:
+    return value not in (None, [])
+
+
+def _is_anything(value: Any) -> bool:
+    return True
+
+
+#: Keyword → whether its value has a shape that can be expanded. Other keywords and other shapes are left out.
+_SHAPE_CHECKS: Final[Mapping[Any, Callable[[Any], bool]]] = {
+    **dict.fromkeys(_VALUE_KEYWORDS, _is_anything),
+    **dict.fromkeys(_TEXT_KEYWORDS, _is_text),
+    **dict.fromkeys(_SCHEMA_KEYWORDS, _is_schema),
+    **dict.fromkeys(_SCHEMA_LIST_KEYWORDS, _is_list),
+    **dict.fromkeys(_PROPERTY_KEYWORDS, _is_not_empty),
+    "type": _is_type,
+    "enum": _is_list,
+    "required": _is_list_of_texts,
+}
 
 
 class Detail(NamedTuple):
-    """How much of a schema is written out: levels of parts; in brief, long texts are cut and long enums left out."""
+    """How much of a schema is expanded.
+
+    Attributes:
+        depth: levels of parts.
+        brief: whether long texts are shortened and long enums left out.
+    """
 
     depth: int
     brief: bool = False
 
     @property
     def inner(self) -> Detail:
-        """The same, one level further in."""
+        """The detail of the parts: one level less."""
         return self._replace(depth=max(self.depth - 1, 0))
 
 
 class TooLarge(Exception):
-    """This detail gives more than the allowance; a smaller one is tried."""
+    """A schema with this much detail exceeds its allowance. Less detail may fit."""
 
 
 class Schemas:
-    """Writes schemas out: references and `allOf` merged; examples, XML and vendor keys dropped.
+    """Expands the schemas of a document and of the documents to which it refers.
 
-    A schema inside itself becomes an object called recursive. Below the depth asked for, a schema keeps only what
-    it says of itself (type, description, …), not of its parts. Where the parts of an `allOf` disagree, the
-    first wins.
+    References and `allOf` are merged. If the parts of an `allOf` disagree, the first wins. Examples, XML and vendor
+    keys are dropped. A schema inside itself becomes an object whose description says so. Below the depth asked for, a
+    schema keeps what describes it as a whole (type, description, …) and loses its parts.
     """
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._memo: dict[tuple[int, Detail, str, int], tuple[Any, Any]] = {}
-        self._left = 0
-        self._total_left = MAX_EXPANSION_CHARS
-        self._hidden = ""
+        self._chars_left = 0
+        self._total_chars_left = MAX_EXPANSION_CHARS
+        self._hidden_mark = ""
         self._brief = False
 
-    def plain(self, node: Any, base: str, detail: Detail, *, hidden: str, size: int) -> Any:
-        """`node` of the document `base` written out.
+    def expand(self, node: Any, base: str, detail: Detail, *, hidden: str, size: int) -> Any:
+        """Expand a schema.
 
         Args:
-            node: a schema as found; a boolean is one too.
+            node: the schema. A boolean is a schema too.
             base: location of the document that holds it.
-            detail: how much of it.
-            hidden: properties with this mark are left out: readOnly for requests, writeOnly for answers.
+            detail: how much of it is expanded.
+            hidden: properties with this mark are left out: readOnly for requests, writeOnly for responses.
             size: allowance in characters, approximately.
 
         Raises:
-            BadEntry: no schema, or a reference that leads nowhere.
-            TooLarge: over the allowance.
+            BadEntry: if it is not a schema, or holds a reference that leads nowhere.
+            TooLarge: if it exceeds the allowance.
         """
         node, base = self._library.follow(node, base) if _is_bare_ref(node) else (node, base)
-        key = (id(node), detail, hidden, size)  # the node is kept as well: its id stays its own
+        key = (id(node), detail, hidden, size)  # the memo keeps the node alive, so no other gets its id
         if key not in self._memo:
-            self._left, self._hidden, self._brief = size, hidden, detail.brief
+            self._chars_left, self._hidden_mark, self._brief = size, hidden, detail.brief
             try:
-                self._memo[key] = node, self._expand(node, base, detail.depth, frozenset())
+                self._memo[key] = node, self._expand_schema(node, base, detail.depth, frozenset())
             except TooLarge:
                 self._memo[key] = node, TooLarge
         expanded = self._memo[key][1]
@@ -85,12 +140,13 @@ class Schemas:
             raise TooLarge
         return expanded
 
-    def _expand(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
+    def _expand_schema(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
         if isinstance(node, bool):
             return node
-        return self._finish(self._expand_branches(node, base, depth, outer))
+        return self._translate_dialect(self._expand_branches(node, base, depth, outer))
 
     def _expand_branches(self, node: Any, base: str, depth: int, outer: frozenset[int]) -> dict[str, Any]:
+        """Merge a schema with its reference and its `allOf`. `outer` holds the ids of the schemas around it."""
         if isinstance(node, bool):
             return {}
         if not isinstance(node, Mapping):
@@ -99,61 +155,64 @@ class Schemas:
             raise BadEntry(f"expected at most {MAX_CHAIN} levels of references, found more")
         self._spend(10)
         self._charge(len(node))
-        ref = node.get("$ref")
         if id(node) in outer:
-            return {
-                "type": "object",
-                "description": "Recursive: the same kind of value as the one around it.",
-            }
+            return {"type": "object", "description": "Recursive: the same kind of value as the one around it."}
         outer = outer | {id(node)}
         parts = [
             {
-                key: self._keyword(key, node[key], base, depth - 1, outer)
+                key: self._expand_keyword(key, node[key], base, depth - 1, outer)
                 for key in node
-                if _is_written_out(key, node[key], depth)
-                and not (self._brief and key == "enum" and len(node[key]) > MAX_ENUM)
+                if _is_expanded(key, node[key], depth)
+                and not (self._brief and key == "enum" and len(node[key]) > MAX_BRIEF_ENUM_VALUES)
             }
         ]
-        if isinstance(ref, str):
-            target, where = self._library.follow(node, base)
-            if id(target) in outer:
-                name = str(clean(unquote(ref).rpartition("/")[2][:MAX_REF_NAME_CHARS]))
-                parts.append({"type": "object", "description": f"Recursive: {name} again."})
-            else:
-                parts.append(self._expand_branches(target, where, depth, outer))
+        if isinstance(node.get("$ref"), str):
+            parts.append(self._expand_reference(node, base, depth, outer))
         branches = node.get("allOf")
         for branch in branches if isinstance(branches, list) else ():
             parts.append(self._expand_branches(branch, base, depth, outer))
         return _merge(parts)
 
-    def _keyword(self, key: str, value: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
+    def _expand_reference(
+        self, node: Mapping[Any, Any], base: str, depth: int, outer: frozenset[int]
+    ) -> dict[str, Any]:
+        target, location = self._library.follow(node, base)
+        if id(target) in outer:
+            name = str(clean(unquote(node["$ref"]).rpartition("/")[2][:MAX_REF_NAME_CHARS]))
+            return {"type": "object", "description": f"Recursive: {name} again."}
+        return self._expand_branches(target, location, depth, outer)
+
+    def _expand_keyword(self, key: str, value: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
         self._spend(len(key) + 4)
-        if key in _SCHEMA:
-            return self._expand(value, base, depth, outer)
-        if key in _SCHEMAS:
-            return [self._expand(inner, base, depth, outer) for inner in value]
+        if key in _SCHEMA_KEYWORDS:
+            return self._expand_schema(value, base, depth, outer)
+        if key in _SCHEMA_LIST_KEYWORDS:
+            return [self._expand_schema(inner, base, depth, outer) for inner in value]
         if key in _PROPERTY_KEYWORDS:
             if not isinstance(value, Mapping):
                 raise BadEntry(f"expected an object as {key}, found {describe_value(value)}")
             self._spend(sum(len(str(name)) + 4 for name in value))
-            return {str(clean(str(name))): self._expand(inner, base, depth, outer) for name, inner in value.items()}
+            return {
+                str(clean(str(name))): self._expand_schema(inner, base, depth, outer) for name, inner in value.items()
+            }
         if key == "description" and self._brief:
-            value = brief(value)
-        return self._value(value, 8)
+            value = shorten_text(value)
+        return self._copy_value(value, MAX_VALUE_DEPTH)
 
-    def _value(self, value: Any, depth: int) -> Any:
+    def _copy_value(self, value: Any, depth: int) -> Any:
         if isinstance(value, (list, Mapping)) and depth == 0:
-            raise BadEntry("expected at most 8 levels in a default or enum value, found more")
+            raise BadEntry(f"expected at most {MAX_VALUE_DEPTH} levels in a default or enum value, found more")
         if isinstance(value, list):
             self._spend(2)
-            return [self._value(inner, depth - 1) for inner in value]
+            return [self._copy_value(inner, depth - 1) for inner in value]
         if isinstance(value, Mapping):
             self._spend(2 + sum(len(str(name)) + 4 for name in value))
-            return {str(clean(str(name))): self._value(inner, depth - 1) for name, inner in value.items()}
+            return {str(clean(str(name))): self._copy_value(inner, depth - 1) for name, inner in value.items()}
         self._spend(len(value) + 3 if isinstance(value, str) else 5)
         return clean(value)
 
-    def _finish(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _translate_dialect(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Convert what OpenAPI says in its own words, and remove hidden properties."""
         kind = schema.get("type")
         if kind == "file":
             schema.update(type="string", format="binary")
@@ -166,33 +225,41 @@ class Schemas:
             if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
                 schema[exclusive] = schema.pop(bound)
         properties = schema.get("properties", {})
-        for name in [name for name, inner in properties.items() if isinstance(inner, dict) and inner.get(self._hidden)]:
+        for name in [
+            name for name, inner in properties.items() if isinstance(inner, dict) and inner.get(self._hidden_mark)
+        ]:
             del properties[name]
             schema["required"] = [other for other in schema.get("required", []) if other != name]
         return schema
 
     def _spend(self, size: int) -> None:
+        """Count characters of the expanded schema.
+
+        Raises:
+            TooLarge: if they exceed the allowance.
+            SourceError: as `_charge`.
+        """
         self._charge(size)
-        self._left -= size
-        if self._left < 0:
+        self._chars_left -= size
+        if self._chars_left < 0:
             raise TooLarge
 
     def _charge(self, size: int) -> None:
-        """Count work that does not end up in a schema.
+        """Count work on the document, whether or not its result is used.
 
         Raises:
-            SourceError: a document asks for more than anybody waits for.
+            SourceError: if all attempts together exceed `MAX_EXPANSION_CHARS`.
         """
-        self._total_left -= size
-        if self._total_left < 0:
+        self._total_chars_left -= size
+        if self._total_chars_left < 0:
             raise SourceError(
                 f"{hide_credentials(self._library.root)}: its schemas are too large once their references are "
-                "written out: split the document"
+                "written out. Split the document."
             )
 
 
 def _allow_null(schema: dict[str, Any]) -> None:
-    """Say `nullable: true` in the words of JSON Schema."""
+    """Express `nullable: true` in JSON Schema."""
     if isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
     for key in schema.keys() & {"anyOf", "oneOf"}:
@@ -201,27 +268,16 @@ def _allow_null(schema: dict[str, Any]) -> None:
         schema["enum"] = [*schema["enum"], None]
 
 
-def _is_written_out(key: Any, value: Any, depth: int) -> bool:
-    """Return whether a keyword is written out at this depth; one of an unknown shape is left out."""
-    if key in _PROPERTY_KEYWORDS:
-        return depth > 0 and value not in (None, [])
-    if key == "required":
-        return depth > 0 and isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if key == "type":
-        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(kind, str) for kind in value))
-    if key in _TEXT_KEYWORDS:
-        return isinstance(value, str)
-    if key in _SCHEMAS:
-        return depth > 0 and isinstance(value, list)
-    if key in _SCHEMA:
-        return depth > 0 and isinstance(value, (Mapping, bool))
-    return key in _VALUES and (key != "enum" or isinstance(value, list))
+def _is_expanded(key: Any, value: Any, depth: int) -> bool:
+    """Return whether a keyword is expanded at this depth."""
+    has_shape = _SHAPE_CHECKS.get(key)
+    return has_shape is not None and (depth > 0 or key not in _PART_KEYWORDS) and has_shape(value)
 
 
-def brief(text: str) -> str:
-    """Return the beginning of a long text, at most 200 characters, whole words."""
-    beginning = text[: MAX_REF_NAME_CHARS - 2]
-    return text if len(text) <= MAX_REF_NAME_CHARS else f"{beginning.rpartition(' ')[0] or beginning} …"
+def shorten_text(text: str) -> str:
+    """Return a text, or whole words from its beginning if it has more than 200 characters."""
+    beginning = text[: MAX_BRIEF_TEXT_CHARS - 2]
+    return text if len(text) <= MAX_BRIEF_TEXT_CHARS else f"{beginning.rpartition(' ')[0] or beginning} …"
 
 
 def _is_bare_ref(node: Any) -> bool:
@@ -229,6 +285,7 @@ def _is_bare_ref(node: Any) -> bool:
 
 
 def _merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the parts of an `allOf`. The first wins, but required names and properties are united."""
     merged: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():

@@ -6,6 +6,7 @@ The raw title and text stay in `meta`, where `render(tool, "raw")` finds them. T
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -15,8 +16,8 @@ from typing import Any, Final
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import JSON_TYPES, Reading, build_tool, collect, source_name
-from toolscout.sources.schemas import json_lines
+from toolscout.sources import JSON_TYPES, RawTool, Reading, build_tool, collect, source_name
+from toolscout.sources.schemas import read_json_lines
 from toolscout.types import Tool
 
 __all__ = ["read", "read_tools"]
@@ -25,28 +26,28 @@ DECODER: Final = json.JSONDecoder()
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Return the tools of a dataset folder.
+    """Read the tools of a dataset folder.
 
     Args:
         locator: the folder.
-        name: of the source; by default the folder's name.
+        name: the source's name. By default the folder's name.
         settings: not used.
 
     Raises:
-        SourceError: when there is no corpus.jsonl, or nothing in it is a tool.
+        SourceError: if there is no corpus.jsonl, or it holds no tool.
     """
     folder = Path(locator).expanduser()
     return [read_tools(folder, name or source_name(folder.resolve().name))]
 
 
 def read_tools(folder: Path, source: str) -> Reading:
-    """Return the tools of `folder/corpus.jsonl`, in its order; ids are `<source>/<_id>`.
+    """Read the tools of `folder/corpus.jsonl`, in its order. Their ids are `<source>/<_id>`.
 
     Raises:
-        SourceError: when there is no such file, or nothing in it is a tool.
+        SourceError: if there is no such file, or it holds no tool.
     """
     corpus = folder / "corpus.jsonl"
-    entries = ((line, functools.partial(_tool, source, value)) for line, value in json_lines(corpus))
+    entries = ((line, functools.partial(_build_tool, source, value)) for line, value in read_json_lines(corpus))
     reading = collect(source, "folder", entries)
     if not reading.tools:
         first = reading.problems[0]
@@ -71,70 +72,70 @@ def _read_fields(entry: Any) -> tuple[str, str, Mapping[str, Any]]:
     return title, text, metadata
 
 
-def _tool(source: str, entry: Any) -> Tool:
+def _build_tool(source: str, entry: Any) -> Tool:
     title, text, metadata = _read_fields(entry)
     path = metadata.get("path") or []
     if not isinstance(path, list):
         raise BadEntry("expected a list as metadata.path, found something else")
     rest = {key: value for key, value in metadata.items() if key not in ("path", "parameters")}
-    fields = None if title.strip() else _toollens(text)
-    return build_tool(
-        source,
-        entry["_id"],
-        **(
-            fields
-            or {
-                "name": title.strip() or entry["_id"],
-                "description": text,
-                "parameters": metadata.get("parameters"),
-                "path": path,
-            }
-        ),
+    fields = RawTool(
+        id=entry["_id"],
+        name=title.strip() or entry["_id"],
+        description=text,
+        parameters=metadata.get("parameters"),
+        path=path,
         meta={**rest, "title": title, "text": text},
     )
+    if not title.strip():
+        fields = dataclasses.replace(fields, **_parse_toollens(text))
+    return build_tool(source, fields)
 
 
 # --- ToolLens ---------------------------------------------------------------------------------------------------------
 
 
-def _toollens(text: str) -> dict[str, Any] | None:
-    """Return the fields of a ToolLens text, or None if it is none. Commas and colons may stand in every field."""
+def _parse_toollens(text: str) -> dict[str, Any]:
+    """Recover the fields of a ToolLens text. Empty if the text is in another form.
+
+    Commas and colons may stand in every field, so the JSON lists at the end are found first.
+    """
     for mark in re.finditer(r", required_params: (?=\[)", text):
         try:
             required, end = DECODER.raw_decode(text, mark.end())
-            optional, end = DECODER.raw_decode(text, _after(text, end, ", optional_params: "))
-            returns = text[_after(text, end, ", return_schema: ") :]
+            optional, end = DECODER.raw_decode(text, _skip_mark(text, end, ", optional_params: "))
+            returns = text[_skip_mark(text, end, ", return_schema: ") :]
         except (ValueError, RecursionError):
             continue
         category, first, rest = text[: mark.start()].partition(", tool_name:")
         tool, second, rest = rest.partition(", api_name:")
         name, third, description = rest.partition(", api_description:")
         if not (first and second and third and category.startswith("category_name:")):
-            return None
+            return {}
         return {
             "name": name.strip() or tool,
             "description": description,
-            "parameters": _parameters(required, optional),
+            "parameters": _build_parameters(required, optional),
             "path": (category.removeprefix("category_name:").strip(), tool.strip()),
-            "returns": _decode(returns) or None,
+            "returns": _decode_returns(returns) or None,
         }
-    return None
+    return {}
 
 
-def _after(text: str, start: int, mark: str) -> int:
+def _skip_mark(text: str, start: int, mark: str) -> int:
+    """Return the offset behind `mark`. Raises ValueError if the mark does not stand at `start`."""
     if not text.startswith(mark, start):
         raise ValueError(mark)
     return start + len(mark)
 
 
-def _decode(text: str) -> Any:
+def _decode_returns(text: str) -> Any:
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError):
         return text.strip()
 
 
-def _parameters(required: object, optional: object) -> dict[str, Any]:
+def _build_parameters(required: object, optional: object) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for parameter in (item for group in (required, optional) if isinstance(group, list) for item in group):
         if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):

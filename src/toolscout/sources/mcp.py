@@ -12,9 +12,9 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError, require
-from toolscout.sources import Reading, build_tool, collect, source_name
+from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
-from toolscout.sources.mcp_oauth import interactive
+from toolscout.sources.mcp_oauth import has_terminal
 from toolscout.sources.mcp_session import Connection, connect
 from toolscout.types import Hints, Tool
 
@@ -37,29 +37,28 @@ Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of 
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Return the tools of every server behind a configuration file, a URL or a command line; one Reading a server.
+    """Read the tools of every server behind a configuration file, a URL or a command line. Returns one Reading each.
 
-    Servers are read side by side, at most 16 at once, each within its own timeout, in a thread with its own
-    event loop.
+    At most 16 servers are read at once, each within its own timeout, in a thread with its own event loop.
 
     Raises:
-        SourceError: if the locator names no server at all.
+        SourceError: if the locator names no server.
         MissingExtra: without the extra `mcp`.
     """
     require("mcp", "mcp")
     import anyio
     from anyio.from_thread import start_blocking_portal
 
-    plans = plan(locator, name)
+    plans = plan_servers(locator, name)
     outcomes: dict[str, Outcome | SourceError] = {}
-    person = interactive()
+    person = has_terminal()
 
     async def read_one(source: str, server: Server, turns: anyio.CapacityLimiter) -> None:
         try:
             async with turns, connect(server, settings=settings, person=person) as connection:
                 outcomes[source] = await connection.list_tools(settings.max_tools), connection.about
         except SourceError as error:
-            outcomes.setdefault(source, error)  # tools that have arrived outlive a bad farewell
+            outcomes.setdefault(source, error)  # an error at the end of the session does not discard the tools
 
     async def read_all() -> None:
         turns = anyio.CapacityLimiter(MAX_SERVERS_AT_ONCE)
@@ -71,13 +70,17 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     with start_blocking_portal() as portal:
         portal.call(read_all)
     return [
-        reading_of(source, server, outcomes[source]) if isinstance(server, Server) else server
+        build_reading(source, server, outcomes[source]) if isinstance(server, Server) else server
         for source, server in plans.items()
     ]
 
 
-def plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
-    """Source name → the server to read, or the Reading of one that need not or cannot be."""
+def plan_servers(locator: str, name: str | None) -> dict[str, Server | Reading]:
+    """Map each source name to the server to read, or to the Reading of one that is disabled or invalid.
+
+    Raises:
+        SourceError: if the locator names no server.
+    """
     path = Path(locator).expanduser()
     if not _is_file(path):
         server = server_from_locator(locator)
@@ -94,9 +97,7 @@ def plan(locator: str, name: str | None) -> dict[str, Server | Reading]:
         source = next(free for free in _number_names(preferred) if free not in plans)
         if source != preferred:
             owner = owners[preferred]
-            message = (
-                f"{title}: expected a name of its own, found that {owner!r} is called {preferred!r} too: rename one"
-            )
+            message = f"{title} and {owner!r} would both become the source {preferred!r}. Rename one of them."
             plans[source] = Reading(source=source, kind="mcp", state="error", message=message)
             continue
         owners[source] = title
@@ -125,22 +126,25 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def reading_of(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
+def build_reading(source: str, server: Server, outcome: Outcome | SourceError) -> Reading:
+    """Build the Reading of one server from its raw tools, or from the error that it gave instead."""
     if isinstance(outcome, SourceError):
         return Reading(source=source, kind="mcp", state="error", message=str(outcome))
     raw, about = outcome
-    build = partial(_tool, source, server)
-    reading = collect(source, "mcp", ((_entry_name(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
-    who = " ".join(str(about[key]) for key in ("name", "version") if about.get(key))  # no part of a tool's identity
+    build = partial(_build_tool, source, server)
+    reading = collect(source, "mcp", ((_name_entry(tool, i), partial(build, tool)) for i, tool in enumerate(raw, 1)))
+    who = " ".join(
+        str(about[key]) for key in ("name", "version") if about.get(key)
+    )  # shown to people; not part of a tool's identity
     return msgspec.structs.replace(reading, message=who[:200])
 
 
-def _entry_name(tool: object, number: int) -> str:
+def _name_entry(tool: object, number: int) -> str:
     name = tool.get("name") if isinstance(tool, Mapping) else None
     return name[:200] if isinstance(name, str) and name.strip() else f"tool {number}"
 
 
-def _tool(source: str, server: Server, raw: object) -> Tool:
+def _build_tool(source: str, server: Server, raw: object) -> Tool:
     if not isinstance(raw, Mapping):
         raise BadEntry("expected an object with a name and an inputSchema, found something else")
     if not isinstance(raw.get("inputSchema"), Mapping):
@@ -149,9 +153,8 @@ def _tool(source: str, server: Server, raw: object) -> Tool:
     notes = notes if isinstance(notes, Mapping) else {}
     hints = (notes.get(key) for key in ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"))
     title = raw.get("title") or notes.get("title")
-    return build_tool(
-        source,
-        raw.get("name"),
+    fields = RawTool(
+        id=raw.get("name"),
         description=raw.get("description"),
         parameters=raw["inputSchema"],
         path=(server.name,),
@@ -160,3 +163,4 @@ def _tool(source: str, server: Server, raw: object) -> Tool:
         callable=True,
         meta={"title": title} if isinstance(title, str) else {},
     )
+    return build_tool(source, fields)

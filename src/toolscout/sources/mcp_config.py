@@ -1,4 +1,4 @@
-"""Reads how people name MCP servers (configuration files, URLs, command lines), and keeps their secrets hidden."""
+"""Reads MCP servers from configuration files, URLs and command lines, and hides their secrets."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _TRANSPORTS: Final[Mapping[str, Transport]] = {
 
 @dataclass(frozen=True)
 class Server:
-    """One MCP server as it is written down, `${…}` and all; `resolve` gives the form that can be started.
+    """The entry of one MCP server, with its `${…}` not yet filled in. `resolve` makes it ready to start.
 
     Attributes:
-        name: its key in the file, or what `server_from_locator` makes of a URL or a command.
-        origin: the file, URL or command it was found in; fit to be shown.
-        folder: what `${workspaceFolder}` and a relative `cwd` refer to.
-        transport: stdio has `command`, `args`, `env`, `cwd`; http and sse have `url` and `headers`.
-        timeout: seconds it may take to start and to list its tools, or None for the setting `mcp_timeout`.
-        secrets: filled by `resolve`: what `redact` takes out of messages.
-        credentials: filled by `resolve`: those of them that are covered in whatever the server sends.
+        name: its key in the file, or the name that `server_from_locator` derives from a URL or a command.
+        origin: the file, URL or command that names the server, without secrets.
+        folder: the folder for `${workspaceFolder}` and a relative `cwd`.
+        transport: stdio has `command`, `args`, `env`, `cwd`. http and sse have `url` and `headers`.
+        timeout: seconds to start and to list the tools, or None for the setting `mcp_timeout`.
+        secrets: the values that `redact` removes from messages. `resolve` fills it.
+        credentials: the secrets that are also covered in everything the server sends. `resolve` fills it.
     """
 
     name: str
@@ -70,18 +70,19 @@ class Server:
 
 
 def load_entries(path: Path) -> dict[str, Any]:
-    """Return the servers of a configuration file, name to entry, unchecked, in the order of the file.
+    """Read the entries of a configuration file by name, in the order of the file. They are not checked.
 
     Raises:
-        SourceError: if it cannot be read, or has no place where servers stand.
+        SourceError: if the file cannot be read, or has no key for servers.
     """
-    entries = _entries(load_document(path))
+    entries = _find_entries(load_document(path))
     if entries is None:
         raise SourceError(f'{path}: expected servers under "mcpServers" or "servers", found no such key')
     return entries
 
 
-def _entries(document: object) -> dict[str, Any] | None:
+def _find_entries(document: object) -> dict[str, Any] | None:
+    """Return the entries of servers in a document. None if it has no key for them."""
     if not isinstance(document, Mapping):
         return None
     inner = document.get("mcp")
@@ -96,7 +97,7 @@ def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
     """Return transport, command and URL of an entry.
 
     Raises:
-        SourceError: if it has neither command nor URL, or not the one that its type needs.
+        SourceError: if it lacks the command or URL that its type needs.
     """
     url = next((entry[key] for key in ("url", "httpUrl", "serverUrl") if entry.get(key)), "")
     command = entry.get("command") or ""
@@ -111,10 +112,10 @@ def _read_transport(entry: Mapping[str, Any]) -> tuple[Any, str, str]:
 
 
 def parse_server(name: str, entry: object, path: Path) -> Server:
-    """Return one entry of a configuration file.
+    """Check one entry of a configuration file, and build its server.
 
     Raises:
-        SourceError: saying what was expected and found; the caller adds the name.
+        SourceError: saying what was expected and found. The caller adds the name.
     """
     if not isinstance(entry, Mapping):
         raise SourceError('expected an object with a "command" or a "url", found something else')
@@ -131,51 +132,50 @@ def parse_server(name: str, entry: object, path: Path) -> Server:
         folder=path.parent.parent if path.parent.name.startswith(".") else path.parent,
         transport=transport,
         command=command,
-        args=tuple(_text("args", value) for value in args),
-        env=_texts("env", entry.get("env")),
+        args=tuple(_read_text("args", value) for value in args),
+        env=_read_texts("env", entry.get("env")),
         cwd=cwd,
         url=url,
-        headers=_texts("headers", entry.get("headers")),
-        timeout=_seconds(entry.get("timeout")),
+        headers=_read_texts("headers", entry.get("headers")),
+        timeout=_read_seconds(entry.get("timeout")),
         disabled=entry.get("disabled") is True or entry.get("enabled") is False,
     )
 
 
-def _text(what: str, value: object) -> str:
+def _read_text(field: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise SourceError(f'expected text in "{what}", found something else')
+    raise SourceError(f'expected text in "{field}", found something else')
 
 
-def _texts(what: str, value: object) -> dict[str, str]:
+def _read_texts(field: str, value: object) -> dict[str, str]:
     if value is not None and not isinstance(value, Mapping):
-        raise SourceError(f'expected an object as "{what}", found something else')
-    return {str(key): _text(what, item) for key, item in (value or {}).items()}
+        raise SourceError(f'expected an object as "{field}", found something else')
+    return {str(key): _read_text(field, item) for key, item in (value or {}).items()}
 
 
-def _seconds(value: object) -> float | None:
+def _read_seconds(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
         raise SourceError(f'expected a number of seconds above 0 as "timeout", found {str(value)[:40]!r}')
-    return value / 1000 if value >= 1000 else float(value)  # several editors count in milliseconds
+    return value / 1000 if value >= 1000 else float(value)  # several editors write milliseconds
 
 
 def discover(
     *, home: Path | None = None, cwd: Path | None = None, trusted: Callable[[Path, str], bool] | None = None
 ) -> list[Path]:
-    """Find the MCP configuration files in the usual places of editors and agents that name at least one server.
+    """Find MCP configuration files with at least one server in the usual places of editors and agents.
 
-    A file in such a place that cannot be read is listed too, so that reading it says why. Files of the project may
-    have come with a repository, and reading them starts programs: they are left out, with a warning, until the user
-    trusts the folder.
+    A file that cannot be read is listed too, because reading it later says why. The files of a project may come with
+    a repository, and reading them starts programs. They are left out with a warning until the user trusts the folder.
 
     Args:
         home: by default the home folder.
-        cwd: the project; by default the working directory.
-        trusted: (folder, name of a file below it) → whether the user trusts that file; None: all.
+        cwd: the project. By default the working directory.
+        trusted: maps a folder and the name of a file in it to whether the user trusts the file. None: trust all.
     """
     home, cwd = home or Path.home(), cwd or Path.cwd()
     places: list[Path] = []
@@ -207,7 +207,7 @@ def discover(
 
 def _names_servers(path: Path) -> bool:
     try:
-        return bool(_entries(load_document(path)))
+        return bool(_find_entries(load_document(path)))
     except SourceError:
         return True
 
@@ -216,14 +216,14 @@ def _names_servers(path: Path) -> bool:
 
 
 def server_from_locator(locator: str) -> Server:
-    """Return the server behind a URL or a command line.
+    """Build the server of a URL or a command line.
 
     Raises:
-        SourceError: if it is neither.
+        SourceError: if the locator is neither.
     """
     try:
         if urlsplit(locator).scheme in ("http", "https"):
-            name, origin = _name_of_url(locator), show_url(locator)
+            name, origin = _name_url(locator), show_url(locator)
             return Server(name=name, origin=origin, folder=Path.cwd(), transport="http", url=locator)
         words = shlex.split(locator)
     except ValueError as error:
@@ -231,7 +231,7 @@ def server_from_locator(locator: str) -> Server:
     if not words:
         raise SourceError("expected the command or the URL of an MCP server, found nothing")
     return Server(
-        name=_name_of_command(words),
+        name=_name_command(words),
         origin=words[0],
         folder=Path.cwd(),
         transport="stdio",
@@ -245,13 +245,14 @@ _LAUNCHERS: Final = {
     "podman", "env",
 }  # fmt: skip
 _SUBCOMMANDS: Final = {"run", "exec", "dlx", "tool", "x"}
-_WITH_VALUE: Final = {
+_OPTIONS_WITH_VALUE: Final = {
     "-p", "--package", "--from", "--with", "--python", "--directory", "--project",
     "-e", "--env", "-v", "--volume", "--mount", "--name", "--network",
 }  # fmt: skip
 
 
-def _name_of_command(words: list[str]) -> str:
+def _name_command(words: list[str]) -> str:
+    """Name a command by the module or package that it runs, else by its program."""
     program = Path(words[0]).name
     rest = iter(words[1:])
     if re.fullmatch(r"(python|pypy)[\d.]*", program):
@@ -262,7 +263,7 @@ def _name_of_command(words: list[str]) -> str:
                 return Path(word).stem
     if program in _LAUNCHERS:
         for word in rest:
-            if word in _WITH_VALUE:
+            if word in _OPTIONS_WITH_VALUE:
                 next(rest, None)
             elif not (word.startswith("-") or word in _SUBCOMMANDS or re.fullmatch(r"\w+=.*", word)):
                 package = re.split(r"(?<=.)@|==|:", word.rpartition("/")[2])[0]
@@ -270,22 +271,23 @@ def _name_of_command(words: list[str]) -> str:
     return program
 
 
-def _name_of_url(url: str) -> str:
+def _name_url(url: str) -> str:
+    """Name a URL by its host and its path, without parts that look like keys."""
     parts = urlsplit(url)
-    segments = [part for part in parts.path.split("/") if part and not _looks_secret(part)]
+    segments = [part for part in parts.path.split("/") if part and not _is_like_key(part)]
     if segments and segments[-1] in ("mcp", "sse"):
         segments.pop()
     return "/".join([parts.netloc.rpartition("@")[2], *segments])
 
 
-def _looks_secret(segment: str) -> bool:
+def _is_like_key(segment: str) -> bool:
     return len(segment) >= 20 and any(char.isdigit() for char in segment)
 
 
 def show_url(url: str) -> str:
-    """`url` without user, query and fragment, and with `***` for parts of its path that look like keys."""
+    """Return a URL without user, query and fragment, with `***` for parts of its path that look like keys."""
     parts = urlsplit(url)
-    path = "/".join("***" if _looks_secret(part) else part for part in parts.path.split("/"))
+    path = "/".join("***" if _is_like_key(part) else part for part in parts.path.split("/"))
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
 
 
@@ -293,18 +295,18 @@ def show_url(url: str) -> str:
 
 
 def resolve(server: Server, environ: Mapping[str, str]) -> Server:
-    """`server` with every `${…}` filled in, ready to be started. Keep the result no longer than the connection.
+    """Fill in every `${…}` of a server, so that it can be started. Do not keep the result after the connection.
 
-    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`; `${workspaceFolder}` and `${userHome}`
-    are folders.
+    `${NAME}`, `${env:NAME}` and `${NAME:-default}` come from `environ`. `${workspaceFolder}` and `${userHome}` are
+    folders.
 
     Raises:
-        SourceError: naming a variable that is not set, or what is wrong with the URL; never showing a value.
+        SourceError: if a variable is not set, or the URL is invalid. The message contains no value.
     """
     secrets: set[str] = set()
     credentials: set[str] = set()
 
-    def value(match: re.Match[str]) -> str:
+    def find_value(match: re.Match[str]) -> str:
         reference, has_default, default = match[1].partition(":-")
         if reference == "workspaceFolder":
             return str(server.folder)
@@ -327,7 +329,7 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
         return content
 
     def fill(text: str) -> str:
-        return re.sub(r"\$\{([^{}]+)\}", value, text)
+        return re.sub(r"\$\{([^{}]+)\}", find_value, text)
 
     env = {key: fill(item) for key, item in server.env.items()}
     headers = {key: fill(item) for key, item in server.headers.items()}
@@ -354,18 +356,19 @@ def resolve(server: Server, environ: Mapping[str, str]) -> Server:
 
 
 def _check_url(url: str) -> set[str]:
+    """Check the URL of a server, and return the secrets in it."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or (parts.port or 1) < 1:
             raise ValueError
     except ValueError:
         raise SourceError('expected an http:// or https:// address as "url", found something else') from None
-    keys = {part for part in parts.path.split("/") if _looks_secret(part)}
+    keys = {part for part in parts.path.split("/") if _is_like_key(part)}
     return keys | {parts.username or "", parts.password or ""} | {item for _, item in parse_qsl(parts.query)}
 
 
 def redact(text: str, secrets: frozenset[str]) -> str:
-    """`text` with `***` for every secret of at least four characters."""
+    """Replace every secret of at least four characters in a text with `***`."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:
             text = text.replace(secret, "***")

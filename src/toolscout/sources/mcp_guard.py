@@ -1,7 +1,7 @@
-"""Guards the client of an MCP server over HTTP: bounds where its requests may go and how much it receives.
+"""Guards the HTTP client of an MCP server: checks where its requests go and bounds what it receives.
 
-The checks hang on the client as event hooks, which httpx2 calls for every request and response, those of an OAuth flow
-among them; proxies and everything else of the client stay as they are.
+The checks are event hooks. httpx2 calls them for every request and response, including those of an OAuth flow. Proxies
+and everything else of the client are not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Guard", "is_private", "origin_of"]
 
-MAX_RESUMPTIONS: Final = 20  # of streams that broke off, in a minute; the SDK alone would go on for ever
+MAX_RESUMPTIONS: Final = 20  # of broken streams, in a minute; the SDK itself has no limit
 RESUMPTION_WINDOW_S: Final = 60.0
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 Approve = Callable[[str], Awaitable[bool]]  # origin → whether requests may go there
@@ -36,7 +36,7 @@ class Guard:
     """
 
     def __init__(self, url: str, approve: Approve, note: Callable[[Any], None]) -> None:
-        """Take the server's address, who decides on requests to other origins, and who looks at each response."""
+        """Take the server's address, a function that decides on origins, and one that sees each response."""
         self.home = origin_of(url)
         self._approve, self._note = approve, note
         self._resumed: deque[float] = deque()
@@ -67,13 +67,13 @@ class Guard:
         self._resumed.append(now)
 
     async def _bound_response(self, response: httpx2.Response) -> None:
-        """Let at most `MAX_MESSAGE_BYTES` of a body through; events of a stream are bounded one by one by the SDK."""
+        """Let at most `MAX_MESSAGE_BYTES` of a body through. The SDK itself bounds each event of an event stream."""
         self._note(response)
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         encodings = response.headers.get("content-encoding", "").lower().replace(" ", "").split(",")
         refused = "" if set(encodings) <= {"", "identity"} else ENCODED
         if refused:
-            del response.headers["content-encoding"]  # nobody decodes what nobody reads
+            del response.headers["content-encoding"]  # the refused body is never read, so it must not be decoded
         length = response.headers.get("content-length", "")
         if not events and length.isdigit() and int(length) > MAX_MESSAGE_BYTES:
             refused = refused or TOO_LARGE
@@ -104,7 +104,7 @@ def _bounded_stream(stream: Any, limit: int | None, refused: str, events: bool) 
 
 
 def origin_of(url: str) -> str:
-    """`scheme://host:port` of an address, lower case, the port always written."""
+    """Return `scheme://host:port` of an address in lower case, always with the port."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     host = f"[{host}]" if ":" in host else host
@@ -112,13 +112,13 @@ def origin_of(url: str) -> str:
 
 
 def upgrade_origin(origin: str) -> str:
-    """Return the https form of an http origin on the default port, where a server may redirect; else the origin."""
+    """Return the https form of an http origin on the default port, a usual redirect. Others are unchanged."""
     head, _, port = origin.rpartition(":")
     return f"https{head.removeprefix('http')}:443" if origin.startswith("http://") and port == "80" else origin
 
 
 def is_private(origin: str) -> bool:
-    """Return whether an origin is on this machine or in its networks: loopback, private, link-local, or nameless."""
+    """Return whether an origin is on this machine, in its networks, or unknown."""
     parts = urlsplit(origin)
     try:
         entries = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""Signs in to MCP servers with OAuth: the tokens on disk, the browser, the answer on a loopback port."""
+"""Signs in to MCP servers with OAuth: stores tokens, opens the browser, receives its answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
 
-__all__ = ["TokenFile", "approve_origin", "interactive", "open_browser", "sign_in_hint", "signing_in"]
+__all__ = ["TokenFile", "approve_origin", "has_terminal", "open_browser", "sign_in_hint", "signing_in"]
 
 SIGN_IN_TIMEOUT_S: Final = 300.0
 _PAGE: Final = (
@@ -35,8 +35,8 @@ _PAGE: Final = (
 )
 
 
-def interactive() -> bool:
-    """Return whether somebody sits at a terminal who could sign in."""
+def has_terminal() -> bool:
+    """Return whether standard input is a terminal, so that a person can sign in."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -46,14 +46,14 @@ def open_browser(url: str) -> None:
 
 
 def sign_in_hint(server: Server) -> str:
-    """Return what to do about a server that wants a person to sign in."""
+    """Say what to do if a server requires a person to sign in."""
     return f"run  toolscout add {server.origin}  on a terminal"
 
 
 class TokenFile:
-    """What one server gave us to sign in with: a JSON file that only its owner can read.
+    """The OAuth tokens and the registration for one server, in a JSON file that only its owner can read.
 
-    It is the token storage that the SDK's OAuth client asks for. A damaged file counts as an empty one.
+    It implements the token storage of the SDK's OAuth client. A damaged file counts as an empty one.
     """
 
     def __init__(self, home: Path, url: str) -> None:
@@ -73,7 +73,7 @@ class TokenFile:
         return tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep `tokens`, the second they expire, and where they can be renewed."""
+        """Store tokens with the time at which they expire and the metadata with which they can be renewed."""
         metadata = self.provider.context.oauth_metadata if self.provider else None
         self._save(
             tokens=tokens.model_dump(mode="json"),
@@ -82,18 +82,18 @@ class TokenFile:
         )
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return how the authorization server knows us, or None."""
+        """Return our registration at the authorization server, or None."""
         from mcp.shared.auth import OAuthClientInformationFull
 
         client: OAuthClientInformationFull | None = self._parse(OAuthClientInformationFull, "client")
         return client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep how the authorization server knows us."""
+        """Store our registration at the authorization server."""
         self._save(client=client_info.model_dump(mode="json"))
 
     def attach(self, provider: OAuthClientProvider) -> None:
-        """Tell `provider` what the SDK asks no storage for: when the tokens expire and where to renew them."""
+        """Give the provider what the SDK does not store: when the tokens expire and where to renew them."""
         from mcp.shared.auth import OAuthMetadata
 
         self.provider = provider
@@ -102,32 +102,32 @@ class TokenFile:
         provider.context.oauth_metadata = self._parse(OAuthMetadata, "metadata")
 
     def secrets(self) -> frozenset[str]:
-        """Return the tokens and the client's secret: what nobody else may read."""
+        """Return the tokens and the client secret, which must not appear in messages."""
         parts = [self.values.get("tokens"), self.values.get("client")]
         keys = ("access_token", "refresh_token", "client_secret", "registration_access_token")
         values = [part.get(key) for part in parts if isinstance(part, dict) for key in keys]
         return frozenset(value for value in values if isinstance(value, str))
 
     def origins(self) -> set[str]:
-        """Return the origins that requests may go to beside the server: those approved, and where tokens come from."""
+        """Return the further origins that requests may go to: approved ones and the token endpoint's."""
         approved, metadata = self.values.get("origins"), self.values.get("metadata")
-        allowed = {each for each in approved if isinstance(each, str)} if isinstance(approved, list) else set()
+        allowed = {origin for origin in approved if isinstance(origin, str)} if isinstance(approved, list) else set()
         endpoint = metadata.get("token_endpoint") if isinstance(metadata, dict) else None
         return allowed | ({origin_of(endpoint)} if isinstance(endpoint, str) else set())
 
     def add_origin(self, origin: str) -> None:
-        """Remember that requests may go to `origin`."""
+        """Approve an origin, and store that."""
         self._save(origins=sorted(self.origins() | {origin}))
 
     def port(self) -> int:
-        """Return the loopback port that the authorization server knows us by; 0 if none."""
+        """Return the loopback port of our registration. 0 if there is none."""
         try:
             return urlsplit(self.values["client"]["redirect_uris"][0]).port or 0
         except (KeyError, IndexError, TypeError, ValueError):
             return 0
 
     def forget_client(self) -> None:
-        """Register anew at the next sign-in."""
+        """Forget the registration, so that the next sign-in makes a new one."""
         self.values.pop("client", None)
 
     def _parse(self, model: type[Any], key: str) -> Any:
@@ -147,7 +147,7 @@ class TokenFile:
 
 
 def ask_person(question: str) -> bool:
-    """Ask whoever sits at the terminal; no answer is a no."""
+    """Ask the person at the terminal a yes-or-no question. No answer means no."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
@@ -157,13 +157,13 @@ async def approve_origin(
     server: Server,
     tokens: TokenFile,
     person: bool,
-    unhurried: Callable[[], AbstractContextManager[None]],
+    pause_clock: Callable[[], AbstractContextManager[None]],
     origin: str,
 ) -> bool:
-    """Return whether a request on behalf of `server` may go to another origin than the server's.
+    """Return whether a request for `server` may go to another origin.
 
-    A server names the place where one signs in, so it could name any: it is asked only if a person has approved it. A
-    server out in the world may not name a place on this machine or in its networks at all.
+    The server names the place to sign in, so it could name any. A person must approve the place. A public server may
+    not name a place on this machine or in its networks.
     """
     import anyio.to_thread
 
@@ -176,7 +176,7 @@ async def approve_origin(
         if not home_is_private:
             return False
     question = f"{server.name}: this server sends you to {origin} to sign in. Is that right?"
-    with unhurried():
+    with pause_clock():
         approved = await anyio.to_thread.run_sync(ask_person, question, abandon_on_cancel=True)
     if approved:
         tokens.add_origin(origin)
@@ -185,15 +185,15 @@ async def approve_origin(
 
 @asynccontextmanager
 async def signing_in(
-    server: Server, storage: TokenFile, *, person: bool, unhurried: Callable[[], AbstractContextManager[None]]
+    server: Server, storage: TokenFile, *, person: bool, pause_clock: Callable[[], AbstractContextManager[None]]
 ) -> AsyncIterator[Auth | None]:
-    """What an HTTP client needs to sign in to `server`, or None if it cannot.
+    """Yield the authentication of an HTTP client for `server`. None if nobody can sign in and no token is stored.
 
     Args:
-        server: a resolved one with a URL.
+        server: a resolved server with a URL.
         storage: the server's tokens.
-        person: whether somebody can be asked; otherwise only stored tokens are used and renewed.
-        unhurried: stops the clock while the person is busy.
+        person: whether somebody can be asked to sign in. Otherwise stored tokens are used and renewed.
+        pause_clock: suspends the time limit while the person signs in.
     """
     import anyio
     from mcp.client.auth import OAuthClientProvider
@@ -207,25 +207,25 @@ async def signing_in(
     port = listener.extra(anyio.abc.SocketAttribute.local_port) if listener else storage.port()
     state: list[str] = []
 
-    async def redirect(address: str) -> None:
+    async def show_address(address: str) -> None:
         if not person:
-            raise SourceError(f"expected to be signed in, found that it is over: {sign_in_hint(server)}")
+            raise SourceError(f"expected a valid sign-in, found an expired one: {sign_in_hint(server)}")
         state.extend(parse_qs(urlsplit(address).query).get("state", []))
         sys.stderr.write(f"{server.name}: sign in at {address}\n")
         threading.Thread(target=open_browser, args=(address,), daemon=True).start()
 
-    async def callback() -> AuthorizationCodeResult:
+    async def receive_code() -> AuthorizationCodeResult:
         assert listener is not None
-        with unhurried(), anyio.move_on_after(SIGN_IN_TIMEOUT_S):
-            return await _answer(listener, state[-1:])
+        with pause_clock(), anyio.move_on_after(SIGN_IN_TIMEOUT_S):
+            return await _receive_answer(listener, state[-1:])
         raise SourceError(f"expected you to sign in within {SIGN_IN_TIMEOUT_S:g} s, found no answer: try again")
 
     provider = OAuthClientProvider(
         server.url,
         OAuthClientMetadata(client_name="toolscout", redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")]),
         storage,
-        redirect,
-        callback,
+        show_address,
+        receive_code,
     )
     storage.attach(provider)
     try:
@@ -236,7 +236,7 @@ async def signing_in(
 
 
 async def _listen(storage: TokenFile) -> Listener[SocketStream]:
-    """Return a loopback port for the browser's answer: the one that the authorization server knows, or any."""
+    """Listen for the browser's answer on the registered loopback port, or on any if that is taken."""
     import anyio
 
     try:
@@ -247,8 +247,8 @@ async def _listen(storage: TokenFile) -> Listener[SocketStream]:
     return multi.listeners[0]
 
 
-async def _answer(listener: Listener[SocketStream], state: list[str]) -> AuthorizationCodeResult:
-    """Return the first request to the loopback port that carries our `state`; others are ignored."""
+async def _receive_answer(listener: Listener[SocketStream], state: list[str]) -> AuthorizationCodeResult:
+    """Return the answer of the first request that carries our `state`. Other requests are ignored."""
     import anyio
     from mcp.shared.auth import AuthorizationCodeResult
 

@@ -1,4 +1,4 @@
-"""Sessions with MCP servers: opens them, bounds their cost, and explains their failures."""
+"""Opens sessions with MCP servers, bounds their time and size, and explains their failures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "connect"]
 
 MAX_LIST_PAGES: Final = 1000
-STDERR_END_S: Final = 0.5
-INHERITED: Final = (
+STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
+#: Variables that a server inherits beside those of the SDK.
+INHERITED_VARIABLES: Final = (
     "LANG", "LC_ALL", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
@@ -58,50 +59,54 @@ class Connection:
         self.about: dict[str, str] = self.cover.value(about)
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
-        """Return every tool of the server as it was sent, unchecked; `build_tool` is what checks.
+        """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
 
-        It may take what opening has left of the server's timeout; later listings may take all of it; one that is not
-        `timed` may take as long as whoever asks waits.
+        The first listing may take what opening the session has left of the server's timeout, later ones all of it.
+        Credentials that the server was given are covered in the result.
 
-        Credentials that the server was given are covered in it.
+        Args:
+            limit: the largest number of tools.
+            timed: whether the timeout applies. Otherwise the caller decides how long to wait.
 
         Raises:
-            SourceError: if there are more than `limit` tools or 32 MiB of them, or no answer, or one that is not MCP.
+            SourceError: if there are more than `limit` tools or 32 MiB of them, or an answer is missing or is not MCP.
         """
         from mcp.shared.exceptions import MCPError
         from mcp_types import METHOD_NOT_FOUND
 
+        with self._watch.run_clock("its list of tools") if timed else nullcontext():
+            try:
+                return await self._read_pages(limit)
+            except MCPError as error:
+                if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
+                    return []
+                raise
+
+    async def _read_pages(self, limit: int) -> list[Any]:
+        """Read all pages of the list of tools; see `list_tools`."""
         tools: list[Any] = []
         cursors: set[str] = set()
         cursor: str | None = None
         size = 0
-        with self._watch.running("its list of tools") if timed else nullcontext():
-            for _ in range(MAX_LIST_PAGES):
-                try:
-                    page = await self.client.list_tools(cursor=cursor)
-                except MCPError as error:
-                    if error.code == METHOD_NOT_FOUND and self.client.server_capabilities.tools is None:
-                        return []
-                    raise
-                listed, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
-                if not isinstance(listed, list):
-                    raise SourceError("expected a list of tools, found something else")
-                encoded = _encode_page(listed)
-                size += len(encoded)
-                if size > MAX_LIST_BYTES:
-                    raise SourceError(
-                        f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
-                    )
-                if self.cover.finds(encoded):
-                    listed = self.cover.value(listed)
-                tools += listed
-                if len(tools) > limit:
-                    raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
-                if not cursor:
-                    return tools
-                if not isinstance(cursor, str) or cursor in cursors:
-                    raise SourceError("expected a new nextCursor on each page, found an old one or no text")
-                cursors.add(cursor)
+        for _ in range(MAX_LIST_PAGES):
+            page = await self.client.list_tools(cursor=cursor)
+            raw_tools, cursor = self._watch.wire.pages.pop((page.meta or {}).get(PAGE), (None, None))
+            if not isinstance(raw_tools, list):
+                raise SourceError("expected a list of tools, found something else")
+            encoded = _encode_page(raw_tools)
+            size += len(encoded)
+            if size > MAX_LIST_BYTES:
+                raise SourceError(
+                    f"expected a list of tools of at most {MAX_LIST_BYTES // 2**20} MiB, found a larger one"
+                )
+            tools += self.cover.value(raw_tools) if self.cover.finds(encoded) else raw_tools
+            if len(tools) > limit:
+                raise SourceError(f"expected at most {limit:,} tools, found more: raise max_tools to read them")
+            if not cursor:
+                return tools
+            if not isinstance(cursor, str) or cursor in cursors:
+                raise SourceError("expected a new nextCursor on each page, found an old one or no text")
+            cursors.add(cursor)
         raise SourceError(f"expected a list of tools that ends, found more than {MAX_LIST_PAGES:,} pages")
 
 
@@ -109,30 +114,30 @@ def _encode_page(tools: list[Any]) -> str:
     try:
         return msgspec.json.encode(tools).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return repr(tools)  # lone surrogates, numbers beyond 64 bits
+        return repr(tools)  # it holds lone surrogates or numbers beyond 64 bits
 
 
 @asynccontextmanager
 async def connect(server: Server, *, settings: Settings, person: bool = False) -> AsyncIterator[Connection]:
-    """Start or reach `server` and open a session; leaving the block ends it, with every process it started.
+    """Open a session with a server, and start the server if it is a command.
 
-    Whatever goes wrong, inside the block too, comes out as one sentence without secrets. Inside the block no
-    clock runs but that of `list_tools`.
+    When the block is left, the session ends with every process that it started. Every error, also one inside the
+    block, becomes one sentence without secrets. Inside the block only `list_tools` has a time limit.
 
     Args:
-        server: as `parse_server` or `server_from_locator` give it; its `${…}` are filled in here.
+        server: as `parse_server` or `server_from_locator` return it. Its `${…}` are filled in here.
         settings: `mcp_timeout` and `home`.
         person: whether somebody can be asked to sign in.
 
     Raises:
-        SourceError: naming the server, what was expected and what happened.
+        SourceError: with the name of the server, what was expected and what happened.
     """
     require("mcp", "mcp")
     import anyio
     from mcp import Client
     from mcp_types import Implementation
 
-    _quiet()
+    _silence_sdk_loggers()
     try:
         ready = resolve(server, os.environ)
     except SourceError as error:
@@ -140,8 +145,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
     with anyio.CancelScope() as scope:
         watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout)
         try:
-            with watch.running("an answer to its start"):
-                transport = _transport(ready, watch, settings, person)
+            with watch.run_clock("an answer to its start"):
+                transport = _open_transport(ready, watch, settings, person)
                 client = Client(
                     tap_transport(transport, watch.wire),
                     cache=None,
@@ -149,16 +154,22 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
                 )
                 async with client:
                     watch.wire.version = client.protocol_version
-                    with watch.stop_clock():
+                    with watch.pause_clock():
                         yield Connection(client, watch)
         except Exception as error:
             raise watch.explain(error) from None
     if scope.cancelled_caught:
-        raise watch.late()
+        raise watch.explain_timeout()
 
 
 class _Watch:
-    """What is known of one connection while it lasts: its clock, its last words, its raw lists of tools."""
+    """The state of one connection: its time limit, the end of its stderr, and its raw lists of tools.
+
+    Attributes:
+        left: seconds that remain for what is awaited now.
+        awaited: what the server must send, for messages.
+        status: HTTP status of the last answer to a message; 0 before there is one.
+    """
 
     def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float) -> None:
         self.server = server
@@ -174,7 +185,7 @@ class _Watch:
 
     @property
     def cover(self) -> Cover:
-        """Covers what the server was given, tokens that were renewed meanwhile too."""
+        """The cover for the credentials that the server was given, with tokens that were renewed since."""
         values = self.server.credentials | find_environment_credentials()
         values |= self.tokens.secrets() if self.tokens else frozenset()
         if values != self._cover[0]:
@@ -186,8 +197,8 @@ class _Watch:
         self.stderr = (self.stderr + chunk)[-STDERR_KEPT_BYTES:]
 
     @contextmanager
-    def running(self, awaited: str) -> Iterator[None]:
-        """The clock runs; `awaited` is what the server owes us."""
+    def run_clock(self, awaited: str) -> Iterator[None]:
+        """Limit the time inside the block. `awaited` says what the server must send."""
         import anyio
 
         self.awaited = awaited
@@ -198,8 +209,8 @@ class _Watch:
             self.scope.deadline, self.left = math.inf, self.seconds
 
     @contextmanager
-    def stop_clock(self) -> Iterator[None]:
-        """The clock stands still."""
+    def pause_clock(self) -> Iterator[None]:
+        """Suspend the time limit inside the block."""
         import anyio
 
         self.left = self.scope.deadline - anyio.current_time()
@@ -209,50 +220,54 @@ class _Watch:
         finally:
             self.scope.deadline = anyio.current_time() + self.left
 
-    def late(self) -> SourceError:
-        """Return the server has not answered in time."""
-        return self._sentence(
+    def explain_timeout(self) -> SourceError:
+        """Explain that the server did not answer in time."""
+        return self._build_error(
             f"expected {self.awaited} within {self.seconds:g} s, found none",
             'if it needs longer, set "timeout" (seconds) in its entry, or mcp_timeout',
         )
 
     def explain(self, error: BaseException) -> SourceError:
-        """Return one sentence for whatever the SDK, the transport or the operating system raised."""
+        """Explain an error of the SDK, the transport or the operating system in one sentence."""
+        while inner := getattr(error, "exceptions", None):
+            error = inner[0]
+        words = " ".join(str(error).split())[:200]
+        if self.scope.cancel_called:
+            return self.explain_timeout()
+        if refusal := find_refusal(words):
+            return self._build_error(
+                f"expected {self.awaited} of at most {MAX_MESSAGE_BYTES // 2**20} MiB, uncompressed; {refusal}"
+            )
+        if isinstance(error, UserError):
+            return self._build_error(str(error))
+        return self._explain_foreign_error(error, words)
+
+    def _explain_foreign_error(self, error: BaseException, words: str) -> SourceError:
+        """Explain an error of another package. `words` is its message in one line."""
         from httpx2 import HTTPStatusError, RequestError
         from mcp.client.auth import OAuthFlowError
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
         from pydantic import ValidationError
 
-        while inner := getattr(error, "exceptions", None):
-            error = inner[0]
-        server, words = self.server, " ".join(str(error).split())[:200]
-        if self.scope.cancel_called:
-            return self.late()
-        if find_refusal(words):
-            return self._sentence(
-                f"expected {self.awaited} of at most {MAX_MESSAGE_BYTES // 2**20} MiB, uncompressed; "
-                f"{find_refusal(words)}"
-            )
-        if isinstance(error, UserError):
-            return self._sentence(str(error))
+        uses_stdio = self.server.transport == "stdio"
         if isinstance(error, HTTPStatusError):
             self.status = error.response.status_code
-        if server.transport != "stdio" and self.status >= 400:
-            return self._sentence(*self._explain_status(words if isinstance(error, MCPError) else ""))
+        if not uses_stdio and self.status >= 400:
+            return self._build_error(*self._explain_status(words if isinstance(error, MCPError) else ""))
         if isinstance(error, MCPError):
             closed = error.code == CONNECTION_CLOSED and words == "Connection closed"
-            return self._sentence(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
+            return self._build_error(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
         if isinstance(error, ValidationError):
-            return self._sentence(f"expected {self.awaited}, found one that MCP does not know")
+            return self._build_error(f"expected {self.awaited}, found one that MCP does not know")
         if isinstance(error, OAuthFlowError):
-            return self._sentence(f"expected to sign in, found: {words}")
+            return self._build_error(f"expected to sign in, found: {words}")
         if isinstance(error, RequestError):
-            where = show_url(server.url)
-            return self._sentence(f"expected an MCP server at {where}, found: {words}", "is it running?")
-        if isinstance(error, (OSError, ValueError)) and server.transport == "stdio":
-            return self._sentence(f"expected a command that starts, found {server.command!r}: {words}")
-        return self._sentence(f"expected {self.awaited}, found {type(error).__name__}: {words}")
+            where = show_url(self.server.url)
+            return self._build_error(f"expected an MCP server at {where}, found: {words}", "is it running?")
+        if isinstance(error, (OSError, ValueError)) and uses_stdio:
+            return self._build_error(f"expected a command that starts, found {self.server.command!r}: {words}")
+        return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
         if self.wire.questions > MAX_OPEN_QUESTIONS:
@@ -270,7 +285,8 @@ class _Watch:
             return f"expected access to {where}, found that it refuses these credentials", "check its headers"
         return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
 
-    def _sentence(self, what: str, action: str = "") -> SourceError:
+    def _build_error(self, what: str, action: str = "") -> SourceError:
+        """Build the error from what happened, what the server wrote, and what to do. Secrets are covered."""
         hint = f"; {self.wire.junk:,} lines it wrote are no MCP messages" if self.wire.junk else ""
         lines = self.stderr.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -279,20 +295,20 @@ class _Watch:
         return SourceError(f"{self.server.name}: {self.cover.text(redact(text, self.server.secrets))}")
 
 
-def _quiet() -> None:
-    """Keep the SDK's loggers from writing to stderr where nobody has configured logging.
+def _silence_sdk_loggers() -> None:
+    """Keep the SDK's loggers from writing to stderr if nobody has configured logging.
 
-    Lines that are no messages are counted here (`Wire.junk`) and told in one sentence; the SDK would log each of them
-    with its traceback, and a server that floods would hold up all others while that is written.
+    Lines that are not messages are counted here (`Wire.junk`) and reported in one sentence. The SDK would log each of
+    them with its traceback, and a server that floods would delay all others.
     """
     for name in ("mcp", "client"):
         logger = logging.getLogger(name)
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
-    logging.getLogger("mcp.client.stdio").addFilter(_is_no_junk)
+    logging.getLogger("mcp.client.stdio").addFilter(_is_not_junk)
 
 
-def _is_no_junk(record: logging.LogRecord) -> bool:
+def _is_not_junk(record: logging.LogRecord) -> bool:
     return not (record.levelno == logging.ERROR and record.msg.startswith("Failed to parse"))
 
 
@@ -300,9 +316,10 @@ def _is_no_junk(record: logging.LogRecord) -> bool:
 
 
 @asynccontextmanager
-async def _transport(server: Server, watch: _Watch, settings: Settings, person: bool) -> AsyncIterator[Any]:
+async def _open_transport(server: Server, watch: _Watch, settings: Settings, person: bool) -> AsyncIterator[Any]:
+    """Open the streams of messages from and to a resolved server."""
     if server.transport == "stdio":
-        async with _stdio(server, watch) as streams:
+        async with _open_stdio(server, watch) as streams:
             yield streams
         return
     import httpx2
@@ -311,14 +328,14 @@ async def _transport(server: Server, watch: _Watch, settings: Settings, person: 
 
     address = urlsplit(server.url)
 
-    def note(response: httpx2.Response) -> None:
+    def note_status(response: httpx2.Response) -> None:
         if response.request.method == "POST" and response.request.url.path == address.path:
             watch.status = response.status_code
 
     tokens = TokenFile(settings.home, server.url)
     watch.tokens = tokens
-    signing = signing_in(server, tokens, person=person, unhurried=watch.stop_clock)
-    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.stop_clock), note)
+    signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
+    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.pause_clock), note_status)
     async with nullcontext() if _sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
@@ -339,10 +356,10 @@ def _sends_credentials(server: Server) -> bool:
 
 
 @asynccontextmanager
-async def _stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
+async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
     from mcp.client.stdio import get_default_environment
 
-    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
+    inherited = {key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ}
     reading, writing = os.pipe()
     drain = drain_stderr(reading, watch.keep_stderr)
     try:
@@ -355,4 +372,4 @@ async def _stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
             ) as streams:
                 yield streams
     finally:
-        drain.join(STDERR_END_S)  # it ends with the last process that holds the other end
+        drain.join(STDERR_END_S)  # the thread ends with the last process that holds the pipe

@@ -1,7 +1,7 @@
-"""MCP over the standard input and output of a process, with bounded lines and an end for every process it started.
+"""Speaks MCP over the standard streams of a process. Bounds the lines, and ends every process that was started.
 
-The SDK's `stdio_client` reads a line of any length into memory, and leaves the children of a server running that ends
-by itself. This transport bounds both; the handshake, the parser and the end of a process group are the SDK's.
+The SDK's `stdio_client` reads lines of any length into memory. If a server ends by itself, it leaves the server's
+children running. This transport does neither. It uses the SDK's message types and its way to end a process group.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["drain_stderr", "open_stdio"]
 
-LONG_LINE_S: Final = 60.0  # for a line that is thrown away to end; then the session counts as ended
-EXIT_GRACE_S: Final = 2.0  # for a server to end by itself once its standard input is closed
+LONG_LINE_S: Final = 60.0  # until a line that is too long must end; after that the session ends
+EXIT_GRACE_S: Final = 2.0  # between the end of a server's standard input and SIGTERM
 KILL_GRACE_S: Final = 2.0  # between SIGTERM and SIGKILL
-FLUSH_S: Final = 0.5
-LAST_WORDS_S: Final = 0.5  # for what a dead server has left in its pipe
+FLUSH_S: Final = 0.5  # to write the last messages
+LAST_WORDS_S: Final = 0.5  # to read what a dead server has left in its pipe
 POLL_S: Final = 0.02
-SLOW_POLL_S: Final = 0.5  # where the system has no way to wait for a process
+SLOW_POLL_S: Final = 0.5  # on systems that cannot wait for a process
 CHUNK_BYTES: Final = 65536
 STDERR_KEPT_BYTES: Final = 4096
-STDERR_PAUSE_S: Final = 0.001  # after a full chunk: a server that floods stderr gets 64 MB a second at most
+STDERR_PAUSE_S: Final = 0.001  # after a full chunk, so that at most 64 MB a second are read
 
 
 @asynccontextmanager
 async def open_stdio(
     command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: IO[str]
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start a server; gives the streams of messages that come from it and that go to it.
+    """Start a server and yield its streams of messages: from the server, and to it.
 
-    The server leads a process group of its own. When the block is left, when the server ends and when this program
-    ends, in whatever way, the whole group is ended: SIGTERM, then SIGKILL. A process that has left the group (a daemon
-    that called `setsid`) escapes.
+    The server leads a process group of its own. The entire group ends (SIGTERM, then SIGKILL) if the block is left, if
+    the server ends, or if this program ends in any way. A process that left the group (a daemon that called `setsid`)
+    goes on.
 
     Raises:
         OSError: if the command cannot be started.
@@ -52,38 +52,38 @@ async def open_stdio(
 
     process = await anyio.open_process(
         list(command), env=dict(env), cwd=cwd, stderr=errors, start_new_session=True
-    )  # no await until the task group is entered: a cancellation in between would lose the process
+    )  # do not await before the task group is entered: a cancellation would lose the process
     mcp_watchdog.guard_group(process.pid)
     coming_in, received = anyio.create_memory_object_stream[Any](0)
     to_send, going_out = anyio.create_memory_object_stream[Any](0)
     read_all, written_all = anyio.Event(), anyio.Event()
 
-    async def read() -> None:
+    async def receive_messages() -> None:
         assert process.stdout is not None
         splitter = LineSplitter()
         try:
             async with coming_in:
                 with suppress(anyio.EndOfStream), anyio.CancelScope() as scope:
-                    while splitter.discarded <= MAX_DISCARDED_BYTES:  # else the line has no end
+                    while splitter.discarded <= MAX_DISCARDED_BYTES:
                         chunk = await process.stdout.receive(CHUNK_BYTES)
                         for line in splitter.feed(chunk):
-                            await coming_in.send(_parse(line))
+                            await coming_in.send(_parse_message(line))
                         latest = anyio.current_time() + LONG_LINE_S
                         scope.deadline = min(scope.deadline, latest) if splitter.discarded else math.inf
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            pass  # our own end, or the server's
+            pass  # we closed the stream, or the server did
         finally:
             read_all.set()
 
-    async def drain() -> None:
-        """Read on when nobody listens any more: a server that is stuck in writing cannot end."""
+    async def discard_output() -> None:
+        """Read on after the session ended, because a server that is blocked in a write cannot end."""
         assert process.stdout is not None
         await read_all.wait()
         with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             while True:
                 await process.stdout.receive(CHUNK_BYTES)
 
-    async def write() -> None:
+    async def send_messages() -> None:
         assert process.stdin is not None
         try:
             async with going_out:
@@ -91,12 +91,12 @@ async def open_stdio(
                     text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                     await process.stdin.send(text.encode("utf-8", "replace") + b"\n")
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            await coming_in.aclose()  # the session learns that it is over
+            await coming_in.aclose()  # this ends the session
         finally:
             written_all.set()
 
-    async def bury() -> None:
-        """Once the server has ended, its children end too, and the session learns of it."""
+    async def clean_up_after_exit() -> None:
+        """Wait until the server ends, then end its children and the session."""
         await _wait_for_exit(process)
         await _end_group(process)
         with anyio.move_on_after(LAST_WORDS_S):
@@ -104,7 +104,7 @@ async def open_stdio(
         await coming_in.aclose()
 
     async with anyio.create_task_group() as group:
-        for task in (read, drain, write, bury):
+        for task in (receive_messages, discard_output, send_messages, clean_up_after_exit):
             group.start_soon(task)
         try:
             yield received, to_send
@@ -119,8 +119,8 @@ async def open_stdio(
             group.cancel_scope.cancel()
 
 
-def _parse(line: bytes | LongLine) -> Any:
-    """Return a message for the session, or the exception that says why a line is none."""
+def _parse_message(line: bytes | LongLine) -> Any:
+    """Return the message in a line, or the exception that says why there is none."""
     from mcp.shared.message import SessionMessage
     from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
@@ -139,11 +139,11 @@ def _parse(line: bytes | LongLine) -> Any:
 
 
 async def _wait_for_exit(process: Process) -> None:
-    """Wait for the leader of the group, whoever still holds its pipes."""
+    """Wait until the leader of the group ends, even if other processes hold its pipes."""
     import anyio
 
     if process.returncode is None and hasattr(os, "pidfd_open"):
-        with suppress(OSError):  # gone already, or a kernel without it
+        with suppress(OSError):  # it has ended, or the kernel lacks pidfd
             descriptor = os.pidfd_open(process.pid)
             try:
                 await anyio.wait_readable(descriptor)
@@ -155,7 +155,7 @@ async def _wait_for_exit(process: Process) -> None:
 
 
 async def _stop(process: Process) -> None:
-    """End a server as the MCP specification asks: close its input, wait, then end its whole group."""
+    """End a server as the MCP specification says: close its input, wait, then end its group."""
     import anyio
 
     assert process.stdin is not None and process.stdout is not None
@@ -173,20 +173,20 @@ async def _stop(process: Process) -> None:
     transport = getattr(getattr(process, "_process", None), "_transport", None)
     with suppress(PermissionError):
         if transport is not None:
-            transport.close()  # a survivor may hold a pipe open, and the transport with it
+            transport.close()  # a process that survived may hold a pipe open, which keeps the transport open
 
 
 async def _end_group(process: Process) -> None:
     from mcp.os.posix.utilities import terminate_posix_process_tree
 
     if not mcp_watchdog.is_guarded(process.pid):
-        return  # ended before: the number of the group may be somebody else's by now
+        return  # it has ended, and its number may belong to another group now
     await terminate_posix_process_tree(process, KILL_GRACE_S)
     mcp_watchdog.release_group(process.pid)
 
 
 def drain_stderr(descriptor: int, keep: Callable[[bytes], None]) -> threading.Thread:
-    """Read what a server writes to stderr in a thread, as long as anybody holds the other end."""
+    """Read the stderr of a server in a thread until all its writers end. `keep` gets the end of each chunk."""
 
     def run() -> None:
         with os.fdopen(descriptor, "rb", buffering=0) as stream:

@@ -1,8 +1,8 @@
-"""A small process that ends the servers which this program has started, should this program end without doing so.
+"""Runs a small process that ends the started servers if this program ends without doing so.
 
-It reads process groups from a pipe. The pipe closes when the last process that holds it ends, by SIGKILL too; the
-watchdog then ends the groups that are left: SIGTERM, then SIGKILL. It works alike on Linux and macOS, and needs nothing
-but the interpreter. (PR_SET_PDEATHSIG exists on Linux only, and reaches the server but none of its children.)
+The watchdog reads process groups from a pipe. The pipe closes when this program ends, even by SIGKILL. Then the
+watchdog ends the groups that are left: SIGTERM, then SIGKILL. It needs only the interpreter, and works on Linux and
+macOS. (PR_SET_PDEATHSIG exists on Linux only, and does not reach the children of a server.)
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ _watchdog: subprocess.Popen[bytes] | None = None
 
 
 def guard_group(group: int) -> None:
-    """From now on, `group` does not outlive this program."""
+    """End a process group when this program ends, unless it is released before."""
     with _lock:
         _groups.add(group)
-        _tell(f"+{group}\n")
+        _send_line(f"+{group}\n")
 
 
 def release_group(group: int) -> None:
-    """`group` has ended: its number may soon be somebody else's."""
+    """Forget a process group that has ended. Its number may soon belong to another group."""
     with _lock:
         _groups.discard(group)
-        _tell(f"-{group}\n")
+        _send_line(f"-{group}\n")
 
 
 def is_guarded(group: int) -> bool:
-    """Return whether `group` is one that must still be ended."""
+    """Return whether a process group is guarded and not yet released."""
     return group in _groups
 
 
-def _tell(line: str) -> None:
-    """Write a line to the watchdog; one that has ended is started again and told everything."""
+def _send_line(line: str) -> None:
+    """Write a line to the watchdog. If it has ended, it is started again with all groups."""
     global _watchdog
-    with suppress(OSError):  # without a watchdog everything works but the end by SIGKILL
+    with suppress(OSError):  # without a watchdog, servers survive only a SIGKILL of this program
         if _watchdog is None or _watchdog.poll() is not None:
             if not _groups:
                 return
@@ -85,8 +85,8 @@ def _tell(line: str) -> None:
 
 
 @atexit.register
-def _hang_up() -> None:
-    """Let the watchdog go; it ends what is left and then itself."""
+def _close_watchdog() -> None:
+    """Close the pipe and wait. The watchdog ends the groups that are left, then itself."""
     with _lock, suppress(OSError, subprocess.TimeoutExpired):
         if _watchdog is not None and _watchdog.stdin is not None:
             _watchdog.stdin.close()

@@ -1,7 +1,7 @@
-"""Between a transport of the SDK and its session: raw lists of tools are put aside, unreadable replies repaired.
+"""Filters the messages between a transport of the SDK and its session.
 
-The SDK validates a list of tools as a whole, so that one odd tool would cost all of them. What stands here hands the
-SDK those tools that it can carry, and us the list as it was sent.
+The SDK validates a list of tools as a whole, so one invalid tool would make all of them unusable. The filter gives the
+SDK only the valid tools, and keeps the list as it was sent for `Connection.list_tools`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from toolscout.types import clean
 
 __all__ = ["MAX_OPEN_QUESTIONS", "PAGE", "Wire", "tap_transport"]
 
-MAX_JUNK: Final = 1000
-MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; the server waits, it loses none
+MAX_JUNK: Final = 1000  # messages that cannot be read
+MAX_UNASKED_PER_S: Final = 100.0  # messages that nobody asked for; above that the server has to wait
 MAX_UNASKED_AT_ONCE: Final = 1000.0
-MAX_OPEN_QUESTIONS: Final = 64  # of the server, whose answers it has not read
+MAX_OPEN_QUESTIONS: Final = 64  # requests of the server that we answered without the server reading the answer
 MAX_LISTS: Final = 32  # requests for a list of tools that are remembered
 MAX_PENDING_PAGES: Final = 8
 PAGE: Final = "toolscout/page"
 
 
 class Wire:
-    """What has come over the wire.
+    """The state of the message streams of one session.
 
     Attributes:
-        version: the protocol version agreed upon, once it is.
-        pages: number of a page → its `tools` and its `nextCursor`, as they were sent. The SDK's page carries its number
-            under `PAGE` in its `_meta`; whoever reads it takes it out.
-        junk: how many messages could not be read; after 1,000 the stream counts as ended.
-        questions: how many requests of the server wait for our answer to be taken; after 64 the stream has ended.
+        version: the agreed protocol version. Empty until the handshake is done.
+        pages: number of a page → its raw `tools` and `nextCursor`. The page that the SDK sees carries its number under
+            `PAGE` in `_meta`. The reader of a page removes it from here.
+        junk: how many messages could not be read. After 1,000 the stream is treated as ended.
+        questions: how many requests of the server have an answer that it did not read. After 64 the stream is treated
+            as ended.
     """
 
     def __init__(self) -> None:
@@ -48,25 +49,25 @@ class Wire:
         self._numbers = itertools.count()
         self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
 
-    def put_aside(self, tools: object, cursor: object) -> int:
-        """Keep a page, and forget old ones that nobody fetched: the SDK lists tools on its own account too."""
+    def keep_page(self, tools: object, cursor: object) -> int:
+        """Keep a raw page and return its number. Old pages are dropped, because the SDK also lists tools by itself."""
         number = next(self._numbers)
         self.pages[number] = tools, cursor
         self.pages.pop(number - MAX_PENDING_PAGES, None)
         return number
 
     def expect_list(self, number: object) -> None:
-        """Return a list of tools has been asked for under this id."""
+        """Remember that the request with this id asks for a list of tools."""
         self._lists[str(number)] = None
         while len(self._lists) > MAX_LISTS:
             del self._lists[next(iter(self._lists))]
 
     def take_list(self, number: object) -> bool:
-        """Return whether the answer of this id is a list that was asked for and has not come yet."""
+        """Return whether the answer with this id is an awaited list of tools. It is awaited no longer."""
         return self._lists.pop(str(number), self) is None
 
     def delay_unasked(self) -> float:
-        """Seconds to wait before the next message that nobody asked for is taken in."""
+        """Return the seconds to wait before the next message that nobody asked for is accepted."""
         now = time.monotonic()
         filled = self._allowance + (now - self._since) * MAX_UNASKED_PER_S
         self._allowance, self._since = min(MAX_UNASKED_AT_ONCE, filled) - 1.0, now
@@ -74,19 +75,19 @@ class Wire:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there was too much junk to go on."""
+        """Whether there were too many unreadable messages or unread answers."""
         return self.junk > MAX_JUNK or self.questions > MAX_OPEN_QUESTIONS
 
 
 @asynccontextmanager
 async def tap_transport(transport: AbstractAsyncContextManager[Any], wire: Wire) -> AsyncIterator[Any]:
-    """The streams of `transport`, with `wire` between them and whoever reads them."""
+    """Open a transport and yield its streams, filtered through `wire`."""
     async with transport as (reading, writing):
         yield _Listener(reading, wire), _Writer(writing, wire)
 
 
 class _Writer:
-    """A transport's stream of messages to the server: notes which lists are asked for, which answers it has taken."""
+    """The stream of messages to the server. Notes requests for lists, and answers that the server has read."""
 
     def __init__(self, stream: Any, wire: Wire) -> None:
         self._stream = stream
@@ -112,7 +113,7 @@ class _Writer:
 
 
 class _Listener:
-    """A transport's stream of messages: raw lists of tools are put aside, unreadable replies become errors."""
+    """The stream of messages from the server. Keeps raw lists of tools, and turns unreadable replies into errors."""
 
     def __init__(self, stream: Any, wire: Wire) -> None:
         self._stream = stream
@@ -142,16 +143,16 @@ class _Listener:
         """Return the next message."""
         item = await self._stream.receive()
         if isinstance(item, Exception):
-            return self._unreadable(item)
+            return self._repair_reply(item)
         message = item.message
         if hasattr(message, "method"):
             await self._slow_down(asks=hasattr(message, "id"))
         elif hasattr(message, "result") and self._wire.take_list(message.id):
-            message.result = self._show_result(message.result)
+            message.result = self._filter_result(message.result)
         return item
 
     async def _slow_down(self, *, asks: bool) -> None:
-        """Let a server wait that says more than it was asked, and end one that asks without reading our answers."""
+        """Slow down messages that nobody asked for. End the stream of a server that does not read our answers."""
         import anyio
 
         if asks:
@@ -161,17 +162,17 @@ class _Listener:
         if seconds := self._wire.delay_unasked():
             await anyio.sleep(seconds)
 
-    def _show_result(self, result: Any) -> Any:
-        """Return what the SDK sees in place of `result`."""
+    def _filter_result(self, result: Any) -> Any:
+        """Return the result that the SDK gets: of a list of tools, one page with the valid ones."""
         if not (self._wire.version and isinstance(result, dict) and "tools" in result and "content" not in result):
             return result
         tools = result["tools"]
-        number = self._wire.put_aside(tools, result.get("nextCursor"))
+        number = self._wire.keep_page(tools, result.get("nextCursor"))
         page = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": {PAGE: number}}
         tools = tools if isinstance(tools, list) else []
-        return {**page, "tools": [tool for tool in tools if self._fits({**page, "tools": [tool]})]}
+        return {**page, "tools": [tool for tool in tools if self._is_valid({**page, "tools": [tool]})]}
 
-    def _fits(self, page: dict[str, Any]) -> bool:
+    def _is_valid(self, page: dict[str, Any]) -> bool:
         from mcp_types.methods import validate_server_result
 
         with suppress(ValueError, RecursionError):
@@ -179,8 +180,8 @@ class _Listener:
             return True
         return False
 
-    def _unreadable(self, error: Exception) -> Any:
-        """What the SDK sees in place of a message that it cannot read: the reply that it was meant to be, if any."""
+    def _repair_reply(self, error: Exception) -> Any:
+        """Return what the SDK gets for a message that it cannot read: the intended reply, or an error."""
         from anyio import EndOfStream
         from mcp.shared.message import SessionMessage
         from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCResponse
@@ -188,21 +189,21 @@ class _Listener:
         self._wire.junk += 1
         if self._wire.gave_up:
             raise EndOfStream
-        meant = _meant(error)
-        if meant is None:
+        recovered = _recover_reply(error)
+        if recovered is None:
             return error
-        number, result = meant
+        number, result = recovered
         with suppress(ValueError, RecursionError, BadEntry):
-            result = self._show_result(result) if self._wire.take_list(number) else clean(result)
+            result = self._filter_result(result) if self._wire.take_list(number) else clean(result)
             return SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result=result))
         reply = ErrorData(code=PARSE_ERROR, message="a reply that is no JSON-RPC")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=reply))
 
 
-def _meant(error: Exception) -> tuple[int | str, Any] | None:
-    """Return Id and result of the reply that an unreadable message was meant to be; None if it was none.
+def _recover_reply(error: Exception) -> tuple[int | str, Any] | None:
+    """Recover id and result of a reply from the error of the SDK's parser. None if the message is not a reply.
 
-    The SDK's parser is strict: it refuses lone surrogates, which servers do send, and deep nesting.
+    The parser refuses lone surrogates, which real servers send, and deep nesting.
     """
     from pydantic import ValidationError
 

@@ -1,4 +1,7 @@
-"""OpenAPI 3.x and Swagger 2.0: each operation of a document becomes one tool, with a schema that stands alone."""
+"""Reads OpenAPI 3.x and Swagger 2.0 documents: each operation becomes a tool.
+
+The schema of a tool stands alone: references are resolved, and its size is bounded (`toolscout.sources.expansion`).
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,23 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import Problem, Reading, build_tool, collect, source_name
+from toolscout.sources import Problem, RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.documents import Library, describe_value, hide_credentials
-from toolscout.sources.expansion import Detail, Schemas, TooLarge, brief
+from toolscout.sources.expansion import Detail, Schemas, TooLarge, shorten_text
+from toolscout.sources.openapi_nodes import (
+    FORMS,
+    MAX_ENTRIES,
+    TEMPLATE_VARIABLE,
+    Input,
+    add_description,
+    choose_media,
+    clean_text,
+    fill_variables,
+    is_plain_object,
+    join_description,
+    limit_list,
+    read_parameter,
+)
 from toolscout.sources.wire_limits import is_reserved_header
 from toolscout.types import Hints, Tool, clean
 
@@ -30,43 +47,35 @@ MAX_RETURNS_BYTES: Final = 8_000
 MAX_TOOLS_BYTES: Final = 200_000_000  # of all tools of a document together
 MAX_ID_CHARS: Final = 500
 MAX_PATH_CHARS: Final = 5_000
-MAX_ENTRIES: Final = 1_000  # of one list of an operation: parameters, tags, servers, security, responses
+#: How much of a schema is written out. The first that fits the allowance is used.
 DETAILS: Final = (Detail(8), *(Detail(depth, brief=True) for depth in (8, 6, 5, 4, 3, 2, 1, 0)))
 _HINTS: Final = {
     **dict.fromkeys(("get", "head", "options"), Hints(read_only=True, destructive=False)),
     "put": Hints(idempotent=True),
     "delete": Hints(destructive=True, idempotent=True),
 }
-_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
-_COLLECTIONS: Final[Mapping[str, dict[str, Any]]] = {
-    "csv": {"explode": False},
-    "multi": {"explode": True},
-    "ssv": {"style": "spaceDelimited", "explode": False},
-    "pipes": {"style": "pipeDelimited", "explode": False},
-}
-_HOLE: Final = re.compile(r"\{([^{}]+)\}")
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
     """Read one OpenAPI 3.x or Swagger 2.0 document, JSON or YAML.
 
-    The arguments of a tool are one flat object: every parameter is a property, and so is every property of the
-    request body. When a property of the body bears the name of a parameter, or the body is no plain object, the
-    whole body is one property, `body`; `meta["body"]` then names it. Two parameters of one name (`id` in path and
-    query) become `id` and `id_query`; `meta["names"]` then gives the name to send.
+    The arguments of a tool are one flat object. Every parameter is a property of it, and so is every property of the
+    request body. If a property of the body has the name of a parameter, or the body is not a plain object, the entire
+    body is one property, `body`, which `meta["body"]` names. Two parameters with the same name (`id` in path and
+    query) become `id` and `id_query`, and `meta["names"]` gives the name to send.
 
     `meta` holds what a caller needs: method, path, server, `in` (property → path, query, header, cookie or body),
-    how lists are written (`style`), content type, and names and kinds of the security schemes (the caller uses
-    those that it has credentials for).
+    how lists are written (`style`), content type, and names and kinds of the security schemes. The caller uses the
+    schemes for which it has credentials.
 
     Args:
-        locator: a file, or an http(s) URL; redirects are followed; at most 50 MB. Of a URL, only public addresses
-            are asked, its own host if the user typed a local one, and those of the setting `private_hosts`.
-        name: the source's name; by default the document's title in lower case, or the file's stem.
-        settings: `http_timeout` in seconds; `max_tools`, the most operations; `private_hosts`.
+        locator: a file of at most 50 MB, or an http(s) URL. Redirects of a URL are followed. Requests go only to
+            public addresses, to the URL's own host if the user typed a local one, and to the setting `private_hosts`.
+        name: the source's name. By default the document's title in lower case, or the file's stem.
+        settings: `http_timeout` in seconds, `max_tools` (the largest number of operations), and `private_hosts`.
 
     Raises:
-        SourceError: the document cannot be fetched or parsed, is no OpenAPI, or holds no usable operation.
+        SourceError: if the document cannot be fetched or parsed, is not OpenAPI, or holds no usable operation.
     """
     with Library(locator, settings.http_timeout, settings.private_hosts) as library:
         document, where = library.open_root(), hide_credentials(locator)
@@ -76,12 +85,12 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         if not isinstance(version, (str, int, float)) or not re.match(r"3(\.|$)|2(\.0)?$", str(version)):
             raise SourceError(f"{where}: expected OpenAPI 3.x or Swagger 2.0, found version {describe_value(version)}")
         info = document.get("info")
-        title = (_text(info.get("title")) if isinstance(info, Mapping) else "") or Path(where).stem
-        return [_Api(library, document, title, settings.max_tools).reading(name or source_name(title.lower()))]
+        title = (clean_text(info.get("title")) if isinstance(info, Mapping) else "") or Path(where).stem
+        return [_Api(library, document, title, settings.max_tools).build_reading(name or source_name(title.lower()))]
 
 
 class _Operation(NamedTuple):
-    """One operation as found: its path item, itself, and the locations of the documents that hold them."""
+    """One operation and its path item. `base` and `item_base` are the locations of their documents."""
 
     method: str
     path: str
@@ -96,24 +105,13 @@ class _Operation(NamedTuple):
 
     @property
     def own_name(self) -> str:
-        name = self.node.get("operationId")  # one that is far too long counts as none
-        return _text(name) if isinstance(name, str) and len(name) <= MAX_ID_CHARS else ""
+        """The document's own name for the operation. Empty if there is none, or it is far too long."""
+        name = self.node.get("operationId")
+        return clean_text(name) if isinstance(name, str) and len(name) <= MAX_ID_CHARS else ""
 
     @property
     def own_id(self) -> str:
         return re.sub(r"\s+", "-", self.own_name)
-
-
-class _Input(NamedTuple):
-    """One argument as found: the name to send, where to, its schema and the document that holds it."""
-
-    name: str
-    place: str
-    schema: Any
-    base: str
-    required: bool = False
-    description: str = ""
-    style: Mapping[str, Any] = {}
 
 
 class _Api:
@@ -129,10 +127,14 @@ class _Api:
         self._problems: list[Problem] = []
         self._bytes_left = MAX_TOOLS_BYTES
 
-    def reading(self, source: str) -> Reading:
-        """Everything usable in the document, as tools of `source`."""
+    def build_reading(self, source: str) -> Reading:
+        """Build the tools of `source` from every usable operation.
+
+        Raises:
+            SourceError: if there are too many operations, or none that is usable.
+        """
         where = hide_credentials(self._library.root)
-        operations = list(itertools.islice(self._operations(), self._max_tools + 1))
+        operations = list(itertools.islice(self._find_operations(), self._max_tools + 1))
         if len(operations) > self._max_tools:
             raise SourceError(
                 f"{where}: expected at most {self._max_tools:,} operations, found more: "
@@ -143,7 +145,7 @@ class _Api:
         for operation in operations:
             unique = operation.own_id and ids[operation.own_id] == 1
             raw_id = operation.own_id if unique else re.sub(r"\s+", "-", f"{operation.method}:{operation.path}")
-            entries.append((operation.entry, functools.partial(self._tool, source, raw_id, operation)))
+            entries.append((operation.entry, functools.partial(self._build_tool, source, raw_id, operation)))
         reading = collect(source, "openapi", entries)
         problems = [*self._problems, *reading.problems]
         if not reading.tools:
@@ -151,7 +153,7 @@ class _Api:
             raise SourceError(f"{where}: expected at least one usable operation under 'paths', found {first}")
         return msgspec.structs.replace(reading, problems=problems)
 
-    def _operations(self) -> Iterator[_Operation]:
+    def _find_operations(self) -> Iterator[_Operation]:
         paths, base = self._library.follow(self._document.get("paths"), self._library.root)
         for key, value in paths.items() if isinstance(paths, Mapping) else ():
             if str(key).startswith("x-"):
@@ -162,16 +164,16 @@ class _Api:
                 )
                 continue
             path = "/" + str(clean(str(key))).strip().lstrip("/")
-            item, item_base = self._object("a path item", value, base, entry=path) or ({}, base)
+            item, item_base = self._find_object("a path item", value, base, entry=path) or ({}, base)
             for method in METHODS:
                 if method in item:
                     entry = f"{method.upper()} {path}"
-                    operation = self._object("an operation", item[method], item_base, entry=entry)
+                    operation = self._find_object("an operation", item[method], item_base, entry=entry)
                     if operation:
                         yield _Operation(method, path, item, item_base, *operation)
 
-    def _object(self, what: str, node: Any, base: str, *, entry: str) -> tuple[Mapping[Any, Any], str] | None:
-        """The object that `node` stands for and its document; None, and a problem named `entry`, if it is none."""
+    def _find_object(self, what: str, node: Any, base: str, *, entry: str) -> tuple[Mapping[Any, Any], str] | None:
+        """Follow `node` to an object. Returns it and its location; without an object, notes a problem with `entry`."""
         try:
             node, base = self._library.follow(node, base)
             if isinstance(node, Mapping):
@@ -181,85 +183,101 @@ class _Api:
             self._problems.append(Problem(entry, str(error)))
             return None
 
-    def _tool(self, source: str, raw_id: str, operation: _Operation) -> Tool:
+    def _build_tool(self, source: str, raw_id: str, operation: _Operation) -> Tool:
+        """Build the tool of an operation.
+
+        Raises:
+            BadEntry: if a part of the operation cannot be read.
+            SourceError: if the tools of the document together are too large.
+        """
         node = operation.node
-        inputs = self._inputs(operation)
-        fields = [one for one in inputs if one.place in ("body", "formData")]
-        body, content_type = self._fields_body(operation, fields) if fields else self._request_body(operation)
-        parameters, wire = self._arguments([one for one in inputs if one not in fields], body)
-        server = self._server(operation)
+        inputs = self._collect_inputs(operation)
+        fields = [field for field in inputs if field.place in ("body", "formData")]
+        body, content_type = self._read_fields_body(operation, fields) if fields else self._read_request_body(operation)
+        parameters, wire = self._fit_arguments([field for field in inputs if field not in fields], body)
+        server = self._find_server(operation)
         meta = {
             "method": operation.method.upper(),
             "path": operation.path,
             "server": server,
             **wire,
             "content_type": content_type,
-            **self._security(node.get("security", self._document.get("security"))),
+            **self._list_security(node.get("security", self._document.get("security"))),
             "deprecated": node.get("deprecated") is True,
         }
-        tags = [tag.strip() for tag in _list(node.get("tags")) if isinstance(tag, str) and tag.strip()]
-        tool = build_tool(
-            source,
-            raw_id,
-            name=(operation.own_id and _text(node.get("operationId")))
-            or re.sub(r"\W+", "_", operation.entry).strip("_").lower(),
-            description=_description(node, operation.item),
+        tags = [tag.strip() for tag in limit_list(node.get("tags")) if isinstance(tag, str) and tag.strip()]
+        fallback_name = re.sub(r"\W+", "_", operation.entry).strip("_").lower()
+        fields_of_tool = RawTool(
+            id=raw_id,
+            name=(operation.own_id and clean_text(node.get("operationId"))) or fallback_name,
+            description=join_description(node, operation.item),
             parameters=parameters,
             path=[self._title, *tags[:1]],
             parent=[self._title],
-            returns=self._returns(operation),
+            returns=self._describe_result(operation),
             tags=tags,
-            hints=_HINTS.get(operation.method),
+            hints=_HINTS.get(operation.method, Hints()),
             callable=re.match(r"https?://[^/{}]+[^{}]*$", server) is not None,
             meta={key: value for key, value in meta.items() if value or key == "in"},
         )
+        tool = build_tool(source, fields_of_tool)
         self._bytes_left -= len(msgspec.json.encode(tool))
         if self._bytes_left < 0:
             raise SourceError(
                 f"{hide_credentials(self._library.root)}: its tools are larger than {MAX_TOOLS_BYTES / 1e6:g} MB once "
-                "their references are written out: split the document"
+                "their references are written out. Split the document."
             )
         return tool
 
-    # --- what goes in ---
+    # --- arguments ---
 
-    def _inputs(self, operation: _Operation) -> list[_Input]:
-        """Return the parameters of the path item and the operation; the latter win. Holes of the path are added."""
-        inputs: dict[tuple[str, str], _Input] = {}
+    def _collect_inputs(self, operation: _Operation) -> list[Input]:
+        """Collect the parameters of an operation: its path item's, then its own, which win, then its path's."""
+        inputs: dict[tuple[str, str], Input] = {}
         for holder, base in ((operation.item, operation.item_base), (operation.node, operation.base)):
-            listed, where = self._library.follow(holder.get("parameters"), base)
-            if listed is not None and not isinstance(listed, list):
-                raise BadEntry(f"expected a list as parameters, found {describe_value(listed)}")
-            if listed is not None and len(listed) > MAX_ENTRIES:
-                raise BadEntry(f"expected at most {MAX_ENTRIES:,} parameters, found more")
-            for entry in listed or ():
-                one = _input(*self._library.follow(entry, where))
-                inputs[one.name, one.place] = one
-        for name in _HOLE.findall(operation.path):
-            inputs.setdefault((name, "path"), _Input(name, "path", {"type": "string"}, operation.base, required=True))
+            for field in self._read_parameters(holder, base):
+                inputs[field.name, field.place] = field
+        for name in TEMPLATE_VARIABLE.findall(operation.path):
+            inputs.setdefault((name, "path"), Input(name, "path", {"type": "string"}, operation.base, required=True))
         reserved = set() if self._swagger else {"accept", "content-type", "authorization"}
         return [
-            one
-            for one in inputs.values()
-            if one.place != "header" or not (one.name.lower() in reserved or is_reserved_header(one.name))
+            field
+            for field in inputs.values()
+            if field.place != "header" or not (field.name.lower() in reserved or is_reserved_header(field.name))
         ]
 
-    def _fields_body(self, operation: _Operation, fields: list[_Input]) -> tuple[_Input, str]:
-        """Return the body of Swagger 2.0 (one parameter in body, or several in formData), and its content type."""
-        consumes = _list(operation.node.get("consumes", self._document.get("consumes")))
+    def _read_parameters(self, holder: Mapping[Any, Any], base: str) -> Iterator[Input]:
+        """Yield the parameters that a path item or an operation lists.
+
+        Raises:
+            BadEntry: if they are not a list, are too many, or one of them cannot be read.
+        """
+        nodes, base = self._library.follow(holder.get("parameters"), base)
+        if nodes is None:
+            return
+        if not isinstance(nodes, list):
+            raise BadEntry(f"expected a list as parameters, found {describe_value(nodes)}")
+        if len(nodes) > MAX_ENTRIES:
+            raise BadEntry(f"expected at most {MAX_ENTRIES:,} parameters, found more")
+        for node in nodes:
+            yield read_parameter(*self._library.follow(node, base))
+
+    def _read_fields_body(self, operation: _Operation, fields: list[Input]) -> tuple[Input, str]:
+        """Read the body of Swagger 2.0 (a parameter in `body`, or several in `formData`) and its type."""
+        consumes = limit_list(operation.node.get("consumes", self._document.get("consumes")))
         kinds = [kind for kind in consumes if isinstance(kind, str)]
         for field in fields:
             if field.place == "body":
-                return field, _media(dict.fromkeys(kinds or ["application/json"]))[0]
-        properties = {field.name: _add_description(field.schema, field.description) for field in fields}
+                return field, choose_media(dict.fromkeys(kinds or ["application/json"]))[0]
+        properties = {field.name: add_description(field.schema, field.description) for field in fields}
         required = [field.name for field in fields if field.required]
         schema = {"type": "object", "properties": properties, "required": required}
         upload = any(isinstance(field.schema, Mapping) and field.schema.get("type") == "file" for field in fields)
-        form = _FORMS[1] if upload or _FORMS[1] in kinds else _FORMS[0]
-        return _Input("body", "body", schema, operation.base, required=bool(required)), form
+        form = FORMS[1] if upload or FORMS[1] in kinds else FORMS[0]
+        return Input("body", "body", schema, operation.base, required=bool(required)), form
 
-    def _request_body(self, operation: _Operation) -> tuple[_Input | None, str]:
-        """Return the request body of OpenAPI 3 as one input, and its content type."""
+    def _read_request_body(self, operation: _Operation) -> tuple[Input | None, str]:
+        """Read the request body of OpenAPI 3. Returns it as one input with its content type."""
         node, base = self._library.follow(operation.node.get("requestBody"), operation.base)
         if node is None:
             return None, ""
@@ -268,15 +286,23 @@ class _Api:
             raise BadEntry(f"expected a request body with content, found {describe_value(node)}")
         if not content:
             return None, ""
-        media, schema = _media(content)
-        return _Input("body", "body", schema, base, node.get("required") is True, _text(node.get("description"))), media
+        media, schema = choose_media(content)
+        return Input(
+            "body", "body", schema, base, node.get("required") is True, clean_text(node.get("description"))
+        ), media
 
-    def _arguments(self, inputs: list[_Input], body: _Input | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the schema of all arguments, as deep as the allowance permits, and what `meta` says of them."""
+    def _fit_arguments(self, inputs: list[Input], body: Input | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Build the schema of all arguments with as much detail as the allowance permits.
+
+        Returns the schema, and the keys of `meta` that say how each argument is sent.
+
+        Raises:
+            BadEntry: if it is too large even with the least detail.
+        """
         for detail in DETAILS:
             size = MAX_PARAMETERS_BYTES if detail.depth <= 1 else AIM_PARAMETERS_BYTES
             try:
-                parameters, wire = self._assemble(inputs, body, detail, size)
+                parameters, wire = self._assemble_arguments(inputs, body, detail, size)
             except TooLarge:
                 continue
             if len(msgspec.json.encode(parameters)) <= size:
@@ -285,18 +311,23 @@ class _Api:
             f"expected parameters of at most {MAX_PARAMETERS_BYTES:,} bytes, found more: split the operation"
         )
 
-    def _assemble(
-        self, inputs: list[_Input], body: _Input | None, detail: Detail, size: int
+    def _assemble_arguments(
+        self, inputs: list[Input], body: Input | None, detail: Detail, size: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Build the schema of all arguments with one degree of detail; see `_fit_arguments`.
+
+        Raises:
+            TooLarge: if one of the schemas exceeds `size` characters.
+        """
         properties: dict[str, Any] = {}
         required: list[str] = []
         wire: dict[str, Any] = {"in": {}, "names": {}, "style": {}}
 
-        def add(field: _Input, wanted: str, schema: Any) -> str:
-            key = wanted
+        def add(field: Input, key: str, schema: Any) -> str:
+            """Add a property under `key`, or `key` with underscores if that is taken. Returns the key."""
             while key in properties:
                 key += "_"
-            text = brief(field.description) if detail.brief else field.description
+            text = shorten_text(field.description) if detail.brief else field.description
             properties[key] = {
                 **(schema if isinstance(schema, dict) else {}),
                 **({"description": text} if text else {}),
@@ -307,15 +338,15 @@ class _Api:
             return key
 
         for field in inputs:
-            schema = self._schemas.plain(field.schema, field.base, detail.inner, hidden="readOnly", size=size)
+            schema = self._schemas.expand(field.schema, field.base, detail.inner, hidden="readOnly", size=size)
             key = add(field, f"{field.name}_{field.place}" if field.name in properties else field.name, schema)
             if key != field.name:
                 wire["names"][key] = field.name
             if field.style:
                 wire["style"][key] = field.style
         if body:
-            schema = self._schemas.plain(body.schema, body.base, detail, hidden="readOnly", size=size)
-            fields = schema.get("properties", {}) if _is_plain_object(schema) else {}
+            schema = self._schemas.expand(body.schema, body.base, detail, hidden="readOnly", size=size)
+            fields = schema.get("properties", {}) if is_plain_object(schema) else {}
             if fields and not fields.keys() & properties.keys():
                 properties.update(fields)
                 wire["in"].update(dict.fromkeys(fields, "body"))
@@ -325,64 +356,66 @@ class _Api:
         needs = {"required": required} if required else {}
         return {"type": "object", "properties": properties, **needs}, wire
 
-    # --- what comes out, and where it is sent ---
+    # --- result, server and security ---
 
-    def _returns(self, operation: _Operation) -> Any:
-        """Schema of the first 2xx answer, or its description; an unreadable one is named, and the tool goes on."""
+    def _describe_result(self, operation: _Operation) -> Any:
+        """Return the schema or description of the first 2xx response. An unreadable one becomes a problem and None."""
         try:
-            return self._answer(operation)
+            return self._read_response(operation)
         except BadEntry as error:
             self._problems.append(Problem(operation.entry, f"{error} (the tool is kept without its result)"))
             return None
 
-    def _answer(self, operation: _Operation) -> Any:
+    def _read_response(self, operation: _Operation) -> Any:
+        """Return the schema of the first 2xx response, else its description, else None."""
         responses, base = self._library.follow(operation.node.get("responses"), operation.base)
         codes = itertools.islice(responses, MAX_ENTRIES) if isinstance(responses, Mapping) else ()
-        good = [code for code in codes if str(code).startswith("2")]
-        if not good:
+        successes = [code for code in codes if str(code).startswith("2")]
+        if not successes:
             return None
-        node, base = self._library.follow(responses[good[0]], base)
+        node, base = self._library.follow(responses[successes[0]], base)
         if not isinstance(node, Mapping):
             raise BadEntry(f"expected a response (an object), found {describe_value(node)}")
         content, schema = node.get("content"), node.get("schema")
         if isinstance(content, Mapping) and content:
-            schema = _media(content)[1]
+            schema = choose_media(content)[1]
         for detail in DETAILS if isinstance(schema, Mapping) and schema else ():
             try:
-                return self._schemas.plain(schema, base, detail, hidden="writeOnly", size=MAX_RETURNS_BYTES)
+                return self._schemas.expand(schema, base, detail, hidden="writeOnly", size=MAX_RETURNS_BYTES)
             except TooLarge:
                 continue
-        return _text(node.get("description")) or None
+        return clean_text(node.get("description")) or None
 
-    def _server(self, operation: _Operation) -> str:
-        """Where the path is appended: absolute if the document or its own address says so, else what is known of it."""
+    def _find_server(self, operation: _Operation) -> str:
+        """Return the address to which the path is appended. Relative if neither document nor locator gives a host."""
         if self._swagger:
-            server = self._swagger_server(operation.node)
+            server = self._build_swagger_server(operation.node)
         else:
             holders = (operation.node, operation.item, self._document)
-            listed = (one for holder in holders for one in _list(holder.get("servers")) if isinstance(one, Mapping))
-            first = next(listed, None)
-            server = _fill_variables(first) if first is not None else ""
+            lists = (limit_list(holder.get("servers")) for holder in holders)
+            first = next((node for nodes in lists for node in nodes if isinstance(node, Mapping)), None)
+            server = fill_variables(first) if first is not None else ""
         try:
             server = urljoin(hide_credentials(self._library.root), server or "/") if self._library.remote else server
         except ValueError:
             return ""
         return server.rstrip("/")
 
-    def _swagger_server(self, node: Mapping[Any, Any]) -> str:
-        host, base_path = _text(self._document.get("host")), _text(self._document.get("basePath"))
+    def _build_swagger_server(self, node: Mapping[Any, Any]) -> str:
+        """Join scheme, host and base path of Swagger 2.0. Prefers https."""
+        host, base_path = clean_text(self._document.get("host")), clean_text(self._document.get("basePath"))
         if not host:
             return base_path
-        listed = _list(node.get("schemes", self._document.get("schemes")))
-        schemes = [scheme for scheme in listed if scheme in ("http", "https")]
+        given_schemes = limit_list(node.get("schemes", self._document.get("schemes")))
+        schemes = [scheme for scheme in given_schemes if scheme in ("http", "https")]
         root_schemes = [urlsplit(self._library.root).scheme] if self._library.remote else []
         scheme = "https" if "https" in schemes else [*schemes, *root_schemes, "https"][0]
         return f"{scheme}://{host}/{base_path.lstrip('/')}"
 
-    def _security(self, required: Any) -> dict[str, Any]:
-        """Return names of the security schemes asked for, and what kinds they are; never a credential."""
-        listed = (str(name) for one in _list(required) if isinstance(one, Mapping) for name in one)
-        names = list(itertools.islice(listed, MAX_ENTRIES))
+    def _list_security(self, required: Any) -> dict[str, Any]:
+        """Return the names and kinds of the required security schemes, as keys of `meta`. They hold no credential."""
+        choices = (choice for choice in limit_list(required) if isinstance(choice, Mapping))
+        names = list(itertools.islice((str(name) for choice in choices for name in choice), MAX_ENTRIES))
         components = self._document.get("components")
         definitions = components.get("securitySchemes") if isinstance(components, Mapping) else None
         definitions = self._document.get("securityDefinitions") if self._swagger else definitions
@@ -390,81 +423,6 @@ class _Api:
         for name in names:
             scheme = definitions.get(name) if isinstance(definitions, Mapping) else None
             if isinstance(scheme, Mapping):
-                kinds = {key: _text(scheme.get(key)) for key in ("type", "scheme", "in", "name")}
+                kinds = {key: clean_text(scheme.get(key)) for key in ("type", "scheme", "in", "name")}
                 schemes[name] = {key: value for key, value in kinds.items() if value}
         return {"security": list(dict.fromkeys(names)), "security_schemes": schemes}
-
-
-def _input(node: Any, base: str) -> _Input:
-    """Return one parameter of either version."""
-    name, place = (_text(node.get("name")), node.get("in")) if isinstance(node, Mapping) else ("", None)
-    if not name or place not in ("path", "query", "header", "cookie", "body", "formData"):
-        raise BadEntry(
-            f"expected a parameter with a name and a place (in: path, query, …), found {describe_value(node)}"
-        )
-    schema, content = node.get("schema"), node.get("content")
-    style: dict[str, Any] = {}
-    if schema is not None:
-        style = {key: node[key] for key in ("style", "explode") if isinstance(node.get(key), (str, bool))}
-    elif isinstance(content, Mapping) and content:
-        style["content_type"], schema = _media(content)
-    else:
-        schema = {key: value for key, value in node.items() if key not in ("name", "in", "required", "description")}
-        if node.get("type") == "array":
-            style = _COLLECTIONS.get(_text(node.get("collectionFormat")) or "csv", {})
-    required = place == "path" or node.get("required") is True
-    return _Input(name, str(place), schema, base, required, _text(node.get("description")), style)
-
-
-def _description(node: Mapping[Any, Any], item: Mapping[Any, Any]) -> str:
-    """Summary and description, neither twice."""
-    summary, text = (_text(node.get(key)) or _text(item.get(key)) for key in ("summary", "description"))
-    bare = summary.rstrip(". ")
-    if text.lower().startswith(bare.lower()):
-        summary = ""
-    elif text and bare[-1:] not in "!?:":
-        summary = f"{bare}."
-    deprecated = "Deprecated." if node.get("deprecated") is True else ""
-    return " ".join(part for part in (summary, text, deprecated) if part)
-
-
-def _media(content: Mapping[Any, Any]) -> tuple[str, Any]:
-    """Return the content type to use (JSON, a relative of JSON, a form, or the first) and its schema."""
-
-    def rank(media: object) -> int:
-        kind = str(media).partition(";")[0].strip().lower()
-        return 0 if kind == "application/json" else 1 if kind.endswith("json") else 2 if kind in _FORMS else 3
-
-    media = min(itertools.islice(content, MAX_ENTRIES), key=rank)
-    schema = content[media].get("schema") if isinstance(content[media], Mapping) else None
-    return str(media), {} if schema is None else schema
-
-
-def _add_description(schema: Any, description: str) -> Any:
-    return {"description": description, "allOf": [schema]} if description else schema
-
-
-def _fill_variables(server: Mapping[Any, Any]) -> str:
-    """Return the URL of a server with the defaults of its variables; a hole that has none stays."""
-    variables = server.get("variables")
-
-    def default(match: re.Match[str]) -> str:
-        variable = variables.get(match[1]) if isinstance(variables, Mapping) else None
-        value = variable.get("default") if isinstance(variable, Mapping) else None
-        return str(clean(value)) if isinstance(value, (str, int)) else match[0]
-
-    return _HOLE.sub(default, _text(server.get("url")))
-
-
-def _is_plain_object(schema: Any) -> bool:
-    return (
-        isinstance(schema, dict) and "object" in schema.get("type", "object") and not schema.keys() & {"anyOf", "oneOf"}
-    )
-
-
-def _text(value: Any) -> str:
-    return str(clean(value)).strip() if isinstance(value, str) else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return value[:MAX_ENTRIES] if isinstance(value, list) else []

@@ -1,7 +1,7 @@
-"""Parses untrusted JSON and YAML with bounds on depth, values and work, so that no document ends the process.
+"""Parses untrusted JSON and YAML with bounds on depth, values and work.
 
-YAML is built here from libyaml's events. The loaders of PyYAML compose nodes recursively, in C: a document of 120 kB
-that nests 60,000 levels overflows the stack and ends the process. Events come one by one, whatever the depth.
+The values of YAML are built here from libyaml's events, which come one by one at any depth. The loaders of PyYAML
+compose nodes recursively in C: a document of 120 kB with 60,000 levels overflows the stack and ends the process.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = [
 MAX_DOCUMENT_BYTES: Final = 50_000_000
 MAX_DOCUMENT_DEPTH: Final = 200
 MAX_DOCUMENT_VALUES: Final = 2_000_000
-MAX_COMMENTED_CHARS: Final = 2_000_000  # comments stand in what people write for editors, which is small
-MAX_TAGGED_CHARS: Final = 200  # longer plain text is never a number or a date
-CHARS_PER_VALUE: Final = 64  # text behind an alias counts as one value for every so many characters
+MAX_COMMENTED_CHARS: Final = 2_000_000  # of JSON with comments, which people write by hand
+MAX_TAGGED_CHARS: Final = 200  # a longer scalar is never a number or a date
+CHARS_PER_VALUE: Final = 64  # of text behind an alias; each further 64 characters count as one more value
 _MERGE: Final = "tag:yaml.org,2002:merge"
-_TEXT_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter is a plain =
+_TEXT_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter is a bare =
 _SCALARS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "timestamp"))
 
 
 def load_document(path: Path) -> Any:
-    """Read a JSON or YAML file (comments in JSON are allowed, as editors write them).
+    """Read a JSON or YAML file. JSON may contain comments, as editors allow them.
 
     Raises:
-        SourceError: naming the file and the place where it stops making sense.
+        SourceError: naming the file and the place of the error.
     """
     return parse_document(read_text(path), str(path))
 
@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
     """Read a file of at most 50 MB as UTF-8.
 
     Raises:
-        SourceError: naming the file and, where it is no text, the byte.
+        SourceError: naming the file and, if it is not UTF-8, the first wrong byte.
     """
     try:
         with path.open("rb") as stream:
@@ -69,19 +69,19 @@ def read_text(path: Path) -> str:
 
 
 def parse_document(text: str, where: str) -> Any:
-    """Parse JSON or YAML text; `where` is named in errors.
+    """Parse JSON or YAML. Errors name `where`.
 
     Raises:
-        SourceError: for text that is neither, or that holds more values or levels than the bounds of this module.
+        SourceError: if the text is neither, or has too many values or levels.
     """
     return parse_counted(text, where, MAX_DOCUMENT_VALUES)[0]
 
 
 def parse_counted(text: str, where: str, max_values: int) -> tuple[Any, int]:
-    """Parse as `parse_document` does; returns the value, and how many values it consists of.
+    """Parse a document of at most `max_values` values. Returns it and its number of values.
 
     Raises:
-        SourceError: as `parse_document`; `max_values` is what remains of the bound.
+        SourceError: as `parse_document`.
     """
     _reject_many_values(text, where, max_values)
     try:
@@ -93,40 +93,40 @@ def parse_counted(text: str, where: str, max_values: int) -> tuple[Any, int]:
         if plain.lstrip()[:1] in ("{", "["):
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 return _count_values(msgspec.json.decode(plain), where)
-            if "\n{" in text.strip():  # JSON lines under the ending of JSON
+            if "\n{" in text.strip():  # JSON lines in a file with the suffix of JSON
                 with contextlib.suppress(msgspec.DecodeError, RecursionError):
                     return _count_values(msgspec.json.Decoder().decode_lines(text), where)
             raise SourceError(f"{where}: expected JSON, found something else: {reason}")
     return _parse_yaml(text, where, max_values)
 
 
-def _too_many(where: str) -> SourceError:
+def _report_too_many(where: str) -> SourceError:
     return SourceError(
         f"{where}: the document holds more than {MAX_DOCUMENT_VALUES:,} values, counting those behind its aliases: "
         "split it"
     )
 
 
-def _too_deep(where: str) -> SourceError:
+def _report_too_deep(where: str) -> SourceError:
     return SourceError(f"{where}: the document nests deeper than {MAX_DOCUMENT_DEPTH} levels: flatten it")
 
 
 def _reject_many_values(text: str, where: str, max_values: int) -> None:
-    """Refuse JSON of too many values before memory is spent on them.
+    """Refuse JSON with too many values before it is decoded.
 
-    A value follows a bracket or a comma. Those inside strings count only if there are too many of all of them.
+    Each value follows a bracket or a comma. Only if there are too many, those inside strings are subtracted.
     """
     if text.count(",") + text.count("[") + text.count("{") <= max_values:
         return
     if text.lstrip()[:1] not in ("{", "["):
-        return  # YAML counts its events
+        return  # the builder of YAML counts values itself
     outside = re.sub(r'"[^"]*"?', "", text.replace("\\\\", "").replace('\\"', ""))
     if outside.count(",") + outside.count("[") + outside.count("{") > max_values:
-        raise _too_many(where)
+        raise _report_too_many(where)
 
 
 def _count_values(value: Any, where: str) -> tuple[Any, int]:
-    """Return `value` and its number of values, unless it nests too deep. The decoder itself stops at 1,000 levels."""
+    """Return a value and its number of values. Raises SourceError below 200 levels; the decoder stops at 1,000."""
     level, count = [value], 0
     for _ in range(MAX_DOCUMENT_DEPTH + 1):
         count += len(level)
@@ -134,16 +134,16 @@ def _count_values(value: Any, where: str) -> tuple[Any, int]:
         if not parts:
             return value, count
         level = [inner for node in parts for inner in (node.values() if isinstance(node, dict) else node)]
-    raise _too_deep(where)
+    raise _report_too_deep(where)
 
 
-_STRING: Final = r'"(?:[^"\\]+|\\.?)*(?:"|\Z)'  # to the end of the text if it is open: no second attempt is made
+_STRING: Final = r'"(?:[^"\\]+|\\.?)*(?:"|\Z)'  # an open string ends with the text: no backtracking
 _COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
 _TRAILING_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.S)
 
 
 def _strip_comments(text: str) -> str:
-    """Take `//` and `/* */` comments and trailing commas out of JSON, strings untouched."""
+    """Remove `//` and `/* */` comments and trailing commas from JSON. Strings are not changed."""
     text = _COMMENT.sub(lambda match: match[1] or " ", text)
     return _TRAILING_COMMA.sub(lambda match: match[1] or "", text)
 
@@ -152,7 +152,7 @@ def _strip_comments(text: str) -> str:
 
 
 class _Anchored(NamedTuple):
-    """A value that aliases may name, with its levels and its number of values once written out."""
+    """A value with an anchor: the value, its levels, and its number of values with all aliases expanded."""
 
     value: Any
     depth: int
@@ -160,7 +160,7 @@ class _Anchored(NamedTuple):
 
 
 class _Open:
-    """A collection whose end has not come yet."""
+    """A collection that has begun and not yet ended."""
 
     __slots__ = ("anchor", "depth", "items", "key", "merged", "value", "weight")
 
@@ -178,7 +178,7 @@ _MERGE_KEY: Final = object()
 def _parse_yaml(text: str, where: str, max_values: int) -> tuple[Any, int]:
     import yaml
 
-    if re.search(r"^%TAG", text, re.M):  # libyaml compares each with all before it
+    if re.search(r"^%TAG", text, re.M):  # libyaml needs quadratic time for them
         raise SourceError(f"{where}: expected YAML without %TAG directives, found one: write the tags out")
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -191,9 +191,8 @@ def _parse_yaml(text: str, where: str, max_values: int) -> tuple[Any, int]:
 class _Builder:
     """Builds the value of a YAML document from its events, with a stack of its own.
 
-    Differs from PyYAML's safe loader where an attacker gains: a value cannot contain itself, what stands behind
-    aliases and merge keys counts as if it were written out, and of the tags only those of scalars, lists and objects
-    are known.
+    It is stricter than PyYAML's safe loader. A value cannot contain itself. Values behind aliases and merge keys count
+    as often as they occur. Only the tags of scalars, lists and objects are known.
     """
 
     def __init__(self, where: str, max_values: int) -> None:
@@ -209,24 +208,30 @@ class _Builder:
         self._result: Any = None
 
     def build(self, events: Iterator[Any]) -> tuple[Any, int]:
+        """Build the value of a document. Returns it and its number of values.
+
+        Raises:
+            ValueError: for a second document, an unknown tag or alias, or a key that is a collection.
+            SourceError: for too many values or levels.
+        """
         types, documents = self._types, 0
         for event in events:
             if isinstance(event, types.ScalarEvent):
-                self._take(*self._scalar(event), event.anchor)
+                self._add_scalar(*self._read_scalar(event), event.anchor)
             elif isinstance(event, (types.MappingStartEvent, types.SequenceStartEvent)):
-                self._open(event, isinstance(event, types.MappingStartEvent))
+                self._open_collection(event, isinstance(event, types.MappingStartEvent))
             elif isinstance(event, (types.MappingEndEvent, types.SequenceEndEvent)):
-                self._close()
+                self._close_collection()
             elif isinstance(event, types.AliasEvent):
-                self._alias(event.anchor)
+                self._add_alias(event.anchor)
             elif isinstance(event, types.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
                     raise ValueError("a second document in the same file")
         return self._result, self._count
 
-    def _scalar(self, event: Any) -> tuple[Any, int]:
-        """Return the value of a scalar, and its weight behind aliases."""
+    def _read_scalar(self, event: Any) -> tuple[Any, int]:
+        """Return the value of a scalar, and as how many values it counts behind aliases."""
         text: str = event.value
         weight = 1 + len(text) // CHARS_PER_VALUE
         if not event.implicit[0] and event.tag is None:
@@ -247,19 +252,19 @@ class _Builder:
     def _awaits_key(self) -> bool:
         return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is _NO_KEY
 
-    def _open(self, event: Any, is_mapping: bool) -> None:
+    def _open_collection(self, event: Any, is_mapping: bool) -> None:
         if event.tag not in (None, "!", "tag:yaml.org,2002:map" if is_mapping else "tag:yaml.org,2002:seq"):
             raise ValueError(f"the tag {event.tag[:60]!r}, which is not known: leave it out")
         if self._awaits_key():
             raise ValueError("a list or an object as a key")
         if len(self._stack) >= MAX_DOCUMENT_DEPTH:
-            raise _too_deep(self._where)
+            raise _report_too_deep(self._where)
         self._charge(1)
         if event.anchor is not None:
-            self._anchors.pop(event.anchor, None)  # until its end comes, nothing may name it
+            self._anchors.pop(event.anchor, None)  # no alias may name it before it ends
         self._stack.append(_Open({} if is_mapping else [], event.anchor))
 
-    def _close(self) -> None:
+    def _close_collection(self) -> None:
         closed = self._stack.pop()
         for merged in closed.merged:
             for key, value in merged.items():
@@ -268,16 +273,16 @@ class _Builder:
             self._anchors[closed.anchor] = _Anchored(closed.value, closed.depth, closed.weight)
         self._place_value(closed.value, closed.depth, closed.weight)
 
-    def _alias(self, anchor: str) -> None:
+    def _add_alias(self, anchor: str) -> None:
         anchored = self._anchors.get(anchor)
         if anchored is None:
-            inside = any(each.anchor == anchor for each in self._stack)
+            inside = any(collection.anchor == anchor for collection in self._stack)
             what = "a value that contains itself" if inside else "no value before it"
             raise ValueError(f"the alias {anchor[:60]!r} of {what}")
         self._charge(anchored.weight)
         self._place_value(*anchored)
 
-    def _take(self, value: Any, weight: int, anchor: str | None) -> None:
+    def _add_scalar(self, value: Any, weight: int, anchor: str | None) -> None:
         self._charge(1)
         if anchor is not None:
             self._anchors[anchor] = _Anchored(value, 0, weight)
@@ -286,10 +291,10 @@ class _Builder:
     def _charge(self, weight: int) -> None:
         self._count += weight
         if self._count > self._max_values:
-            raise _too_many(self._where)
+            raise _report_too_many(self._where)
 
     def _place_value(self, value: Any, depth: int, weight: int) -> None:
-        """Put a finished value where it belongs: into the innermost open collection."""
+        """Put a complete value into the innermost open collection, as a key, a value or an item."""
         if not self._stack:
             self._result = value
             return
@@ -297,7 +302,7 @@ class _Builder:
         holder.depth = max(holder.depth, depth + 1)
         holder.weight += weight
         if len(self._stack) + depth > MAX_DOCUMENT_DEPTH:
-            raise _too_deep(self._where)
+            raise _report_too_deep(self._where)
         if isinstance(holder.value, list):
             holder.value.append(value)
         elif holder.key is _NO_KEY:
@@ -312,7 +317,7 @@ class _Builder:
             holder.key = _NO_KEY
 
     def _merge(self, holder: _Open, value: Any) -> None:
-        """Remember what `<<` names; keys of the object itself win, then those named first."""
+        """Remember the objects that `<<` names. Keys of the holder itself win, then those of the first object."""
         for part in value if isinstance(value, list) else [value]:
             if not isinstance(part, dict):
                 raise ValueError("something else than an object to merge with '<<'")

@@ -1,9 +1,9 @@
-"""Reads Python functions as tools: `py:module`, `py:module:name`, and `py:stdlib` for the standard library.
+"""Reads Python functions as tools: `py:module`, `py:module:name`, `py:stdlib` (standard library).
 
-Reading imports the module, that is, runs its code; the reading's message says so. Of a module the public functions and
-classes (as constructors) become tools, of a package also those of its public submodules; `py:module:Class` gives the
-public methods of a class. The standard library also gives the methods that its classes define and document themselves:
-there they are the interface.
+Reading imports the module, which runs its code. The reading's message says so. The public functions and classes (as
+constructors) of a module become tools. A package also gives those of its public submodules, and `py:module:Class` the
+public methods of a class. The standard library also gives the methods that its classes define and document themselves,
+because they are its interface.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.sources import Problem, Reading, collect, source_name
-from toolscout.sources.callables import from_callable
+from toolscout.sources.callables import describe_callable
 from toolscout.types import Tool
 
-__all__ = ["from_callable", "read"]
+__all__ = ["describe_callable", "read"]
 
 STDLIB: Final = "stdlib"
-#: Submodules that are never imported: tests, programs, and what acts as soon as it is imported.
+#: Submodules that are never imported: tests and programs.
 SKIPPED: Final = frozenset({"conftest", "setup", "test", "tests", "testutils"})
-#: Of the standard library: demonstrations and windows, twins of other modules, internals, and what is deprecated.
+#: Modules of the standard library that are left out: demonstrations, windows, duplicates, internals, deprecated ones.
 SKIPPED_STDLIB: Final = """
 antigravity this idlelib turtle turtledemo tkinter lib2to3 pydoc_data ensurepip rlcompleter test xxlimited xxsubtype
 encodings genericpath nt ntpath nturl2path opcode posix posixpath pyexpat sre_compile sre_constants sre_parse
@@ -45,8 +45,8 @@ ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib uu xdrlib
 """
 
 
-class _Found(NamedTuple):
-    """A public callable, where it was found. `receiver`: its first parameter is the object it belongs to."""
+class _Member(NamedTuple):
+    """A public callable and its place. `receiver`: whether its first parameter is the object that it belongs to."""
 
     module: str
     qualname: str
@@ -59,15 +59,15 @@ class _Found(NamedTuple):
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
-    """Return the public functions behind `py:module`, `py:module:name` or `py:stdlib`. Imports what it reads.
+    """Import what `py:module`, `py:module:name` or `py:stdlib` names, and read its public functions.
 
     Args:
         locator: with the prefix `py:`.
-        name: of the source; by default the locator without the prefix, a dot for the second colon.
+        name: the source's name. By default the locator without its prefix, with a dot for the second colon.
         settings: not used.
 
     Raises:
-        SourceError: when the module cannot be imported, or has nothing public of that name.
+        SourceError: if the module cannot be imported, or has no public member of that name.
     """
     module_name, _, member = locator.removeprefix("py:").partition(":")
     source = name or source_name(".".join(part for part in (module_name, member) if part))
@@ -78,39 +78,40 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     module = _import(module_name)
     problems: list[Problem] = []
     if member:
-        members: Iterable[_Found] = _find_member(locator, module, member)
+        members: Iterable[_Member] = _find_member(locator, module, member)
     else:
-        members = [item for part in list(_walk(module_name, module, problems)) for item in _members(*part, problems)]
-    return [_reading(source, _once(members), problems, f"imported {_label_version(module)}")]
+        modules = list(_walk_modules(module_name, module, problems))
+        members = [member for part in modules for member in _list_members(*part, problems)]
+    return [_build_reading(source, _remove_aliases(members), problems, f"imported {_label_version(module)}")]
 
 
 def _read_stdlib(source: str) -> Reading:
-    """Return the documented functions, classes and methods; what this build of Python lacks is in the message."""
+    """Read the documented functions, classes and methods. The message names modules that this Python lacks."""
     problems: list[Problem] = []
     absent: list[Problem] = []
     modules: list[tuple[str, ModuleType]] = []
     for name in sorted(sys.stdlib_module_names.difference(SKIPPED_STDLIB.split())):
         if not name.startswith("_"):
             try:
-                modules += _walk(name, _import(name), absent)
+                modules += _walk_modules(name, _import(name), absent)
             except SourceError as error:
                 absent.append(Problem(name, str(error)))
-    members = _once(item for name, module in modules for item in _members(name, module, problems))
-    methods = [method for item in members for method in _methods(item, inherited=False)]
-    documented = [item for item in _once([*members, *methods]) if _is_documented(item.value)]
+    members = _remove_aliases(member for name, module in modules for member in _list_members(name, module, problems))
+    methods = [method for member in members for method in _list_methods(member, inherited=False)]
+    documented = [member for member in _remove_aliases([*members, *methods]) if _is_documented(member.value)]
     message = f"imported {len(modules)} modules of Python {platform.python_version()}"
     if absent:
         message += f"; not in this installation: {', '.join(problem.entry for problem in absent)}"
-    return _reading(source, documented, problems, message)
+    return _build_reading(source, documented, problems, message)
 
 
 def _is_documented(value: object) -> bool:
     return bool(vars(value).get("__doc__") if isinstance(value, type) else getattr(value, "__doc__", None))
 
 
-def _once(members: Iterable[_Found]) -> list[_Found]:
-    """Return each object once, sorted by name. Its own name is preferred to an alias, then the shortest path."""
-    best: dict[int, tuple[tuple[bool, int, str], _Found]] = {}
+def _remove_aliases(members: Iterable[_Member]) -> list[_Member]:
+    """Return each object once, sorted by name. Its own name wins over an alias, then the shortest path wins."""
+    best: dict[int, tuple[tuple[bool, int, str], _Member]] = {}
     for item in members:
         own_name = getattr(item.value, "__name__", None)
         rank = (item.qualname.rpartition(".")[2] != own_name, len(item.name), item.name)
@@ -119,14 +120,14 @@ def _once(members: Iterable[_Found]) -> list[_Found]:
     return sorted((item for _, item in best.values()), key=lambda item: item.name)
 
 
-def _reading(source: str, found: Iterable[_Found], problems: list[Problem], message: str) -> Reading:
-    entries = ((item.name, functools.partial(_tool, source, item)) for item in found)
+def _build_reading(source: str, members: Iterable[_Member], problems: list[Problem], message: str) -> Reading:
+    entries = ((item.name, functools.partial(_build_tool, source, item)) for item in members)
     return msgspec.structs.replace(collect(source, "python", entries, problems=problems), message=message)
 
 
-def _tool(source: str, item: _Found) -> Tool:
+def _build_tool(source: str, item: _Member) -> Tool:
     top = item.module.partition(".")[0]
-    return from_callable(
+    return describe_callable(
         source,
         item.value,
         identity=item.name,
@@ -142,7 +143,7 @@ def _tool(source: str, item: _Found) -> Tool:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Foreign code runs inside: its warnings and what it prints go nowhere."""
+    """Discard the warnings and the output of foreign code that runs inside."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -163,7 +164,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _label_version(module: ModuleType) -> str:
-    """Return the module's name with the version of what it belongs to."""
+    """Return the module's name with the version of its package or of Python."""
     top = module.__name__.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{module.__name__} of Python {platform.python_version()}"
@@ -171,42 +172,51 @@ def _label_version(module: ModuleType) -> str:
     return f"{module.__name__} {version}".strip() if isinstance(version, str) else module.__name__
 
 
-def _walk(
+def _walk_modules(
     name: str, module: ModuleType, problems: list[Problem], *, listed: bool = False
 ) -> Iterator[tuple[str, ModuleType]]:
-    """(public name, module) of the module and its public submodules, sorted; a failing import becomes a problem.
+    """Yield (public name, module) of a module and its public submodules, sorted. Failing imports become problems.
 
-    A package that declares `__all__` says what is public (`listed`): below it, only those submodules count that it
-    lists or that declare `__all__` as well. A listed module may really live elsewhere, as `os.path` does.
+    A package with `__all__` says what is public, and so does every package below it (`listed`). Of their submodules
+    only those count that `__all__` names or that declare `__all__` themselves. A module that `__all__` names may live
+    elsewhere, as `os.path` does.
     """
     yield name, module
-    declared = _declared_names(module)
+    declared = _read_declared_names(module)
     listed = listed or declared is not None
-    inside = {entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))}
-    inside.update(entry for entry in declared or () if f"{name}.{entry}" in sys.modules)
-    for inner in sorted(inside - SKIPPED):
-        if inner.startswith(("_", "test_")) or inner.endswith(("_test", "_tests")):
-            continue
+    for inner in _list_submodules(name, module, declared or []):
         path = f"{name}.{inner}"
         try:
             submodule = _import(path)
         except SourceError as error:
             problems.append(Problem(path, str(error)))
             continue
-        if not listed or inner in (declared or ()) or _declared_names(submodule) is not None:
-            yield from _walk(path, submodule, problems, listed=listed)
+        if not listed or inner in (declared or ()) or _read_declared_names(submodule) is not None:
+            yield from _walk_modules(path, submodule, problems, listed=listed)
 
 
-def _declared_names(module: ModuleType) -> list[str] | None:
+def _list_submodules(name: str, module: ModuleType, declared: list[str]) -> list[str]:
+    """Return the names of the public submodules, sorted. Names in `__all__` count if they are imported modules."""
+    inside = {entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", ()))}
+    inside.update(entry for entry in declared if f"{name}.{entry}" in sys.modules)
+    return [
+        inner
+        for inner in sorted(inside - SKIPPED)
+        if not inner.startswith(("_", "test_")) and not inner.endswith(("_test", "_tests"))
+    ]
+
+
+def _read_declared_names(module: ModuleType) -> list[str] | None:
+    """Return the names in `__all__`, sorted. None if the module declares none."""
     names = vars(module).get("__all__")
     if not isinstance(names, (list, tuple)):
         return None
     return sorted({name for name in names if isinstance(name, str)})
 
 
-def _members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Found]:
-    """Yield the public functions and classes of a module, which `path` names, sorted."""
-    declared = _declared_names(module)
+def _list_members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator[_Member]:
+    """Yield the public functions and classes of the module called `path`, sorted."""
+    declared = _read_declared_names(module)
     for name in sorted(vars(module)) if declared is None else declared:
         if name.startswith("_") or name in SKIPPED:
             continue
@@ -218,11 +228,11 @@ def _members(path: str, module: ModuleType, problems: list[Problem]) -> Iterator
             problems.append(Problem(f"{path}.{name}", f"expected a public name, found {type(error).__name__}"))
             continue
         if is_member:
-            yield _Found(path, name, value)
+            yield _Member(path, name, value)
 
 
 def _belongs(value: object, module: ModuleType) -> bool:
-    """Return whether a module without `__all__` means a name as its own; a package means its submodules' names too."""
+    """Return whether a name belongs to a module without `__all__`. A package also owns names of its submodules."""
     origin = getattr(value, "__module__", None)
     if not isinstance(origin, str):
         return False
@@ -240,8 +250,8 @@ def _is_tool(value: object) -> bool:
 # --- names within a module --------------------------------------------------------------------------------------------
 
 
-def _find_member(locator: str, module: ModuleType, member: str) -> list[_Found]:
-    """Return what `py:module:member` means: the methods of a class, or one function."""
+def _find_member(locator: str, module: ModuleType, member: str) -> list[_Member]:
+    """Return the members that `py:module:member` names: the methods of a class, or one function."""
     value: Any = module
     for part in member.split("."):
         try:
@@ -252,14 +262,14 @@ def _find_member(locator: str, module: ModuleType, member: str) -> list[_Found]:
             hint = f": did you mean {near[0]!r}?" if near else ""
             raise SourceError(f"{locator}: expected a name in {module.__name__}, found no {part!r}{hint}") from None
     if inspect.isclass(value):
-        return list(_methods(_Found(module.__name__, member, value), inherited=True))
+        return list(_list_methods(_Member(module.__name__, member, value), inherited=True))
     if not callable(value):
         raise SourceError(f"{locator}: expected a function or a class, found a {type(value).__name__}")
-    return [_Found(module.__name__, member, value)]
+    return [_Member(module.__name__, member, value)]
 
 
-def _methods(owner: _Found, *, inherited: bool) -> Iterator[_Found]:
-    """Yield the public methods of a class, sorted: all, or only those that it defines itself. A function has none."""
+def _list_methods(owner: _Member, *, inherited: bool) -> Iterator[_Member]:
+    """Yield the public methods of a class, sorted, with or without inherited ones. A function has none."""
     if not isinstance(owner.value, type):
         return
     for name in sorted(dir(owner.value) if inherited else vars(owner.value)):
@@ -269,4 +279,4 @@ def _methods(owner: _Found, *, inherited: bool) -> Iterator[_Found]:
         bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
         if bound or inspect.isroutine(raw):
             value = getattr(owner.value, name) if bound else raw
-            yield _Found(owner.module, f"{owner.qualname}.{name}", value, receiver=not bound)
+            yield _Member(owner.module, f"{owner.qualname}.{name}", value, receiver=not bound)

@@ -1,8 +1,8 @@
-"""Bounds on what is received over HTTP: bytes are counted after decoding, as they are produced.
+"""Bounds what is received over HTTP: bytes are counted after decoding, while they are produced.
 
-A body of 91 kB in zstd can hold 4.4 GB, and a library that decodes a chunk at a time has produced them before anybody
-can count. So requests ask for no encoding (`IDENTITY`); gzip and deflate, which some servers send unasked, are decoded
-here in bounded steps; every other encoding, and more than one, is refused unread.
+A zstd body of 91 kB can hold 4.4 GB, and a library that decodes chunk by chunk produces them before anybody can count.
+Therefore requests ask for no encoding (`IDENTITY`). Some servers send gzip and deflate nevertheless; both are decoded
+here in bounded steps. Every other encoding, and more than one, is refused unread.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _RESERVED_PREFIXES: Final = ("proxy-", "x-forwarded-", "sec-")
 
 
 def is_header_name(name: str) -> bool:
-    """Return whether a text may stand as the name of a header."""
+    """Return whether a text is a valid name of a header."""
     return _HEADER_TOKEN.fullmatch(name) is not None
 
 
 def is_reserved_header(name: str) -> bool:
-    """Return whether a header frames or routes the message, so that no document and no argument may set it."""
+    """Return whether a header frames or routes the message. No document and no argument may set it."""
     lowered = name.strip().lower()
     return lowered in _RESERVED_HEADERS or lowered.startswith(_RESERVED_PREFIXES)
 
 
 class UnsupportedEncoding(ValueError):
-    """A body that was not asked for: in an encoding other than gzip or deflate, or a damaged one."""
+    """A body is damaged, or in an encoding other than gzip and deflate."""
 
 
 class LimitedBody:
@@ -50,15 +50,15 @@ class LimitedBody:
                 break
 
     Attributes:
-        content: what has been decoded, at most `max_bytes`.
-        is_cut: whether there is more than that.
+        content: the decoded bytes, at most `max_bytes`.
+        is_cut: whether the body is longer.
     """
 
     def __init__(self, encoding: str | None, max_bytes: int) -> None:
         """Take the header `content-encoding` and the bound.
 
         Raises:
-            UnsupportedEncoding: for anything else than identity, gzip and deflate.
+            UnsupportedEncoding: for an encoding other than identity, gzip and deflate.
         """
         names = [name.strip().lower() for name in (encoding or "").split(",")]
         names = [name for name in names if name not in ("", "identity")]
@@ -70,10 +70,10 @@ class LimitedBody:
         self._may_be_bare = names == ["deflate"]  # many servers send deflate without the header of zlib
 
     def feed(self, chunk: bytes) -> bool:
-        """Take a raw chunk. Returns whether more is wanted.
+        """Decode a raw chunk. Returns whether to read the next one.
 
         Raises:
-            UnsupportedEncoding: for a chunk that is not what the header says.
+            UnsupportedEncoding: if the chunk is not in the encoding that the header names.
         """
         room = self._max_bytes - len(self.content) + 1
         try:
