@@ -12,7 +12,7 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors", "arrays"},
-    {"privacy"},
+    {"privacy", "plugins"},
     {"config", "database", "metrics", "dataset"},
     {"sources", "llm", "encoders", "indexes", "models", "access", "journal"},
     {"catalogue"},

@@ -221,6 +221,14 @@ def _is_foreign(text: str) -> bool:
 
 
 def _absolute(locator: str) -> str:
-    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are."""
+    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are.
+
+    A path behind the prefix of a plug-in becomes absolute too.
+    """
     path = Path(locator).expanduser()
-    return os.path.abspath(path) if path.exists() else locator
+    if path.exists():
+        return os.path.abspath(path)
+    prefix, _, rest = locator.partition(":")
+    if rest and Path(rest).expanduser().exists() and sources.plugin_prefix(locator):
+        return f"{prefix}:{os.path.abspath(Path(rest).expanduser())}"
+    return locator
