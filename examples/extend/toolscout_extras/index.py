@@ -65,4 +65,4 @@ if __name__ == "__main__":
     index = make_index(encoder.dim, "", Settings())
     index.upsert([tool.id for tool in tools], encoder.encode([tool.description for tool in tools], "tool"))
     check_index(index, encoder.encode(["weather forecast of a city", "send a message", ""]))
-    print(index.search(encoder.encode(["weather forecast of a city"]), 2)[0])
+    print(index.search(encoder.encode(["checksum of a file"]), 1)[0])
