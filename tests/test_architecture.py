@@ -1,4 +1,8 @@
-"""The house of docs/concepts.md: who may import whom, how long a file may be, what a file may not do."""
+"""The house of docs/concepts.md: who may import whom, how long a file may be, what a file may not do.
+
+The search engine lies in `recipes`, not in `search`: it builds recipes and their abstention, which lie above `search`.
+`plugins` lies below all that plug-ins add to, and imports only errors.
+"""
 
 from __future__ import annotations
 

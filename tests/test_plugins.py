@@ -324,9 +324,9 @@ def test_a_method_of_somebody_else_is_trained_and_serves(stranger: Path, tmp_pat
     write_office(data)
     model = tmp_path / "model"
     call(stranger, *program, "train", "logged-words", "--data", data, "--out", model, home=home)
-    call(stranger, *program, "add", data, "--name", "d", home=home)
+    call(stranger, *program, "add", data, "--name", "office", home=home)
     text = call(stranger, *program, "search", "--json", "--model", model, "put ink on a sheet", home=home)
-    assert [hit["id"] for hit in json.loads(text)["hits"]][:1] == ["d/print_page"]
+    assert [hit["id"] for hit in json.loads(text)["hits"]][:1] == ["office/print_page"]
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ class Workspace:
             ConfigError: if there is no such index, or it does not hold what was put in.
         """
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
-        if name == "exact":
+        if name == "exact" or not exact.ids:
             return exact
 
         def make() -> VectorIndex:

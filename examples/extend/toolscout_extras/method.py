@@ -1,6 +1,6 @@
 """A method: the words of logged queries are added to the tools that they used; then BM25 searches those texts."""
 
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -29,26 +29,27 @@ class LoggedWords:
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
         """Collect the queries of each tool, and measure on dev."""
-        logged: dict[str, list[str]] = defaultdict(list)
+        positions, logged = lesson.positions(), [list[str]() for _ in lesson.tools]
         for query, gold in sorted(lesson.train.items()):
             for tool_id in gold:
-                logged[tool_id].append(lesson.texts[query])
-        words = {tool_id: " ".join(texts[: options.queries]) for tool_id, texts in sorted(logged.items())}
+                logged[positions[tool_id]].append(lesson.texts[query])
+        words = [" ".join(texts[: options.queries]) for texts in logged]
         stage = self.make_stage(Catalogue.of(lesson.tools), words)
-        dev = list(lesson.dev)
-        answers = stage([Search(query=text, k=10) for text in lesson.texts_of(dev)])
-        rankings = {query: answer.ids for query, answer in zip(dev, answers, strict=True)}
+        answers = stage([Search(query=text, k=10) for text in lesson.texts_of(lesson.dev)])
+        rankings = {query: answer.ids for query, answer in zip(lesson.dev, answers, strict=True)}
         return Artifacts({}, lesson.evaluate(rankings).means(), values={"words": words})
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the stage over the tools of the present catalogue."""
-        return self.make_stage(catalogue, model.manifest.values["words"])
+        """Build the stage over the tools of the present catalogue; -1 is a tool that the model does not know."""
+        model.check_catalogue(catalogue.tools())
+        words, places = model.manifest.values["words"], model.places(catalogue.tools())
+        return self.make_stage(catalogue, ["" if place < 0 else words[place] for place in places])
 
-    def make_stage(self, catalogue: Catalogue, words: dict[str, str]) -> Stage:
+    def make_stage(self, catalogue: Catalogue, words: Sequence[str]) -> Stage:
         """Search the catalogue's tools, each with its logged words behind its description."""
         tools = [
-            msgspec.structs.replace(tool, description=f"{tool.description} {words.get(tool.id, '')}")
-            for tool in catalogue.tools()
+            msgspec.structs.replace(tool, description=f"{tool.description} {more}")
+            for tool, more in zip(catalogue.tools(), words, strict=True)
         ]
         return Retrieve(BM25.build(tools), label="logged-words", mask=catalogue.mask)
 
