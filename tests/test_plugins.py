@@ -106,7 +106,7 @@ def test_a_plug_in_cannot_take_a_name_of_toolscout(install: Install, scout: Scou
     )
     assert encoders.load("static", Settings()).name == "static"
     assert registry.recipe("colt").name == "colt"
-    assert plugins.find_plugin(plugins.SOURCES, "openapi") is None
+    assert plugins.find_plugin(plugins.SOURCE_PLUGINS, "openapi") is None
     rows = doctor(scout.settings.home)
     for name in ("openapi", "static", "colt", "exact"):
         assert rows[name]["loads"] is False

@@ -19,14 +19,13 @@ from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import findings as suspicious
 from toolscout.cli.output import echo, escape_line, json_option, print_json
+from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
 from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
 from toolscout.errors import StoreError, UserError
 from toolscout.llm import cache as replies
-from toolscout.plugins import METHODS, PLUGIN_GROUPS, Plugin, explain_refusal, list_plugins, load_function
 from toolscout.privacy.private_files import list_exposed, protect_tree
-from toolscout.recipes import registry
 from toolscout.scout import Scout
 
 REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
@@ -148,33 +147,6 @@ def _describe_exposed(home: Path) -> list[str]:
     ]
 
 
-def _describe_plugins() -> list[dict[str, Any]]:
-    """Import every plug-in and describe it, with a problem for each that cannot be used."""
-    return [
-        {
-            "group": plugin.group,
-            "name": plugin.name,
-            "package": plugin.package,
-            "version": plugin.version,
-            "loads": (problem := _find_plugin_problem(plugin)) is None,
-            "problem": problem,
-        }
-        for group in PLUGIN_GROUPS
-        for plugin in list_plugins(group)
-    ]
-
-
-def _find_plugin_problem(plugin: Plugin) -> str | None:
-    refusal = explain_refusal(plugin, registry.all_recipes() if plugin.group == METHODS else ())
-    if refusal is not None:
-        return refusal
-    try:
-        registry.load_recipe(plugin) if plugin.group == METHODS else load_function(plugin)
-    except UserError as error:
-        return str(error)
-    return None
-
-
 def _build_report(settings: Settings, scout: Scout | None, findings: list[str], done: Sequence[str]) -> dict[str, Any]:
     readable = scout if scout is not None and not any(line.startswith("catalogue:") for line in findings) else None
     sources = readable.sources() if readable else []
@@ -192,7 +164,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             **{name: _read_version(name, extra) for name, extra in REPORTED_PACKAGES.items()},
         },
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
-        "plugins": _describe_plugins(),
+        "plugins": describe_plugins(),
         "store": {
             "catalogue": str(settings.home / "catalogue.db"),
             "journal": str(settings.home / "journal.db"),
@@ -227,11 +199,7 @@ def _print_report(report: dict[str, Any]) -> None:
     echo("\nsettings")
     for setting in report["settings"]:
         echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
-    if report["plugins"]:
-        echo("\nplug-ins")
-    for plugin in report["plugins"]:
-        line = f"  {plugin['group']:<19}{plugin['name']}  ({plugin['package']} {plugin['version']})"
-        echo(escape_line(line if plugin["loads"] else f"{line}  warning: {plugin['problem']}"))
+    print_plugins(report["plugins"])
     store = report["store"]
     echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")

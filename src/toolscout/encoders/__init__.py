@@ -73,7 +73,7 @@ def load(name: str, settings: Settings) -> Encoder:
 
         return OnnxEncoder(name.removeprefix("onnx:"))
     plugin_name, _, argument = name.partition(":")
-    plugin = plugins.find_plugin(plugins.ENCODERS, plugin_name)
+    plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
     if plugin is not None:
         return _load_from_plugin(plugin, name, argument, settings)
     from toolscout.encoders.transformer import TransformerEncoder

@@ -7,7 +7,6 @@ somebody uses that name or runs `toolscout doctor`. docs/extend/ says what the o
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib.metadata
 import re
@@ -18,33 +17,34 @@ from toolscout.errors import ConfigError
 
 __all__ = [
     "BUILT_IN_NAMES",
-    "ENCODERS",
-    "INDEXES",
-    "METHODS",
+    "ENCODER_PLUGINS",
+    "INDEX_PLUGINS",
+    "METHOD_PLUGINS",
     "PLUGIN_GROUPS",
-    "SOURCES",
+    "SOURCE_PLUGINS",
     "Plugin",
     "explain_refusal",
     "find_plugin",
     "list_plugins",
     "load_function",
     "load_plugin",
-    "suggest_plugin",
 ]
 
-SOURCES: Final = "toolscout.sources"
-ENCODERS: Final = "toolscout.encoders"
-METHODS: Final = "toolscout.methods"
-INDEXES: Final = "toolscout.indexes"
-PLUGIN_GROUPS: Final = (SOURCES, ENCODERS, METHODS, INDEXES)
+SOURCE_PLUGINS: Final = "toolscout.sources"
+ENCODER_PLUGINS: Final = "toolscout.encoders"
+METHOD_PLUGINS: Final = "toolscout.methods"
+INDEX_PLUGINS: Final = "toolscout.indexes"
+PLUGIN_GROUPS: Final = (SOURCE_PLUGINS, ENCODER_PLUGINS, METHOD_PLUGINS, INDEX_PLUGINS)
 PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MIN_NAME_CHARS: Final = 2  # `c:` begins a path on Windows
 #: Names that belong to toolscout, which no plug-in may take. The names of recipes are in their registry.
 BUILT_IN_NAMES: Final = {
-    SOURCES: frozenset({"mcp", "openapi", "schemas", "python", "folder", "objects", "py", "http", "https", "file"}),
-    ENCODERS: frozenset({"static", "minilm", "onnx", "http", "https"}),
-    METHODS: frozenset[str](),
-    INDEXES: frozenset({"exact"}),
+    SOURCE_PLUGINS: frozenset(
+        {"mcp", "openapi", "schemas", "python", "folder", "objects", "py", "http", "https", "file"}
+    ),
+    ENCODER_PLUGINS: frozenset({"static", "minilm", "onnx", "http", "https"}),
+    METHOD_PLUGINS: frozenset[str](),
+    INDEX_PLUGINS: frozenset({"exact"}),
 }
 
 
@@ -152,9 +152,3 @@ def explain_refusal(plugin: Plugin, taken: Iterable[str] = ()) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def suggest_plugin(group: str, name: str) -> str | None:
-    """Return the name of the plug-in that is most like a name. None: there is no similar one."""
-    similar = difflib.get_close_matches(name, [plugin.name for plugin in list_plugins(group)], n=1)
-    return similar[0] if similar else None

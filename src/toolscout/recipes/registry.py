@@ -130,10 +130,10 @@ def recipe(name: str) -> Recipe:
     recipes = all_recipes()
     if name in recipes:
         return recipes[name]
-    plugin = plugins.find_plugin(plugins.METHODS, name)
+    plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
     if plugin is not None:
         return load_recipe(plugin)
-    known = [*recipes, *(each.name for each in plugins.list_plugins(plugins.METHODS))]
+    known = [*recipes, *(each.name for each in plugins.list_plugins(plugins.METHOD_PLUGINS))]
     similar = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(RECIPES)}"
     raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")
@@ -166,7 +166,7 @@ def is_known(name: str) -> bool:
     """Tell whether there is a recipe of that name; a plug-in is not loaded for that."""
     if name in RECIPES or name in all_recipes():
         return True
-    return any(plugin.name == name for plugin in plugins.list_plugins(plugins.METHODS))
+    return any(plugin.name == name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))
 
 
 def build(

@@ -116,7 +116,7 @@ def plugin_prefix(locator: str) -> str | None:
     """
     prefix, colon, _ = locator.partition(":")
     try:
-        plugin = plugins.find_plugin(plugins.SOURCES, prefix) if colon else None
+        plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, prefix) if colon else None
     except ConfigError as error:
         raise SourceError(f"{locator}: {error}") from None
     return plugin.name if plugin else None
@@ -274,9 +274,9 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
 def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Settings) -> list[Reading]:
     """Read a locator with the reader of a plug-in. Whatever goes wrong in the plug-in becomes a `SourceError`."""
     try:
-        plugin = plugins.find_plugin(plugins.SOURCES, kind)
+        plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, kind)
         if plugin is None:
-            kinds = [*SOURCE_KINDS, *(each.name for each in plugins.list_plugins(plugins.SOURCES))]
+            kinds = [*SOURCE_KINDS, *(each.name for each in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
             raise SourceError(f"expected a kind of source of {', '.join(kinds)}, found {kind!r}")
         read_locator = plugins.load_function(plugin)
     except ConfigError as error:
