@@ -130,6 +130,7 @@ HARMFUL = {
     "home": "elsewhere",
     "model": "models/evil",
     "encoder": "https://evil.example.org/v1#m",
+    "index": "evil",
     "journal": False,
     "journal_queries": "none",
     "journal_keep_days": 0.001,

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.sync import CatalogueManager
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, NotFound, SourceError
 from toolscout.recipes.registry import all_recipes, build
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
+from toolscout.types import Search
 
 
 def schemas(path: Path, **tools: str) -> Path:
@@ -269,3 +271,15 @@ def test_hybrid_finds_by_meaning_what_words_do_not_and_nothing_for_gibberish(toy
     for gibberish in ("qzxv wvut plonkh", "xyzzy plugh"):
         found = toy.search(gibberish, recipe="hybrid")
         assert (found.ids, found.answer) == ((), "no_tool_fits"), gibberish
+
+
+def test_a_scout_is_made_of_a_catalogue_and_an_engine(scout: Scout, tmp_path: Path) -> None:
+    assert not isinstance(scout, CatalogueManager)
+    scout.catalogue.add(schemas(tmp_path / "tools.jsonl", rain="Will it rain?"))
+    selection, notice = scout.engine.select(None, None)
+    assert (selection.recipe, notice) == ("bm25", "")
+    [answer], generation = scout.engine.run(selection, [Search(query="rain")])
+    assert (answer.ids, generation) == (("tools/rain",), scout.catalogue.store.generation())
+    assert not list(scout.journal.read(event="search")), "the engine writes no journal"
+    assert scout.search("rain").ids == answer.ids
+    assert answer.coverage is None

@@ -66,6 +66,7 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "recipe": True,  # a name of the table in recipes.py; what it sends goes where `llm` and `encoder` say
     "model": False,  # a folder of files that decide on every answer
     "encoder": False,  # an address gets every query, every tool text and the key
+    "index": False,  # the code of a plug-in gets every vector
     "k": Between(1, 100),
     "mcp_timeout": Between(1, 600),
     "http_timeout": Between(1, 600),
@@ -110,6 +111,7 @@ class Settings:
     recipe: str = "hybrid"
     model: Path | None = None
     encoder: str = "static"
+    index: str = "exact"
     k: int = 5
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0

@@ -5,31 +5,24 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toolscout import encoders
-from toolscout.abstain.decision import build_abstainer
-from toolscout.catalogue.store import Catalogue
+from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store, Waiting
 from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound, OverBudget, StoreError, Unavailable, UserError
-from toolscout.journal.evidence import LiveEvidence
+from toolscout.config import load_settings
+from toolscout.errors import NotFound, OverBudget, StoreError
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
-from toolscout.models import champion
-from toolscout.models.model_store import Manifest
-from toolscout.recipes import registry
-from toolscout.recipes.guard import guard
-from toolscout.recipes.select import Selection, SelectionKey, Selector
-from toolscout.search.pipeline import Decide, Pipeline, Stage
-from toolscout.search.why import Why, explain, find
-from toolscout.types import Hit, Search, Tool
+from toolscout.recipes.engine import SearchEngine
+from toolscout.recipes.select import Selection, Selector
+from toolscout.search.pipeline import Pipeline, Stage
+from toolscout.search.why import Why
+from toolscout.sources import Reading
+from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -38,12 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["Scout"]
 
 Visible = Callable[[Tool], bool]
-MAX_SNAPSHOT_ATTEMPTS = 3
-RETRY_ENCODER_AFTER_S = 30.0  # an encoder that did not answer is not asked again before that
 _log = logging.getLogger("toolscout.scout")
 
 
-class Scout(CatalogueManager):
+class Scout:
     """A catalogue of tools in one folder, and the search over it.
 
     ::
@@ -54,6 +45,11 @@ class Scout(CatalogueManager):
             print(hit.score, hit.tool.name)
 
     Safe to use from several threads; several processes may share one folder.
+
+    Attributes:
+        settings: of the home.
+        catalogue: reads sources, and keeps the tools in step with them.
+        engine: builds the pipelines and runs the searches.
     """
 
     def __init__(self, home: str | Path | None = None, **settings: Any) -> None:
@@ -66,16 +62,26 @@ class Scout(CatalogueManager):
         Raises:
             ConfigError, StoreError
         """
-        super().__init__(home, **settings)
-        self.selector = Selector(self.settings)
-        self._lock = threading.RLock()
-        self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
-        self._encoders: dict[str, Encoder] = {}
-        self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
-        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
-        self._champion: SelectionKey | None = None
+        self.settings = load_settings(home=home, **settings)
+        self.catalogue = CatalogueManager(self.settings)
+        self.engine = SearchEngine(self.settings, self.catalogue.store, lambda: self.journal)
         self._logged = ""
         self._unwritten = ""  # why the journal could not be written last time
+
+    @property
+    def store(self) -> Store:
+        """The store of the catalogue."""
+        return self.catalogue.store
+
+    @property
+    def selector(self) -> Selector:
+        """Decides which recipe and model serve a search."""
+        return self.engine.selector
+
+    @property
+    def vectors(self) -> VectorStore:
+        """The cached vectors of this home."""
+        return self.engine.vectors
 
     @functools.cached_property
     def journal(self) -> Journal:
@@ -87,23 +93,98 @@ class Scout(CatalogueManager):
             keep_days=self.settings.journal_keep_days,
         )
 
-    @functools.cached_property
-    def vectors(self) -> VectorStore:
-        """The vectors of this home's tools."""
-        return VectorStore(self.settings.home)
-
     def close(self) -> None:
         """Close the files."""
         self.store.close()
-        for name in ("journal", "vectors"):
-            if name in self.__dict__:
-                self.__dict__[name].close()
+        self.engine.close()
+        if "journal" in self.__dict__:
+            self.journal.close()
 
     def __enter__(self) -> Scout:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # --- the catalogue
+
+    def add(
+        self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
+    ) -> list[Changes]:
+        """Read a source and put its tools into the catalogue. A second call reads the source again.
+
+        Args:
+            source: a locator (`toolscout.sources.SOURCE_KINDS`, or one of a plug-in), or objects: functions, LangChain
+                tools, or schemas as mappings.
+            name: the source's name, with which the ids of its tools begin; by default the reader derives one.
+            kind: which reader to use; by default it is detected from the locator.
+
+        Returns:
+            The changes, one entry for each source; see `CatalogueManager.add`.
+
+        Raises:
+            SourceError: if nothing could be read.
+        """
+        return self.catalogue.add(source, name=name, kind=kind)
+
+    def put_reading(self, origin: Origin, reading: Reading) -> Changes:
+        """Write one reading of a source into the catalogue; see `CatalogueManager.put_reading`."""
+        return self.catalogue.put_reading(origin, reading)
+
+    def brought_by(self, origin: Origin) -> list[Source]:
+        """Return the sources of the catalogue that came from an origin."""
+        return self.catalogue.brought_by(origin)
+
+    def sync(self, names: Sequence[str] = ()) -> Iterator[Changes]:
+        """Read the origins of these sources, or of all, again, and yield the changes of each source.
+
+        New tools are added, changed tools replaced, missing tools removed. A source that cannot be read keeps its
+        tools.
+
+        Raises:
+            NotFound: for a name that no source has.
+        """
+        return self.catalogue.sync(names)
+
+    def sources(self) -> list[Source]:
+        """Return the sources of the catalogue."""
+        return self.catalogue.sources()
+
+    def tool(self, tool_id: str) -> Tool:
+        """Return one tool by its id.
+
+        Raises:
+            NotFound: if there is no such tool.
+        """
+        return self.catalogue.tool(tool_id)
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Remove sources (by name) and single tools (by id). Returns the number of removed tools.
+
+        Raises:
+            NotFound: if a name is neither a source nor a tool; then nothing is removed.
+        """
+        return self.catalogue.remove(names)
+
+    def enable(self, source: str, enabled: bool = True) -> None:
+        """Include a source in the search, or exclude it. Its tools stay in the store."""
+        self.catalogue.enable(source, enabled)
+
+    def waiting(self, names: Sequence[str] = ()) -> list[Waiting]:
+        """Return the definitions that wait for approval, by id; `names`: only of these tools or sources.
+
+        Raises:
+            NotFound: for a name that has no waiting definition.
+        """
+        return self.catalogue.waiting(names)
+
+    def approve(self, chosen: Sequence[Waiting]) -> int:
+        """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
+        return self.catalogue.approve(chosen)
+
+    def advice(self) -> list[str]:
+        """Return sentences of advice about the present catalogue, for the user."""
+        return self.catalogue.advice()
 
     # --- the search
 
@@ -124,14 +205,7 @@ class Scout(CatalogueManager):
             model: as in `search`.
             progress: called with (done, total) while texts are embedded.
         """
-        try:
-            self._select(recipe, model, embed=True, progress=progress)
-        except UserError:
-            alone = recipe or self.settings.recipe
-            chosen = model is not None or self.settings.origins.get("model") == "argument"
-            if chosen or self.settings.model is None or registry.recipe(alone).is_fitted:
-                raise
-            self._pipeline(Selection(alone), embed=True, progress=progress)
+        self.engine.embed(recipe, model=model, progress=progress)
 
     def search(
         self,
@@ -182,60 +256,26 @@ class Scout(CatalogueManager):
         k = self.settings.k if k is None else k
         if k < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
-        way, notice = self._select(recipe, model)
+        selection, notice = self.engine.select(recipe, model)
         if notice and visible is not None:
-            notice = self._hide_notice(notice, way)
+            notice = self._hide_notice(notice, selection)
         batch = [
             Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
             for query in queries
         ]
-        answers, generation = self._run_or_fall_back(way, batch)
-        degraded = self._write(answers, way, generation, caller) if self.settings.journal else None
+        answers, generation = self.engine.run(selection, batch)
+        degraded = self._write(answers, selection, generation, caller) if self.settings.journal else None
         if degraded:
             shown = degraded if visible is None else "this search is not in the journal"
             answers = [msgspec.structs.replace(each, degraded=shown) for each in answers]
         return answers
 
-    def _hide_notice(self, notice: str, way: Selection) -> str:
+    def _hide_notice(self, notice: str, selection: Selection) -> str:
         """Log a notice once, and return what a caller may know of it who may not see every tool."""
         if notice != self._logged:
             self._logged = notice
             _log.warning("%s", notice)
-        return f"searched with {way.recipe}: the promoted model cannot serve"
-
-    def _run_or_fall_back(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
-        """Run the batch, with the fallback of the recipe if its encoder or model does not answer."""
-        try:
-            return self._run_unless_down(way, batch)
-        except Unavailable as error:
-            fallback = registry.recipe(way.recipe).fallback
-            if fallback is None:
-                raise
-            notice = f"searched with {fallback} alone: {error}"
-            retried = [msgspec.structs.replace(search, reason=notice) for search in batch]
-            return self._run(Selection(fallback), retried)
-
-    def _run_unless_down(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
-        """Run the batch. A service that did not answer is not asked for a while, so not every search waits for it."""
-        since, error = self._down.get(way.key, (0.0, None))
-        if error is not None and time.monotonic() - since < RETRY_ENCODER_AFTER_S:
-            raise error
-        try:
-            return self._run(way, batch)
-        except Unavailable as error:
-            self._down[way.key] = (time.monotonic(), error)
-            raise
-
-    def _run(self, way: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
-        """Run the batch on one state of the catalogue, and return the answers with its generation."""
-        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
-            catalogue, pipeline = self._pipeline(way)
-            with self.store.reading():
-                if self.store.generation() == catalogue.generation:
-                    return [self._fill(search) for search in pipeline(batch)], catalogue.generation
-        with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
-            catalogue, pipeline = self._pipeline(way)
-            return [self._fill(search) for search in pipeline(batch)], catalogue.generation
+        return f"searched with {selection.recipe}: the promoted model cannot serve"
 
     async def asearch(self, query: str, k: int | None = None, **options: Any) -> Search:
         """Run `search` in a thread, for asynchronous callers."""
@@ -243,94 +283,19 @@ class Scout(CatalogueManager):
 
     def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
         """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `search`."""
-        return self._pipeline(self._select(recipe, model)[0])
+        return self.engine.pipeline(recipe, model=model)
 
     def serving(self) -> tuple[Selection, str]:
         """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
-        return self._select(None, None)
-
-    def _select(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Selection, str]:
-        """Return what serves a search, and a sentence if the champion cannot serve it."""
-        selection, notice = self.selector.select(
-            recipe,
-            model,
-            prepare=lambda each: self._pipeline(each, **options),
-            generation=self.store.generation,
-        )
-        if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
-            if self._champion is not None:
-                self._ready.pop(self._champion, None)
-            self._champion = selection.key
-        elif options and not selection.promoted and not notice:
-            self._pipeline(selection, **options)
-        return selection, notice
-
-    def _pipeline(
-        self, way: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
-    ) -> tuple[Catalogue, Pipeline]:
-        ready = self._find_ready(way)
-        if ready is not None:
-            return ready
-        with self._lock:
-            ready = self._find_ready(way)
-            if ready is None:
-                with self.store.reading():
-                    catalogue = self.store.catalogue()
-                    workspace = self.workspace(way, embed=embed, progress=progress, live=self._evidence(way))
-                    retrieve = registry.build(way.recipe, catalogue, workspace, model=way.model)
-                    judged = build_abstainer(workspace, catalogue, retrieve, way.manifest)
-                    decide = Decide(functools.partial(_why_empty, catalogue), judged)
-                    guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
-                    ready = catalogue, guarded >> decide
-                if not self.store.connection.in_transaction:
-                    self.store.keep(catalogue)
-                self._ready[way.key] = ready, way.manifest
-            return ready
-
-    def _find_ready(self, way: Selection) -> tuple[Catalogue, Pipeline] | None:
-        """Return the pipeline that is ready for the present catalogue and model, or None."""
-        ready, manifest = self._ready.get(way.key, (None, None))
-        if ready is None or manifest != way.manifest or ready[0].generation != self.store.generation():
-            return None
-        return ready
-
-    def _evidence(self, way: Selection) -> LiveEvidence | None:
-        """Return the evidence since the model was fitted, or None if it was not fitted on this home's journal."""
-        if way.model is None or way.manifest is None or way.model.parent != champion.shelf(self.settings.home):
-            return None
-        job, fitted_on = way.manifest.job, way.manifest.values.get("journal")
-        if fitted_on is None:
-            return None
-        if self._live.get(way.model, ("", None))[0] != job:
-            trusted = {self.settings.caller, *self.settings.learn_trust}
-            size = way.manifest.data.n_train + way.manifest.data.n_dev
-            self._live = {way.model: (job, LiveEvidence(self.journal, fitted_on["through"], size, trusted=trusted))}
-        return self._live[way.model][1]
+        return self.engine.select(None, None)
 
     def workspace(self, selection: Selection, **options: Any) -> Workspace:
         """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
-        return Workspace(self._encoder(selection), self.settings, self.vectors, **options)
+        return self.engine.workspace(selection, **options)
 
     def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
         """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
-        workspace = self.workspace(selection, **options)
-        return registry.build(selection.recipe, catalogue, workspace, model=selection.model)
-
-    def _encoder(self, way: Selection) -> str | Encoder:
-        name, is_needed = self.selector.encoder(way)
-        if not is_needed:
-            return name
-        if name not in self._encoders:
-            try:
-                self._encoders[name] = encoders.load(name, self.settings)
-            except ConfigError as error:
-                raise ConfigError(f"{way.model}: {error}" if way.model else str(error)) from None
-        return self._encoders[name]
-
-    def _fill(self, search: Search) -> Search:
-        tools = {tool.id: tool for tool in self.store.tools(search.ids)}
-        hits = tuple(Hit(hit.id, hit.score, hit.why, tools[hit.id]) for hit in search.hits if hit.id in tools)
-        return msgspec.structs.replace(search, hits=hits)
+        return self.engine.build(selection, catalogue, **options)
 
     def why(
         self,
@@ -357,18 +322,7 @@ class Scout(CatalogueManager):
         Raises:
             NotFound: if there is no such tool.
         """
-        way, _ = self._select(recipe, model)
-        self._pipeline(way)  # built before the read transaction, so that it can be stored
-        search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
-
-        def rebuild(changed: Catalogue) -> Stage:
-            return self.build(way, changed, live=self._evidence(way))
-
-        with self.store.reading():
-            catalogue, pipeline = self._pipeline(way)
-            [result] = pipeline([search])
-            trial = rebuild if cures else None
-            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(result))
+        return self.engine.why(query, tool, k, recipe=recipe, model=model, visible=visible, cures=cures)
 
     # --- the journal
 
@@ -380,16 +334,16 @@ class Scout(CatalogueManager):
 
         Raises:
             ConfigError: for a recipe that is not fitted.
-            StoreError: if another run is under way.
+            StoreError: if another run is under selection.
         """
         from toolscout.learn.loop import learn
 
         return learn(self, **options)
 
-    def _write(self, found: Sequence[Search], way: Selection, generation: int, caller: str | None) -> str | None:
+    def _write(self, found: Sequence[Search], selection: Selection, generation: int, caller: str | None) -> str | None:
         """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""
-        model = way.manifest.job if way.manifest else None
-        common = {"recipe": way.recipe, "model": model, "generation": generation}
+        model = selection.manifest.job if selection.manifest else None
+        common = {"recipe": selection.recipe, "model": model, "generation": generation}
         try:
             self.journal.append_all(
                 (
@@ -463,18 +417,3 @@ class Scout(CatalogueManager):
                 f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
                 "Search again."
             )
-
-
-def _why_empty(catalogue: Catalogue, search: Search) -> str:
-    everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
-    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
-    also = f"; not searched: source {disabled}" if disabled else ""
-    mask = catalogue.mask(search.visible)
-    if mask is not None and not mask.any():
-        return "none of the catalogue's tools is visible to this caller"
-    if not len(catalogue):
-        return f"the catalogue is empty: add a source with  toolscout add{also}"
-    if not search.query.strip():
-        return "the query is empty"
-    count = len(catalogue) if mask is None else int(mask.sum())
-    return f"none of {count:,} tools scores above the floor for this query{also}"

@@ -145,7 +145,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         hits: best first; ties broken by tool id.
         answer: tools, no_tool_needed or no_tool_fits; None until a stage decides.
         reason: one sentence for an empty answer.
-        coverage: estimated probability that the answer is complete, or None.
+        coverage: estimated probability that the answer holds every tool that the request needs. Always None so far: no
+            stage estimates it yet.
         trace: the work of each stage.
         search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.

@@ -14,8 +14,8 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
-from toolscout.errors import StoreError
-from toolscout.indexes import pack, unpack
+from toolscout.errors import ConfigError, StoreError
+from toolscout.indexes import VectorIndex, new_index, pack, unpack
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
 from toolscout.journal.evidence import Example
@@ -110,6 +110,27 @@ class Workspace:
 
         key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
         return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
+
+    def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
+        """Return the index that the setting `index` names, over the vectors of the catalogue's tools.
+
+        Only the search for candidates asks it. What needs the scores of all tools asks `index_tools`, the exact index.
+
+        Raises:
+            ConfigError: if there is no such index, or it does not hold what was put in.
+        """
+        exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
+        if name == "exact" or not exact.ids:
+            return exact
+
+        def make() -> VectorIndex:
+            index = new_index(name, exact.dim, self.settings)
+            index.upsert(exact.ids, exact.vectors)
+            if tuple(index.ids) != exact.ids:
+                raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
+            return index
+
+        return catalogue.share(f"{name}/{digest('dense/1', [encoder.fingerprint, style])}", make)
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the recipe that a fitted model goes on from; its model lies inside the model's folder."""

@@ -36,6 +36,7 @@ __all__ = [
     "waiting",
 ]
 
+OWN_KINDS: Final = frozenset({"schemas", "python", "folder", "objects"})  # kinds of sources that the user owns
 CHANGED: Final = "its definition changed"
 OTHER_SERVER: Final = "its definition changed, and with it the server that calls are sent to"
 OTHER_CREDENTIALS: Final = "its definition changed, and with it how credentials are sent"
@@ -103,8 +104,13 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs_approval(kind: str, locator: str) -> bool:
-    """Return whether somebody else can change the tools of a source. Local files and modules belong to the user."""
-    return kind == "mcp" or (kind == "openapi" and locator.lower().startswith(("http://", "https://")))
+    """Return whether somebody else can change the tools of a source. Local files and modules belong to the user.
+
+    Where a plug-in reads from is not known, so its tools need approval.
+    """
+    if kind == "openapi":
+        return locator.lower().startswith(("http://", "https://"))
+    return kind not in OWN_KINDS
 
 
 def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from toolscout import sources
 from toolscout.catalogue.approvals import needs_approval
 from toolscout.catalogue.screening import vet
 from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
-from toolscout.config import Settings, load_settings
+from toolscout.config import Settings
 from toolscout.errors import NotFound, SourceError
 from toolscout.types import Tool
 
@@ -19,13 +18,22 @@ __all__ = ["CatalogueManager"]
 
 
 class CatalogueManager:
-    """Manages the sources and tools of one home; `toolscout.scout.Scout` adds the search."""
+    """Manages the sources and tools of one home.
 
-    def __init__(self, home: str | Path | None = None, **settings: Any) -> None:
-        """Open the catalogue in `home`, or make an empty one; see `Scout`."""
-        self.settings: Settings = load_settings(home=home, **settings)
-        scan = self.settings.trust_scan
-        self.store = Store(self.settings.home, pin=self.settings.trust == "pin", vet=vet if scan else None)
+    Attributes:
+        settings: of the home.
+        store: where the tools are kept.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Open the catalogue in the home of the settings, or make an empty one.
+
+        Raises:
+            StoreError
+        """
+        self.settings = settings
+        vet_tools = vet if settings.trust_scan else None
+        self.store = Store(settings.home, pin=settings.trust == "pin", vet=vet_tools)
 
     def add(
         self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
@@ -213,6 +221,14 @@ def _is_foreign(text: str) -> bool:
 
 
 def _absolute(locator: str) -> str:
-    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are."""
+    """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are.
+
+    A path behind the prefix of a plug-in becomes absolute too.
+    """
     path = Path(locator).expanduser()
-    return os.path.abspath(path) if path.exists() else locator
+    if path.exists():
+        return os.path.abspath(path)
+    prefix, _, rest = locator.partition(":")
+    if rest and Path(rest).expanduser().exists() and sources.plugin_prefix(locator):
+        return f"{prefix}:{os.path.abspath(Path(rest).expanduser())}"
+    return locator

@@ -34,7 +34,7 @@ from toolscout.types import Tool
 @click.command("add")
 @click.argument("locators", nargs=-1, metavar="SOURCE...")
 @click.option("--name", help="Name of the source; the ids of its tools begin with it.")
-@click.option("--kind", help="Which reader: mcp, openapi, schemas, python or folder. By default detected.")
+@click.option("--kind", help="Which reader: mcp, openapi, schemas, python, folder or a plug-in. By default detected.")
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
 @model_option
 @encoder_option

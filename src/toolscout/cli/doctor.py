@@ -19,6 +19,7 @@ from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import findings as suspicious
 from toolscout.cli.output import echo, escape_line, json_option, print_json
+from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
 from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
@@ -42,7 +43,7 @@ CACHE_FILES: Final[dict[str, Callable[..., CacheDatabase]]] = {
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
-    """Check the installation, the settings and the store.
+    """Check the installation, the settings, the plug-ins and the store.
 
     --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
     """
@@ -163,6 +164,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             **{name: _read_version(name, extra) for name, extra in REPORTED_PACKAGES.items()},
         },
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
+        "plugins": describe_plugins(),
         "store": {
             "catalogue": str(settings.home / "catalogue.db"),
             "journal": str(settings.home / "journal.db"),
@@ -197,6 +199,7 @@ def _print_report(report: dict[str, Any]) -> None:
     echo("\nsettings")
     for setting in report["settings"]:
         echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
+    print_plugins(report["plugins"])
     store = report["store"]
     echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")

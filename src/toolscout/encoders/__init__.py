@@ -9,7 +9,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from toolscout import plugins
 from toolscout.config import Settings
+from toolscout.errors import ConfigError, UserError
 from toolscout.types import Tool, render
 
 __all__ = ["Encoder", "Kind", "Vectors", "encode_tools", "load", "split_identifiers", "unit_rows"]
@@ -51,7 +53,8 @@ def load(name: str, settings: Settings) -> Encoder:
     Args:
         name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `minilm:N` (only its first N layers, 1 to 5),
             `onnx:FOLDER` (written by `toolscout export-encoder`), `https://host/v1/embeddings#model` (an
-            OpenAI-compatible endpoint), or a folder or Hugging Face name that sentence-transformers loads.
+            OpenAI-compatible endpoint), `NAME` or `NAME:ARGUMENT` of a plug-in (group `toolscout.encoders`), or a
+            folder or Hugging Face name that sentence-transformers loads.
         settings: provide the timeouts.
 
     Raises:
@@ -69,9 +72,29 @@ def load(name: str, settings: Settings) -> Encoder:
         from toolscout.encoders.onnx import OnnxEncoder
 
         return OnnxEncoder(name.removeprefix("onnx:"))
+    plugin_name, _, argument = name.partition(":")
+    plugin = plugins.find_plugin(plugins.ENCODER_PLUGINS, plugin_name)
+    if plugin is not None:
+        return _load_from_plugin(plugin, name, argument, settings)
     from toolscout.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(name)
+
+
+def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings: Settings) -> Encoder:
+    load_encoder = plugins.load_function(plugin)
+    try:
+        encoder: Encoder = load_encoder(argument, settings)
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"encoder {name}: {plugin} failed: {type(error).__name__}: {error}") from error
+    if encoder.name != name:
+        raise ConfigError(
+            f"encoder {name}: {plugin} made an encoder called {encoder.name!r}. A fitted model finds its encoder again "
+            f"by the name, so the attribute `name` must be {name!r}."
+        )
+    return encoder
 
 
 NAME_WEIGHT: Final = 0.3

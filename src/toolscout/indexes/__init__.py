@@ -9,6 +9,9 @@ Every index holds the ids of its tools in `ids`, an ascending tuple. The *positi
   search itself applies it, so one index serves every caller and returns `k` visible tools if there are that many.
 * `ids[i]`: at most `k` tool ids, best first; `scores[i]`: their scores, float32, higher is better.
 * Equal scores are ordered by tool id, also at the cut, so the same query always gets the same answer.
+* `explain(query, tool_id, visible=None)` returns the exact rank and score of one tool as an `Explanation`.
+
+The setting `index` names the index over vectors: `exact`, or `NAME` or `NAME:ARGUMENT` of a plug-in.
 """
 
 from __future__ import annotations
@@ -17,17 +20,86 @@ import bisect
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from toolscout.errors import NotFound, StoreError
+from toolscout import plugins
+from toolscout.config import Settings
+from toolscout.errors import ConfigError, NotFound, StoreError, UserError
+from toolscout.types import Explanation
 
-__all__ = ["Mask", "Spread", "masks", "pack", "pad_best", "place", "rank", "spread", "top_k", "unpack"]
+__all__ = [
+    "Mask",
+    "Spread",
+    "VectorIndex",
+    "masks",
+    "new_index",
+    "pack",
+    "pad_best",
+    "place",
+    "rank",
+    "spread",
+    "top_k",
+    "unpack",
+]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class VectorIndex(Protocol):
+    """An index over the vectors of tools; the score is the cosine. The module says what its methods promise."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Tool ids, ascending."""
+        ...
+
+    def upsert(self, ids: Sequence[str], vectors: npt.NDArray[Any]) -> None:
+        """Add tools, or replace their vectors: `(len(ids), dim)` float32, unit rows."""
+        ...
+
+    def search(
+        self, queries: npt.NDArray[Any], k: int, visible: Mask | Sequence[Mask | None] | None = None
+    ) -> tuple[list[list[str]], list[npt.NDArray[np.float32]]]:
+        """Find the nearest tools of each query; a row of zeros finds nothing."""
+        ...
+
+    def explain(self, query: npt.NDArray[Any], tool_id: str, visible: Mask | None = None) -> Explanation:
+        """Explain rank and score of one tool."""
+        ...
+
+
+def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
+    """Create an empty index over vectors.
+
+    Args:
+        name: as the setting `index` has it.
+        dim: length of a vector.
+        settings: of the home, for a plug-in.
+
+    Raises:
+        ConfigError: if there is no index of that name, or its plug-in fails.
+    """
+    if name == "exact":
+        from toolscout.indexes.exact import Exact
+
+        return Exact(dim)
+    plugin_name, _, argument = name.partition(":")
+    plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
+    if plugin is None:
+        names = ["exact", *(each.name for each in plugins.list_plugins(plugins.INDEX_PLUGINS))]
+        raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
+    make_index = plugins.load_function(plugin)
+    try:
+        index: VectorIndex = make_index(dim, argument, settings)
+    except UserError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"index {name}: {plugin} failed: {type(error).__name__}: {error}") from error
+    return index
 
 
 class Spread(NamedTuple):

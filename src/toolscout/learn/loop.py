@@ -168,15 +168,14 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
 
 def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
     """Return the recipe or model of searches that name none; the default recipe if the champion cannot serve."""
-    try:
-        selection = scout.selector.find(None, None)
-        scout.build(selection, scout.store.catalogue())
-    except UserError as error:
-        if not scout.selector.is_unnamed(None, None):
-            raise
-        say(f"the champion cannot serve: {error}")
-        return scout.selector.default()
-    return selection
+    selection, error = scout.selector.try_champion(lambda each: scout.build(each, scout.store.catalogue()))
+    if error is None and selection is not None:
+        return selection
+    assert error is not None
+    if not scout.selector.is_unnamed(None, None):
+        raise error
+    say(f"the champion cannot serve: {error}")
+    return scout.selector.default()
 
 
 def _check_evidence(run: _Run) -> None:

@@ -157,5 +157,5 @@ def search_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -
 def search_vectors(workspace: Workspace, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
     """Return the stage that finds the nearest vectors of a catalogue's tools."""
     encode = functools.partial(encoder.encode, kind="query")
-    index = workspace.index_tools(catalogue, encoder, style)
+    index = workspace.index_nearest(catalogue, encoder, style)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)

@@ -76,6 +76,8 @@ class FitJob:
             data.append(self.base.identity)
         if lesson.no_tool is not None:
             data.append(lesson.no_tool.fingerprint)
+        if self.workspace.settings.index != "exact":
+            data.append(self.workspace.settings.index)
         name = self.recipe.name if revision == 1 else f"{self.recipe.name}/{revision}"
         options = msgspec.structs.asdict(self.options)
         return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, mark, *data])

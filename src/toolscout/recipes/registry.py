@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from toolscout import plugins
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, NotFound
@@ -28,7 +29,7 @@ from toolscout.recipes.recipe import Recipe
 from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
 
-__all__ = ["RECIPES", "Recipe", "all_recipes", "build", "is_known", "recipe", "resolve"]
+__all__ = ["RECIPES", "Recipe", "all_recipes", "build", "is_known", "load_recipe", "recipe", "resolve"]
 
 RECIPES: Final[dict[str, Recipe]] = {
     each.name: each
@@ -118,31 +119,54 @@ RECIPES: Final[dict[str, Recipe]] = {
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of that name, of users or of the laboratory.
+    """Return the recipe of that name: of users, of the laboratory, or of a plug-in.
 
     Raises:
         NotFound: with the nearest name that exists.
+        ConfigError: if the plug-in of that name cannot be loaded.
     """
     if name in RECIPES:
         return RECIPES[name]
     recipes = all_recipes()
-    if name not in recipes:
-        similar = difflib.get_close_matches(name, recipes, n=1)
-        hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(RECIPES)}"
-        raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")
-    return recipes[name]
+    if name in recipes:
+        return recipes[name]
+    plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
+    if plugin is not None:
+        return load_recipe(plugin)
+    known = [*recipes, *(each.name for each in plugins.list_plugins(plugins.METHOD_PLUGINS))]
+    similar = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(RECIPES)}"
+    raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")
+
+
+def load_recipe(plugin: plugins.Plugin) -> Recipe:
+    """Import the recipe that a plug-in brings.
+
+    Raises:
+        ConfigError: if that fails, or it is no recipe of the plug-in's name.
+    """
+    loaded = plugins.load_plugin(plugin)
+    if not isinstance(loaded, Recipe) or loaded.name != plugin.name:
+        description = f"a recipe called {loaded.name!r}" if isinstance(loaded, Recipe) else f"a {type(loaded).__name__}"
+        raise ConfigError(
+            f"{plugin.target} of {plugin.package} {plugin.version} is {description}, but toolscout needs a "
+            f"`Recipe` called {plugin.name!r}. Update the package, or uninstall it."
+        )
+    return loaded
 
 
 def all_recipes() -> dict[str, Recipe]:
-    """Return every recipe by name: those that users choose from, then those of the laboratory."""
+    """Return every recipe of toolscout itself by name: of the laboratory, then those that users choose from."""
     from toolscout.recipes.ablations import ABLATIONS
 
     return {**ABLATIONS, **RECIPES}
 
 
 def is_known(name: str) -> bool:
-    """Tell whether there is a recipe of that name."""
-    return name in RECIPES or name in all_recipes()
+    """Tell whether there is a recipe of that name; a plug-in is not loaded for that."""
+    if name in RECIPES or name in all_recipes():
+        return True
+    return any(plugin.name == name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))
 
 
 def build(

@@ -52,7 +52,7 @@ class Selection:
 
 
 class Selector:
-    """Answers what serves a search under one Scout's settings."""
+    """Decides what serves a search under the settings of one home."""
 
     def __init__(self, settings: Settings) -> None:
         """Take the settings and their origins."""
@@ -92,14 +92,29 @@ class Selector:
         state = champion.stamp(self.settings.home), model_store.stamp(promoted), generation()
         if self._unfit[0] == state:
             return self.default(), self._unfit[1]
-        try:
-            selection = self.find(recipe, model)
-            prepare(selection)
-        except Unavailable:
+        selection, problem = self.try_champion(prepare)
+        if selection is not None and (problem is None or isinstance(problem, Unavailable)):
             return selection, ""
+        assert problem is not None
+        return self._pass_over(state, problem, prepare)
+
+    def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
+        """Try whether the champion can serve: here alone this is decided.
+
+        Args:
+            prepare: builds the pipeline of a selection.
+
+        Returns:
+            The selection of the champion, None if it cannot be read; and the error that keeps it from serving, None if
+            it can serve.
+        """
+        selection = None
+        try:
+            selection = self.find(None, None)
+            prepare(selection)
         except UserError as error:
-            return self._pass_over(state, error, prepare)
-        return selection, ""
+            return selection, error
+        return selection, None
 
     def _pass_over(
         self, state: object, error: UserError, prepare: Callable[[Selection], object]

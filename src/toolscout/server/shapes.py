@@ -181,7 +181,7 @@ class Step(Struct):
 
 
 class SearchAnswer(Struct):
-    """The answer to one search. `trace` is filled only on request."""
+    """The answer to one search. `trace` is filled only on request; `coverage` is null, as nothing estimates it yet."""
 
     query: str
     search_id: str | None

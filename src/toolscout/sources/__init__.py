@@ -4,6 +4,8 @@ A reader is a module of this folder with one function::
 
     def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
 
+A package can add a reader with the entry point group `toolscout.sources`; its locators begin with `NAME:`.
+
 It returns one `Reading` for each source behind the locator (an `mcpServers` file has many). It raises `SourceError`
 only if nothing at all can be read. A bad entry becomes a `Problem` that names it; the other entries are read.
 """
@@ -22,8 +24,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from toolscout import plugins
 from toolscout.config import Settings
-from toolscout.errors import BadEntry, SourceError
+from toolscout.errors import BadEntry, ConfigError, SourceError
 from toolscout.sources.parsing import load_document, parse_document
 from toolscout.types import Hints, Tool, clean
 
@@ -37,6 +40,7 @@ __all__ = [
     "detect",
     "load_document",
     "parse_document",
+    "plugin_prefix",
     "read",
     "source_name",
 ]
@@ -81,7 +85,7 @@ def source_name(text: str) -> str:
 
 
 def detect(locator: str) -> str:
-    """Return the name of the reader that a locator needs, a key of `SOURCE_KINDS`.
+    """Return the reader that a locator needs: a key of `SOURCE_KINDS`, or the name of a plug-in.
 
     Raises:
         SourceError: if no reader understands it. The message lists what the readers understand.
@@ -98,12 +102,29 @@ def detect(locator: str) -> str:
         raise SourceError(f"{locator}: expected a dataset folder with corpus.jsonl, found a folder without it")
     if path.is_file():
         return _detect_file(path)
+    prefix = plugin_prefix(locator)
+    if prefix is not None:
+        return prefix
     words = _split_command(locator)
     if words and shutil.which(words[0]):
         return "mcp"
     looks_like_path = len(words) == 1 and (os.sep in locator or path.suffix)
     problem = "no such file" if looks_like_path else "no file, no folder and no command on PATH of that name"
     raise SourceError(f"{locator}: expected {'; '.join(SOURCE_KINDS.values())}; found {problem}")
+
+
+def plugin_prefix(locator: str) -> str | None:
+    """Return the name of the plug-in that reads `NAME:anything`. None: no plug-in has that name.
+
+    Raises:
+        SourceError: if several packages bring one of that name.
+    """
+    prefix, colon, _ = locator.partition(":")
+    try:
+        plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, prefix) if colon else None
+    except ConfigError as error:
+        raise SourceError(f"{locator}: {error}") from None
+    return plugin.name if plugin else None
 
 
 def _split_command(locator: str) -> list[str]:
@@ -256,7 +277,8 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
     """Read every source that `locator` names.
 
     Args:
-        locator: what a user types. `SOURCE_KINDS` describes the forms.
+        locator: what a user types. `SOURCE_KINDS` describes the forms; `NAME:anything` goes to the plug-in NAME,
+            without its prefix.
         name: the source's name. By default the reader chooses one.
         kind: which reader. By default `detect` decides.
         settings: timeouts and limits.
@@ -266,7 +288,43 @@ def read(locator: str, *, name: str | None = None, kind: str | None = None, sett
     """
     kind = kind or detect(locator)
     if kind not in SOURCE_KINDS:
-        raise SourceError(f"expected a kind of source of {', '.join(SOURCE_KINDS)}, found {kind!r}")
+        return _read_with_plugin(locator, name, kind, settings)
     module = importlib.import_module(f"toolscout.sources.{kind}")
     readings: list[Reading] = module.read(locator, name=name and source_name(name), settings=settings)
     return readings
+
+
+def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Settings) -> list[Reading]:
+    """Read a locator with the reader of a plug-in. Whatever goes wrong in the plug-in becomes a `SourceError`."""
+    try:
+        plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, kind)
+        if plugin is None:
+            kinds = [*SOURCE_KINDS, *(each.name for each in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
+            raise SourceError(f"expected a kind of source of {', '.join(kinds)}, found {kind!r}")
+        read_locator = plugins.load_function(plugin)
+    except ConfigError as error:
+        raise SourceError(f"{locator}: {error}") from None
+    source = name and source_name(name)
+    try:
+        readings: list[Reading] = read_locator(locator.removeprefix(f"{kind}:"), name=source, settings=settings)
+        return [_check_reading(reading, kind) for reading in readings]
+    except SourceError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{locator}: {plugin} failed: {type(error).__name__}: {error}") from error
+
+
+def _check_reading(reading: Reading, kind: str) -> Reading:
+    """Return a plug-in's reading under the plug-in's kind, after a check that it names its tools by its source.
+
+    Raises:
+        SourceError: if the name of the source or an id of a tool is not what the catalogue expects.
+    """
+    if reading.source != source_name(reading.source):
+        raise SourceError(f"The plug-in {kind!r} named a source {reading.source!r}. Names come from `source_name`.")
+    for tool in reading.tools:
+        if not tool.id.startswith(f"{reading.source}/"):
+            raise SourceError(
+                f"The plug-in {kind!r} returned {tool.id!r}, which does not begin with {reading.source}/."
+            )
+    return msgspec.structs.replace(reading, kind=kind)

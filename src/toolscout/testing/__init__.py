@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from toolscout.testing.scripted import Faults, ScriptedLLM
 from toolscout.testing.server import ScriptedServer
 from toolscout.types import Search, Tool, canonical_json, digest
 
+if TYPE_CHECKING:
+    from toolscout.testing.methods import check_method as check_method
+    from toolscout.testing.methods import toy_lesson as toy_lesson
+
 __all__ = [
     "TOY_TOOLS",
     "Faults",
@@ -23,8 +27,10 @@ __all__ = [
     "ScriptedServer",
     "check_encoder",
     "check_index",
+    "check_method",
     "check_source",
     "check_stage",
+    "toy_lesson",
     "toy_tools",
 ]
 
@@ -44,6 +50,15 @@ TOY_TOOLS: dict[str, tuple[str, ...]] = {
     "zh/tianqi": ("查询城市天气预报", "chengshi"),
     "ru/perevod": ("Перевести текст на другой язык.", "text"),
 }
+
+
+def __getattr__(name: str) -> Any:
+    """Load what checks methods when it is first used, because it imports every method."""
+    if name not in ("check_method", "toy_lesson"):
+        raise AttributeError(f"module 'toolscout.testing' has no attribute {name!r}")
+    from toolscout.testing import methods
+
+    return getattr(methods, name)
 
 
 class HashEncoder:
@@ -102,7 +117,7 @@ def check_stage(stage: Stage, searches: Sequence[Search]) -> None:
 
 
 def check_index(index: Any, queries: Any) -> None:
-    """Check the contract of indexes: ids ascending, best first, ties by id, `k` and masks respected.
+    """Check the contract of indexes: ids ascend, best first, ties by id; `k`, masks and `explain` agree.
 
     Args:
         index: see `toolscout.indexes`.
@@ -122,6 +137,11 @@ def check_index(index: Any, queries: Any) -> None:
             assert pairs == sorted(pairs), "best first, ties by id"
             assert row == all_ids[: len(row)], "a smaller k must be the beginning of a larger one"
     _check_masks(index, queries, complete[0])
+    for query, ids, scores in zip(queries, *complete, strict=True):
+        for position, tool_id in enumerate(ids):
+            explanation = index.explain(query, tool_id)
+            assert explanation.rank > position, f"{tool_id}: `explain` names a better rank than the search"
+            assert np.isclose(explanation.score, scores[position]), f"{tool_id}: `explain` names another score"
 
 
 def _check_masks(index: Any, queries: Any, rankings: Sequence[Sequence[str]]) -> None:

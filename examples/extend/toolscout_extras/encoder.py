@@ -1,0 +1,44 @@
+"""An encoder: hashes the three-letter pieces of words, so misspelled words stay similar. It needs no model."""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from toolscout.config import Settings
+from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_rows
+
+
+class PieceEncoder:
+    """Counts pieces of words in `dim` places."""
+
+    cheap = True  # so fast that a cache of its vectors would not pay
+
+    def __init__(self, name: str, dim: int) -> None:
+        """Take the name under which users ask for it, and the length of a vector."""
+        self.name, self.dim = name, dim
+        self.fingerprint = f"pieces/1/{dim}"  # another text → vector mapping needs another fingerprint
+
+    def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
+        """Encode texts as `(n, dim)` float32 unit rows; queries and tools alike."""
+        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in split_identifiers(text).casefold().split():
+                for start in range(len(word)):
+                    piece = f"<{word}>"[start : start + 3]
+                    row[zlib.crc32(piece.encode()) % self.dim] += 1
+        return unit_rows(rows)
+
+
+def load_encoder(argument: str, settings: Settings) -> Encoder:
+    """Make the encoder of `pieces` or `pieces:DIM`."""
+    return PieceEncoder(f"pieces:{argument}" if argument else "pieces", int(argument or 512))
+
+
+if __name__ == "__main__":
+    from toolscout.testing import check_encoder
+
+    encoder = load_encoder("256", Settings())
+    check_encoder(encoder)
+    wrong, right, other = encoder.encode(["wheather forcast", "weather forecast", "send a letter"])
+    print(f"{encoder.name}: misspelled {wrong @ right:.2f}, unrelated {wrong @ other:.2f}")

@@ -1,0 +1,49 @@
+"""A source: tools in a CSV file with the columns name, description and arguments."""
+
+import csv
+import functools
+from pathlib import Path
+
+from toolscout.config import Settings
+from toolscout.errors import BadEntry, SourceError
+from toolscout.sources import Reading, build_tool, collect, source_name
+from toolscout.types import Tool
+
+
+def make_tool(source: str, row: dict[str, str]) -> Tool:
+    """Build the tool of one row; a row without a name is a bad entry."""
+    if not row.get("name"):
+        raise BadEntry("The row has no name. Fill in its column `name`.")
+    properties = {argument: {"type": "string"} for argument in (row.get("arguments") or "").split()}
+    return build_tool(
+        source,
+        row["name"],
+        description=row.get("description"),
+        parameters={"type": "object", "properties": properties},
+        path=[source],
+    )
+
+
+def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
+    """Read the file. Bad rows become problems; only an unreadable file is an error."""
+    path = Path(locator).expanduser()
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{path}: The file cannot be read as CSV: {error}") from None
+    source = name or source_name(path.stem)
+    entries = [(f"row {number}", functools.partial(make_tool, source, row)) for number, row in enumerate(rows, 2)]
+    return [collect(source, "csv", entries)]
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    from toolscout.testing import check_source
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "office.csv")
+        file.write_text("name,description,arguments\nprint_page,Print a page on paper.,page copies\n,No name.,\n")
+        [reading] = check_source(lambda: read(str(file), name=None, settings=Settings()))
+    print([tool.id for tool in reading.tools], reading.problems)

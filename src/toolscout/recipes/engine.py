@@ -1,0 +1,314 @@
+"""The search engine of one home: builds the pipeline of each recipe and model, and runs searches on it.
+
+It keeps one pipeline for each selection of recipe and model, over the present generation of the catalogue. It asks
+`recipes.select` what serves a search. If an encoder or a model does not answer, the fallback of the recipe serves.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolscout import encoders
+from toolscout.abstain.decision import build_abstainer
+from toolscout.catalogue.store import Catalogue, Store
+from toolscout.catalogue.vector_cache import VectorStore
+from toolscout.config import Settings
+from toolscout.encoders import Encoder
+from toolscout.errors import ConfigError, Unavailable, UserError
+from toolscout.journal.evidence import LiveEvidence
+from toolscout.journal.journal import Journal
+from toolscout.models import champion
+from toolscout.models.model_store import Manifest
+from toolscout.recipes import registry
+from toolscout.recipes.guard import guard
+from toolscout.recipes.select import Selection, SelectionKey, Selector
+from toolscout.search.pipeline import Decide, Pipeline, Stage
+from toolscout.search.why import Why, explain, find
+from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
+
+__all__ = ["SearchEngine"]
+
+MAX_SNAPSHOT_ATTEMPTS: Final = 3
+RETRY_ENCODER_AFTER_S: Final = 30.0  # an encoder that did not answer is not asked again before that
+
+
+class SearchEngine:
+    """Builds pipelines over the catalogue of one home and runs searches on them. It writes nothing to the journal.
+
+    Safe to use from several threads.
+
+    Attributes:
+        settings: of the home.
+        store: the catalogue.
+        selector: decides which recipe and model serve a search.
+    """
+
+    def __init__(self, settings: Settings, store: Store, open_journal: Callable[[], Journal]) -> None:
+        """Take the settings and the store.
+
+        Args:
+            settings: of the home.
+            store: the catalogue.
+            open_journal: returns the journal, which models fitted on it keep reading; called when one needs it.
+        """
+        self.settings, self.store, self.selector = settings, store, Selector(settings)
+        self._open_journal = open_journal
+        self._lock = threading.RLock()
+        self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
+        self._encoders: dict[str, Encoder] = {}
+        self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
+        self._live: dict[Path, tuple[str, LiveEvidence]] = {}
+        self._champion: SelectionKey | None = None
+
+    @functools.cached_property
+    def vectors(self) -> VectorStore:
+        """The cached vectors of this home."""
+        return VectorStore(self.settings.home)
+
+    def close(self) -> None:
+        """Close the file of the vectors, if it is open."""
+        if "vectors" in self.__dict__:
+            self.vectors.close()
+
+    def embed(
+        self,
+        recipe: str | None = None,
+        *,
+        model: str | Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Build what the search needs for the present catalogue: indexes, and missing vectors.
+
+        The environment or the settings file may name a model that cannot serve the catalogue yet, because its sources
+        are still to be added. The search then reports that; here only the setting `recipe` is prepared.
+
+        Args:
+            recipe: as in `Scout.search`.
+            model: as in `Scout.search`.
+            progress: called with (done, total) while texts are embedded.
+        """
+        try:
+            self.select(recipe, model, embed=True, progress=progress)
+        except UserError:
+            alone = recipe or self.settings.recipe
+            chosen = model is not None or self.settings.origins.get("model") == "argument"
+            if chosen or self.settings.model is None or registry.recipe(alone).is_fitted:
+                raise
+            self.prepare(Selection(alone), embed=True, progress=progress)
+
+    def run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """Run the batch on one state of the catalogue, and return the filled answers with its generation.
+
+        If the recipe's encoder or model does not answer, the recipe's fallback serves, and the answers say so.
+
+        Raises:
+            Unavailable: if it does not answer and the recipe has no fallback.
+            UserError: if the selection cannot serve.
+        """
+        try:
+            return self._run_unless_down(selection, batch)
+        except Unavailable as error:
+            fallback = registry.recipe(selection.recipe).fallback
+            if fallback is None:
+                raise
+            notice = f"searched with {fallback} alone: {error}"
+            retried = [msgspec.structs.replace(search, reason=notice) for search in batch]
+            return self._run(Selection(fallback), retried)
+
+    def _run_unless_down(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """Run the batch. A service that did not answer is not asked for a while, so not every search waits for it."""
+        since, error = self._down.get(selection.key, (0.0, None))
+        if error is not None and time.monotonic() - since < RETRY_ENCODER_AFTER_S:
+            raise error
+        try:
+            return self._run(selection, batch)
+        except Unavailable as error:
+            self._down[selection.key] = (time.monotonic(), error)
+            raise
+
+    def _run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
+        """Run the batch on one state of the catalogue, and return the answers with its generation."""
+        for _ in range(MAX_SNAPSHOT_ATTEMPTS):
+            catalogue, pipeline = self.prepare(selection)
+            with self.store.reading():
+                if self.store.generation() == catalogue.generation:
+                    return [self._fill(search) for search in pipeline(batch)], catalogue.generation
+        with self._lock, self.store.reading():  # others write all the time: hold one state while it is indexed
+            catalogue, pipeline = self.prepare(selection)
+            return [self._fill(search) for search in pipeline(batch)], catalogue.generation
+
+    def pipeline(self, recipe: str | None = None, *, model: str | Path | None = None) -> tuple[Catalogue, Pipeline]:
+        """Return the present snapshot and the pipeline over it; `recipe` and `model` as in `Scout.search`."""
+        return self.prepare(self.select(recipe, model)[0])
+
+    def serving(self) -> tuple[Selection, str]:
+        """Return what serves searches that name no model, and a sentence if the promoted model cannot serve them."""
+        return self.select(None, None)
+
+    def select(self, recipe: str | None, model: str | Path | None, **options: Any) -> tuple[Selection, str]:
+        """Return what serves a search, and a sentence if the champion should serve but cannot.
+
+        Args:
+            recipe: that the search names, as in `Scout.search`.
+            model: that the search names, as in `Scout.search`.
+            **options: see `prepare`; with any, what serves is prepared too.
+
+        Raises:
+            UserError: if what is named cannot serve.
+        """
+        selection, notice = self.selector.select(
+            recipe,
+            model,
+            prepare=lambda each: self.prepare(each, **options),
+            generation=self.store.generation,
+        )
+        if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
+            if self._champion is not None:
+                self._ready.pop(self._champion, None)
+            self._champion = selection.key
+        elif options and not selection.promoted and not notice:
+            self.prepare(selection, **options)
+        return selection, notice
+
+    def prepare(
+        self, selection: Selection, *, embed: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[Catalogue, Pipeline]:
+        """Return the present snapshot and the pipeline of a selection over it, built if it is not ready.
+
+        Args:
+            selection: what serves.
+            embed: whether to embed everything that is missing; see `Workspace`.
+            progress: called with (done, total) while texts are embedded.
+        """
+        ready = self._find_ready(selection)
+        if ready is not None:
+            return ready
+        with self._lock:
+            ready = self._find_ready(selection)
+            if ready is None:
+                with self.store.reading():
+                    catalogue = self.store.catalogue()
+                    workspace = self.workspace(
+                        selection, embed=embed, progress=progress, live=self._find_evidence(selection)
+                    )
+                    retrieve = registry.build(selection.recipe, catalogue, workspace, model=selection.model)
+                    abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
+                    decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
+                    guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
+                    ready = catalogue, guarded >> decide
+                if not self.store.connection.in_transaction:
+                    self.store.keep(catalogue)
+                self._ready[selection.key] = ready, selection.manifest
+            return ready
+
+    def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
+        """Return the pipeline that is ready for the present catalogue and model, or None."""
+        ready, manifest = self._ready.get(selection.key, (None, None))
+        if ready is None or manifest != selection.manifest or ready[0].generation != self.store.generation():
+            return None
+        return ready
+
+    def _find_evidence(self, selection: Selection) -> LiveEvidence | None:
+        """Return the evidence since the model was fitted, or None if it was not fitted on this home's journal."""
+        if (
+            selection.model is None
+            or selection.manifest is None
+            or selection.model.parent != champion.shelf(self.settings.home)
+        ):
+            return None
+        job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")
+        if fitted_on is None:
+            return None
+        if self._live.get(selection.model, ("", None))[0] != job:
+            trusted = {self.settings.caller, *self.settings.learn_trust}
+            size = selection.manifest.data.n_train + selection.manifest.data.n_dev
+            self._live = {
+                selection.model: (job, LiveEvidence(self._open_journal(), fitted_on["through"], size, trusted=trusted))
+            }
+        return self._live[selection.model][1]
+
+    def workspace(self, selection: Selection, **options: Any) -> Workspace:
+        """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
+        return Workspace(self._load_encoder(selection), self.settings, self.vectors, **options)
+
+    def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
+        """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
+        workspace = self.workspace(selection, **options)
+        return registry.build(selection.recipe, catalogue, workspace, model=selection.model)
+
+    def _load_encoder(self, selection: Selection) -> str | Encoder:
+        name, is_needed = self.selector.encoder(selection)
+        if not is_needed:
+            return name
+        if name not in self._encoders:
+            try:
+                self._encoders[name] = encoders.load(name, self.settings)
+            except ConfigError as error:
+                raise ConfigError(f"{selection.model}: {error}" if selection.model else str(error)) from None
+        return self._encoders[name]
+
+    def _fill(self, search: Search) -> Search:
+        tools = {tool.id: tool for tool in self.store.tools(search.ids)}
+        hits = tuple(Hit(hit.id, hit.score, hit.why, tools[hit.id]) for hit in search.hits if hit.id in tools)
+        return msgspec.structs.replace(search, hits=hits)
+
+    def why(
+        self,
+        query: str,
+        tool: str,
+        k: int | None = None,
+        *,
+        recipe: str | None = None,
+        model: str | Path | None = None,
+        visible: Callable[[Tool], bool] | None = None,
+        cures: bool = True,
+    ) -> Why:
+        """Explain why a tool is not among the answers to a query, and what would lift it. The journal has no entry.
+
+        Args:
+            query: the request.
+            tool: an id, or a name that only one tool has.
+            k: how many answers; by default the setting `k`.
+            recipe: as in `Scout.search`.
+            model: as in `Scout.search`.
+            visible: as in `Scout.search`.
+            cures: whether to test which words would lift it; that indexes the catalogue up to three times.
+
+        Raises:
+            NotFound: if there is no such tool.
+        """
+        selection, _ = self.select(recipe, model)
+        self.prepare(selection)  # built before the read transaction, so that it can be stored
+        search = Search(query=query, k=self.settings.k if k is None else k, visible=visible)
+
+        def rebuild(changed: Catalogue) -> Stage:
+            return self.build(selection, changed, live=self._find_evidence(selection))
+
+        with self.store.reading():
+            catalogue, pipeline = self.prepare(selection)
+            [result] = pipeline([search])
+            trial = rebuild if cures else None
+            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(result))
+
+
+def _why_empty(catalogue: Catalogue, search: Search) -> str:
+    everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
+    disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
+    also = f"; not searched: source {disabled}" if disabled else ""
+    mask = catalogue.mask(search.visible)
+    if mask is not None and not mask.any():
+        return "none of the catalogue's tools is visible to this caller"
+    if not len(catalogue):
+        return f"the catalogue is empty: add a source with  toolscout add{also}"
+    if not search.query.strip():
+        return "the query is empty"
+    count = len(catalogue) if mask is None else int(mask.sum())
+    return f"none of {count:,} tools scores above the floor for this query{also}"

@@ -1,0 +1,353 @@
+"""What other packages add: found by entry points, loaded when used, harmless when broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests_cli import run
+from toolscout import encoders, plugins, sources
+from toolscout.config import Settings
+from toolscout.errors import ConfigError, NotFound, SourceError
+from toolscout.recipes import registry
+from toolscout.scout import Scout
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = ROOT / "examples" / "extend"
+PATIENCE_S = 300  # some ten processes one after the other, on a machine that may be busy
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a package with entry points on the path, as an installer would."""
+    site = tmp_path / "site"
+    before = set(sys.modules)
+
+    def put(package: str, entry_points: str, code: str = "") -> None:
+        place = site / f"{package}-1.0.dist-info"
+        place.mkdir(parents=True)
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (place / "entry_points.txt").write_text(textwrap.dedent(entry_points))
+        (site / f"{package}.py").write_text(textwrap.dedent(code))
+        monkeypatch.syspath_prepend(str(site))
+        plugins.list_plugins.cache_clear()
+
+    yield put
+    monkeypatch.undo()
+    plugins.list_plugins.cache_clear()
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(site)):
+            del sys.modules[name]
+
+
+def doctor(home: Path) -> dict[str, dict[str, object]]:
+    result = run("--home", str(home), "doctor", "--json")
+    assert result.exit_code == 0, result.output
+    return {row["name"]: row for row in json.loads(result.stdout)["plugins"]}
+
+
+def test_a_broken_plug_in_is_one_warning_and_disturbs_no_search(install: Install, toy: Scout) -> None:
+    install(
+        "broken",
+        """
+        [toolscout.sources]
+        odd = broken:read
+        [toolscout.encoders]
+        odd = broken:load
+        [toolscout.methods]
+        odd = broken:RECIPE
+        [toolscout.indexes]
+        odd = broken:make
+        """,
+        "raise RuntimeError('no libfoo')",
+    )
+    assert toy.search("will it rain?", recipe="hybrid").ids
+    assert registry.is_known("odd") and "broken" not in sys.modules
+    rows = doctor(toy.settings.home)
+    assert (rows["odd"]["package"], rows["odd"]["version"], rows["odd"]["loads"]) == ("broken", "1.0", False)
+    lines = [line for line in run("--home", str(toy.settings.home), "doctor").stdout.splitlines() if "warning" in line]
+    assert len(lines) == 4
+    assert all("cannot be loaded" in line and "RuntimeError: no libfoo" in line for line in lines)
+    with pytest.raises(SourceError, match=r"the plug-in 'odd' of broken 1.0 cannot be loaded|no libfoo"):
+        toy.add("odd:x")
+    for settings in ({"encoder": "odd"}, {"index": "odd"}):
+        scout = Scout(toy.settings.home, recipe="dense", **settings)
+        with scout, pytest.raises(ConfigError, match="no libfoo"):
+            scout.search("rain")
+    with pytest.raises(ConfigError, match="no libfoo"):
+        toy.search("rain", recipe="odd")
+
+
+def test_a_plug_in_cannot_take_a_name_of_toolscout(install: Install, scout: Scout) -> None:
+    install(
+        "thief",
+        """
+        [toolscout.sources]
+        openapi = thief:steal
+        [toolscout.encoders]
+        static = thief:steal
+        [toolscout.methods]
+        colt = thief:steal
+        [toolscout.indexes]
+        exact = thief:steal
+        Bad Name = thief:steal
+        """,
+        "def steal(*args, **kwargs): raise AssertionError('used')",
+    )
+    assert encoders.load("static", Settings()).name == "static"
+    assert registry.recipe("colt").name == "colt"
+    assert plugins.find_plugin(plugins.SOURCE_PLUGINS, "openapi") is None
+    rows = doctor(scout.settings.home)
+    for name in ("openapi", "static", "colt", "exact"):
+        assert rows[name]["loads"] is False
+        assert f"The name {name!r} belongs to toolscout" in str(rows[name]["problem"])
+    assert "cannot be used" in str(rows["Bad Name"]["problem"])
+
+
+def test_two_packages_with_one_name_are_both_named(install: Install, scout: Scout) -> None:
+    for package in ("first", "second"):
+        install(package, f"[toolscout.encoders]\ntwin = {package}:load\n", "def load(argument, settings): ...")
+    with pytest.raises(ConfigError, match=r"Both first 1.0 and second 1.0 bring 'twin' to toolscout.encoders"):
+        encoders.load("twin", Settings())
+    assert doctor(scout.settings.home)["twin"]["loads"] is False
+
+
+def test_what_a_plug_in_does_wrong_is_said_with_its_package(install: Install, scout: Scout, tmp_path: Path) -> None:
+    install(
+        "wrong",
+        """
+        [toolscout.sources]
+        outside = wrong:read
+        crash = wrong:crash
+        [toolscout.encoders]
+        renamed = wrong:load
+        text = wrong:TEXT
+        [toolscout.methods]
+        other = wrong:RECIPE
+        [toolscout.indexes]
+        forgets = wrong:make
+        """,
+        """
+        from toolscout.indexes.exact import Exact
+        from toolscout.methods.zero_shot import Bm25
+        from toolscout.recipes.recipe import Recipe
+        from toolscout.sources import Reading
+        from toolscout.testing import HashEncoder
+        from toolscout.types import Tool
+
+        TEXT = "no function"
+        RECIPE = Recipe("another", "Another.", Bm25())
+
+        def read(locator, *, name, settings):
+            return [Reading(source="mine", kind="folder", tools=[Tool(id="mail/send", name="send")])]
+
+        def crash(locator, *, name, settings):
+            raise ZeroDivisionError("oh")
+
+        def load(argument, settings):
+            return HashEncoder()
+
+        def make(dim, argument, settings):
+            index = Exact(dim)
+            index.upsert = lambda ids, vectors: None
+            return index
+        """,
+    )
+    with pytest.raises(SourceError, match="returned 'mail/send', which does not begin with mine/"):
+        scout.add("outside:x")
+    with pytest.raises(SourceError, match=r"the plug-in 'crash' of wrong 1.0 failed: ZeroDivisionError: oh"):
+        scout.add("crash:x")
+    with pytest.raises(ConfigError, match="an encoder called 'hash'.*must be 'renamed'"):
+        encoders.load("renamed", Settings())
+    with pytest.raises(ConfigError, match="wrong:TEXT of wrong 1.0 is no function"):
+        encoders.load("text", Settings())
+    with pytest.raises(
+        ConfigError, match="is a recipe called 'another', but toolscout needs a `Recipe` called 'other'"
+    ):
+        registry.recipe("other")
+    with Scout(tmp_path / "home", recipe="dense", index="forgets") as other:
+        other.add([{"name": "rain", "description": "Will it rain?"}], name="weather")
+        with pytest.raises(ConfigError, match="index forgets: it does not hold the ids"):
+            other.search("rain")
+        assert other.search("rain", recipe="bm25").ids == ("weather/rain",)
+
+
+def test_names_that_nobody_brings_are_refused_with_those_that_exist(scout: Scout, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="expected a kind of source of mcp, openapi, .* found 'nothing'"):
+        sources.read("x", kind="nothing", settings=Settings())
+    with pytest.raises(NotFound, match="expected the name of a recipe, found 'hybird': did you mean 'hybrid'"):
+        registry.recipe("hybird")
+    scout.add([{"name": "rain"}], name="weather")
+    with (
+        Scout(scout.settings.home, recipe="dense", index="nothing") as other,
+        pytest.raises(ConfigError, match="index: expected the name of an index of exact, found 'nothing'"),
+    ):
+        other.search("rain")
+
+
+def test_changed_tools_of_a_plug_in_wait_for_approval(install: Install, scout: Scout, tmp_path: Path) -> None:
+    install(
+        "remote",
+        "[toolscout.sources]\nremote = remote:read\n",
+        """
+        from pathlib import Path
+        from toolscout.sources import Reading, build_tool
+
+        def read(locator, *, name, settings):
+            tool = build_tool("far", "pay", description=Path(locator).read_text())
+            return [Reading(source="far", kind="folder", tools=[tool])]
+        """,
+    )
+    text = tmp_path / "text"
+    text.write_text("Pay a bill.")
+    [added] = scout.add(f"remote:{text}")
+    assert (added.kind, added.new) == ("remote", 1)
+    text.write_text("Pay any bill.")
+    [changed] = scout.sync()
+    assert (changed.kind, [each.id for each in scout.waiting()]) == ("remote", ["far/pay"])
+
+
+def test_a_path_behind_a_prefix_is_kept_as_absolute(
+    install: Install, scout: Scout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(
+        "here",
+        "[toolscout.sources]\nhere = here:read\n",
+        """
+        from toolscout.sources import Reading
+
+        def read(locator, *, name, settings):
+            return [Reading(source="s", kind="here", message=locator)]
+        """,
+    )
+    (tmp_path / "tools.csv").write_text("")
+    monkeypatch.chdir(tmp_path)
+    scout.add("here:tools.csv")
+    assert [origin.locator for origin in scout.store.origins()] == [f"here:{tmp_path / 'tools.csv'}"]
+
+
+# --- a package of somebody else ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with toolscout and a wheel of examples/extend; the folder of its programs."""
+    folder = tmp_path_factory.mktemp("stranger")
+    shutil.copytree(EXTRAS, folder / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run(  # as an installer calls the backend
+        [sys.executable, "-c", build, folder / "dist"], cwd=folder / "project", check=True, capture_output=True
+    )
+    [wheel] = (folder / "dist").glob("*.whl")
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    [packages] = (folder / "env" / "lib").glob("python*/site-packages")
+    shared = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "toolscout.pth").write_text("\n".join([str(ROOT / "src"), *shared]))
+    return python
+
+
+def call(python: Path, *arguments: str | Path, home: Path, **environment: str) -> str:
+    """Run the program of the fresh environment."""
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("TOOLSCOUT_", "PYTHON"))}
+    done = subprocess.run(
+        [python, "-W", "ignore", *arguments],
+        env={**settings, **environment, "TOOLSCOUT_HOME": str(home)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_office(folder: Path) -> None:
+    """Write a small dataset: each tool is asked for in words that it does not have."""
+    tasks = {
+        "print_page": ("put ink on a sheet", "hard copy of my thesis"),
+        "book_room": ("somewhere to meet", "space for the team"),
+        "send_letter": ("drop grandma a line", "tell the landlord"),
+    }
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": tool, "title": tool, "text": tool.replace("_", " ")}) + "\n" for tool in tasks)
+    )
+    queries, train, dev = [], ["query-id\tcorpus-id\tscore"], ["query-id\tcorpus-id\tscore"]
+    for tool, wordings in tasks.items():
+        for number, wording in enumerate(wordings):
+            for split, lines, text in ((0, train, wording), (1, dev, f"please {wording}")):
+                queries.append({"_id": f"{tool}{number}{split}", "text": text})
+                lines.append(f"{tool}{number}{split}\t{tool}\t1")
+    (folder / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
+    (folder / "qrels" / "train.tsv").write_text("\n".join(train) + "\n")
+    (folder / "qrels" / "dev.tsv").write_text("\n".join(dev) + "\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
+def test_a_package_of_somebody_else_adds_one_of_each(stranger: Path, tmp_path: Path) -> None:
+    home, program = tmp_path / "home", ("-m", "toolscout")
+    rows = json.loads(call(stranger, *program, "doctor", "--json", home=home))["plugins"]
+    assert {(row["group"], row["name"], row["package"], row["version"], row["loads"]) for row in rows} == {
+        ("toolscout.sources", "csv", "toolscout-extras", "1.0", True),
+        ("toolscout.encoders", "pieces", "toolscout-extras", "1.0", True),
+        ("toolscout.indexes", "int8", "toolscout-extras", "1.0", True),
+        ("toolscout.methods", "logged-words", "toolscout-extras", "1.0", True),
+    }
+    file = tmp_path / "office.csv"
+    file.write_text("name,description,arguments\nprint_page,Print a page on paper.,page\nbook_room,Book a room.,day\n")
+    added = json.loads(call(stranger, *program, "add", f"csv:{file}", "--json", home=home))
+    assert [(source["kind"], source["new"]) for source in added["sources"]] == [("csv", 2)]
+    search = (*program, "search", "--json", "--recipe", "dense", "--encoder", "pieces:256", "prining a paeg")
+    [answer] = json.loads(f"[{call(stranger, *search, home=home, TOOLSCOUT_INDEX='int8')}]")
+    assert answer["hits"][0]["id"] == "office/print_page"
+    why = call(stranger, *program, "why", "--recipe", "dense", "prining", "office/print_page", home=home,
+               TOOLSCOUT_INDEX="int8", TOOLSCOUT_ENCODER="pieces")  # fmt: skip
+    assert "cosine about" in why
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
+def test_a_method_of_somebody_else_is_trained_and_serves(stranger: Path, tmp_path: Path) -> None:
+    home, program, data = tmp_path / "home", ("-m", "toolscout"), tmp_path / "data"
+    write_office(data)
+    model = tmp_path / "model"
+    call(stranger, *program, "train", "logged-words", "--data", data, "--out", model, home=home)
+    call(stranger, *program, "add", data, "--name", "office", home=home)
+    text = call(stranger, *program, "search", "--json", "--model", model, "put ink on a sheet", home=home)
+    assert [hit["id"] for hit in json.loads(text)["hits"]][:1] == ["office/print_page"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
+def test_each_example_passes_its_conformance_check(stranger: Path, tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys\nfor name in sys.argv[1:]: runpy.run_module('toolscout_extras.' + name, run_name='__main__')"
+    )
+    lines = call(stranger, "-c", code, "source", "encoder", "index", "method", home=tmp_path).splitlines()
+    assert len(lines) == 4, lines
+
+
+@pytest.mark.parametrize("name", ["source", "encoder", "index", "method"])
+def test_the_page_shows_the_example_as_it_is(name: str) -> None:
+    page = (ROOT / "docs" / "extend" / f"{name}.md").read_text()
+    code = (EXTRAS / "toolscout_extras" / f"{name}.py").read_text()
+    assert f"```python\n{code}```" in page
+    assert len(page.split()) <= 1500
+
+
+def test_the_overview_shows_the_project_file_as_it_is() -> None:
+    page = (ROOT / "docs" / "extend" / "README.md").read_text()
+    assert f"```toml\n{(EXTRAS / 'pyproject.toml').read_text()}```" in page
+    assert len(page.split()) <= 1500
