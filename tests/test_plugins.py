@@ -201,10 +201,10 @@ def test_changed_tools_of_a_plug_in_wait_for_approval(install: Install, scout: S
         "[toolscout.sources]\nremote = remote:read\n",
         """
         from pathlib import Path
-        from toolscout.sources import Reading, build_tool
+        from toolscout.sources import RawTool, Reading, build_tool
 
         def read(locator, *, name, settings):
-            tool = build_tool("far", "pay", description=Path(locator).read_text())
+            tool = build_tool("far", RawTool(id="pay", description=Path(locator).read_text()))
             return [Reading(source="far", kind="folder", tools=[tool])]
         """,
     )

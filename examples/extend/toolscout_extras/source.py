@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
-from toolscout.sources import Reading, build_tool, collect, source_name
+from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.types import Tool
 
 
@@ -15,13 +15,13 @@ def make_tool(source: str, row: dict[str, str]) -> Tool:
     if not row.get("name"):
         raise BadEntry("The row has no name. Fill in its column `name`.")
     properties = {argument: {"type": "string"} for argument in (row.get("arguments") or "").split()}
-    return build_tool(
-        source,
-        row["name"],
+    raw = RawTool(
+        id=row["name"],
         description=row.get("description"),
         parameters={"type": "object", "properties": properties},
         path=[source],
     )
+    return build_tool(source, raw)
 
 
 def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]:
