@@ -140,8 +140,8 @@ def test_a_query_of_which_nothing_is_known_finds_nothing_and_says_why(name: str,
     for query in ("日本", "qqqq"):
         found = office.search(query, model=shelf / name)
         assert (found.ids, found.answer) == ((), "no_tool_fits")
-        assert found.reason == "none of 6 tools scores above the floor for this query"
-    assert office.search("", model=shelf / name).reason == "the query is empty"
+        assert found.reason == "None of the 6 tools scores high enough for this query."
+    assert office.search("", model=shelf / name).reason == "The query is empty."
     assert office.why("日本", RAIN, model=shelf / name).stages[0].rank is None
 
 

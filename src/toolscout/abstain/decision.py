@@ -210,11 +210,16 @@ class Abstainer:
         if sure or (need >= of_need and fit >= of_fit):
             return Verdict(need, fit)
         if wish < 0:
-            reason = f"the request seems to need no tool: it does with probability {need:.2f}"
+            likelihood = f"{_format_percent(need)} likely to need one"
+            reason = f"This looks like chat rather than a task for a tool ({likelihood})."
             return Verdict(need, fit, "no_tool_needed", reason)
-        which = "the only tool does not seem" if size == 1 else f"none of {size:,} tools seems"
-        reason = f"{which} to do what is asked: one does with probability {fit:.2f}"
+        start = "The only tool does not seem" if size == 1 else f"None of the {size:,} tools seems"
+        reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
+
+
+def _format_percent(probability: float) -> str:
+    return "less than 1 %" if probability < 0.01 else f"{100 * probability:.0f} %"
 
 
 def _names_a_tool(search: Search) -> bool:

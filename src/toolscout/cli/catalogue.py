@@ -142,7 +142,7 @@ def _list_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
         print_json([{**_asdict(source), "origin": origins[source.origin]} for source in sources])
         return
     if not sources:
-        echo("the catalogue is empty: add a source with  toolscout add")
+        echo("The catalogue is empty. Add a source with  toolscout add SOURCE.")
         return
     table(
         [
