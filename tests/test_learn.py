@@ -118,7 +118,7 @@ def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(t
     champion.promote(home, report.candidate, "by hand")
     traffic.replay(taught, traffic.requests(200, 5), CALLERS)
     shown = run("--home", str(home), "learn", "--recipe", "neighbours", "--nice", "0").stdout
-    assert f"look 1 at the place of {report.candidate}: better takes p < 0.03" in shown
+    assert f"comparison 1 with {report.candidate}: a better candidate needs p < 0.03" in shown
 
 
 def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(taught: Scout) -> None:

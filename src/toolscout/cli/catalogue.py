@@ -25,8 +25,8 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError
-from toolscout.journal.journal import redact
 from toolscout.privacy import trusted_folders
+from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
