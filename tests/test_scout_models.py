@@ -271,7 +271,7 @@ def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
         recipe="else", job="j", arrays={}, tools=[], settings={}, seed=0, metrics={}, fit_seconds=0,
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
     ))  # fmt: skip
-    assert "this model is of the recipe 'else', which this version does not have" in refuses(*home, str(stranger))
+    assert "fitted this model for the recipe 'else', which this version does not have" in refuses(*home, str(stranger))
     both = refuses(*home, str(shelf / "tool2vec"), "--recipe", "hybrid")
     assert "expected a model of hybrid, found one of tool2vec" in both
 

@@ -164,7 +164,7 @@ def test_a_finished_fit_is_kept_on_resume_and_done_again_for_other_settings(root
     first = fit(lessons.plan("neighbours", learned(root), out)).manifest
     said: list[str] = []
     assert fit(lessons.plan("neighbours", learned(root), out, resume=True, say=said.append)).manifest == first
-    assert any("it is finished" in line for line in said)
+    assert any("already finished" in line for line in said)
     other = fit(lessons.plan("neighbours", learned(root), out, resume=True, changes={"k": 20})).manifest
     assert other.job != first.job and other.settings["k"].value == 20
 
@@ -327,17 +327,17 @@ def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypa
 def test_a_set_without_training_queries_says_so(root: Path) -> None:
     for name in ("train", "dev"):
         (root / "slang" / "qrels" / f"{name}.tsv").unlink()
-    with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
+    with pytest.raises(NotFound, match="A fitted recipe needs queries to learn from.*--folds query:5"):
         learned(root)
     dataset = load_dataset("slang", root)
-    with pytest.raises(UserError, match="there are 0 queries to train on and 0 to choose on"):
+    with pytest.raises(UserError, match="has 0 queries to train on and 0 to choose on"):
         make_lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
 
 
 def test_bench_of_a_set_without_training_queries_says_so_too(root: Path) -> None:
     for name in ("train", "dev"):
         (root / "slang" / "qrels" / f"{name}.tsv").unlink()
-    with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
+    with pytest.raises(NotFound, match="A fitted recipe needs queries to learn from.*--folds query:5"):
         run(job(root))
 
 
@@ -430,7 +430,7 @@ def test_what_training_on_another_dataset_would_leak_is_dropped(root: Path) -> N
     for name in ("train", "dev"):
         (root / "more" / "qrels" / f"{name}.tsv").unlink()
     both = dataclasses.replace(job(root), dataset=load_dataset("more", root), train_on=load_dataset("slang", root))
-    with pytest.raises(UserError, match="there are 0 queries to train on and 23 to choose on"):
+    with pytest.raises(UserError, match="has 0 queries to train on and 23 to choose on"):
         run(both)
 
 
@@ -457,7 +457,7 @@ def test_the_command_trains_and_says_what_came_out(
     kept = cli(
         "train", "neighbours", "--data", str(root / "slang"), "--set", "k=20", "--out", str(out), "--resume", "--json"
     )
-    assert json.loads(kept.stdout)["recipe"] == "neighbours" and "it is finished" in kept.stderr
+    assert json.loads(kept.stdout)["recipe"] == "neighbours" and "already finished" in kept.stderr
     assert "licence: none known" in (out / "README.md").read_text()
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     here = cli("train", "neighbours", "--data", "slang", "--out", ".")

@@ -33,7 +33,7 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     readable = [(path, manifest) for path, manifest in entries if isinstance(manifest, Manifest)]
     problems = [problem for _, problem in entries if isinstance(problem, str)]
     if as_json:
-        print_json([{**_describe_model(path, entry), "champion": path.name == champion} for path, entry in entries])
+        print_json([_describe_model(path, entry, champion) for path, entry in entries])
     elif readable:
         _print_models(readable, champion)
     elif not problems:
@@ -43,7 +43,7 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     return (3 if readable else 1) if problems else 0
 
 
-def _describe_model(path: Path, manifest: Manifest | str) -> dict[str, Any]:
+def _describe_model(path: Path, manifest: Manifest | str, champion: str | None) -> dict[str, Any]:
     """Describe a model in JSON values. A text in place of the manifest says what is wrong with the model."""
     entry: dict[str, Any] = {
         "name": path.name,
@@ -61,7 +61,7 @@ def _describe_model(path: Path, manifest: Manifest | str) -> dict[str, Any]:
             "fit_seconds": manifest.fit_seconds,
             "version": manifest.version,
         }
-    return entry
+    return {**entry, "champion": path.name == champion}
 
 
 def _find_champion(shelf: Path) -> str | None:

@@ -69,6 +69,15 @@ def _print_explanation(explanation: Why) -> None:
     where = "no stage reaches it" if explanation.rank is None else f"rank {explanation.rank}"
     shown = "returned" if explanation.shown else "not returned"
     echo(f"{escape_line(explanation.tool)}: {shown}, {where} (of {explanation.k} asked for)\n")
+    _print_ranks(explanation)
+    _print_list("why", [f"- {sentence}" for sentence in explanation.causes])
+    _print_list("what would bring it in", [f"- {sentence}" for sentence in explanation.fixes])
+    if not explanation.shown:
+        _print_list("returned instead", [f"{score:6.2f}  {tool_id}" for tool_id, score in explanation.ahead])
+
+
+def _print_ranks(explanation: Why) -> None:
+    """Print the rank that each stage gave the tool, and the words that counted."""
     for stage in explanation.stages:
         rank = "not ranked" if stage.rank is None else f"rank {stage.rank}, score {stage.score:.2f}"
         echo(f"  {stage.stage}: {rank}" + (f" ({escape_line(stage.note)})" if stage.note else ""))
@@ -76,10 +85,6 @@ def _print_explanation(explanation: Why) -> None:
         echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in explanation.matched.items()))
     if explanation.missing:
         echo("  words it lacks: " + ", ".join(explanation.missing))
-    _print_list("why", [f"- {sentence}" for sentence in explanation.causes])
-    _print_list("what would bring it in", [f"- {sentence}" for sentence in explanation.fixes])
-    if not explanation.shown:
-        _print_list("returned instead", [f"{score:6.2f}  {tool_id}" for tool_id, score in explanation.ahead])
 
 
 def _print_list(heading: str, lines: Sequence[str]) -> None:

@@ -80,10 +80,7 @@ def bench_command(
     from toolscout.lab.bench import Job, label_of, load_dataset
     from toolscout.lab.machine import refuse_dirty
 
-    if bool(train_on) != bool(test_on) or not (train_on or names):
-        raise click.UsageError("expected DATASETs, or --train-on with --test-on")
-    if label and len(recipe_names) > 1:
-        raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
+    _check_arguments(names, recipe_names, label, train_on, test_on)
     refuse_dirty(Path(out), allow=allow_dirty)
     root = find_root(data)
     source = load_dataset(train_on, root) if train_on else None
@@ -118,7 +115,21 @@ def bench_command(
     elif bench.results:
         _print_results(bench.results, source.name if source else None)
     _print_warnings(bench.results, bench.failures)
-    return (3 if bench.results else 1) if bench.failures else 0
+    return bench.exit_code
+
+
+def _check_arguments(
+    names: Sequence[str], recipe_names: Sequence[str], label: str | None, train_on: str | None, test_on: Sequence[str]
+) -> None:
+    """Refuse arguments that do not go together.
+
+    Raises:
+        click.UsageError: naming them.
+    """
+    if bool(train_on) != bool(test_on) or not (train_on or names):
+        raise click.UsageError("expected DATASETs, or --train-on with --test-on")
+    if label and len(recipe_names) > 1:
+        raise click.UsageError(f"--label goes with one --recipe, found {len(recipe_names)}")
 
 
 @dataclasses.dataclass
@@ -136,6 +147,13 @@ class _Bench:
     run_options: Mapping[str, Any]
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     failures: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command: 0 success, 1 everything failed, 3 some jobs failed."""
+        if not self.failures:
+            return 0
+        return 3 if self.results else 1
 
     def load_datasets(self, names: Sequence[str], root: Path | None) -> list[Dataset]:
         """Load each dataset once, in order."""
