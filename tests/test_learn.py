@@ -111,7 +111,7 @@ def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(t
             with Scout(home, journal=False) as scout:
                 report = learn(scout, recipes=["neighbours"], dry_run=dry_run)
             assert report.verdict is not None and report.outcome in ("refused", "would-refuse")
-            assert f"look {report.verdict.look} at this champion's place" in report.reason
+            assert f"comparison {report.verdict.look} with this champion" in report.reason
             looks.append((report.verdict.look, round(report.verdict.level, 4)))
     assert looks == [(1, 0.0304), (1, 0.0304), (2, 0.0076)]
     assert report.candidate is not None
@@ -492,7 +492,7 @@ def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(o
     said: list[str] = []
     report = learn(office, say=said.append)
     assert report.outcome == "promoted" and sum(report.splits.values()) <= 3_000
-    assert any("going on with the run of" in line for line in said)
+    assert any("continuing the interrupted run of" in line for line in said)
     assert any("neighbours: kept" in line for line in said)
     assert not (office.settings.home / "learn" / "run.json").exists()
 
@@ -552,7 +552,7 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
             champion.promote(home, other.name, "by hand")
 
     report = learn(taught, recipes=["neighbours"], say=meanwhile)
-    assert report.outcome == "refused" and "somebody changed the champion meanwhile; run it again" in report.reason
+    assert report.outcome == "refused" and "because somebody changed the champion. Run it again" in report.reason
     assert [each.why for each in champion.history(home)] == ["by hand"]
     assert learn(taught, recipes=["neighbours"]).champion == other.name
 

@@ -461,7 +461,7 @@ def test_the_command_trains_and_says_what_came_out(
     assert "licence: none known" in (out / "README.md").read_text()
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     here = cli("train", "neighbours", "--data", "slang", "--out", ".")
-    assert here.exit_code == 1 and "expected a folder of the model's own, found the one you are in" in here.stderr
+    assert here.exit_code == 1 and "expected a folder for the model alone" in here.stderr
     refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
     assert refused.exit_code == 1 and "there is nothing to fit" in refused.stderr
     assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1

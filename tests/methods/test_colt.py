@@ -111,7 +111,7 @@ def test_a_base_without_an_encoder_and_settings_of_no_base_are_refused(slang: Le
     with pytest.raises(ConfigError, match="expected a recipe that tunes an encoder"):
         fit(lessons.plan("colt", slang, tmp_path / "m", changes={"base": "bm25"}, settings=Settings(home=tmp_path)))
     plain = {"base": "bm25", "base.tokenizer": "plain"}
-    with pytest.raises(ConfigError, match=r"the base bm25 is not fitted, so the setting base\.tokenizer has no meaning"):
+    with pytest.raises(ConfigError, match=r"base bm25 is not fitted, so the setting base\.tokenizer has no meaning"):
         lessons.plan("toolrefiner", slang, tmp_path / "m", changes=plain, settings=Settings(home=tmp_path))
     with pytest.raises(ConfigError, match=r"it has no base, so the setting base\.k has no meaning"):
         lessons.plan("neighbours", slang, tmp_path / "m", changes={"base.k": 3})

@@ -191,8 +191,9 @@ class Abstainer:
         table = columns(self.features.names, rows, chosen, self.decision.wishes)
         needs, fits = self.decision.estimate(table)
         verdicts: list[Verdict | None] = [None] * len(searches)
-        for number, *estimates in zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True):
-            verdicts[number] = self._decide(searches[number], *estimates, sizes[number])
+        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
+        for number, need, fit, wish in estimates:
+            verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
