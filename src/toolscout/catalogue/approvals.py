@@ -103,12 +103,12 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs_approval(kind: str, locator: str) -> bool:
-    """Return whether somebody else can change the tools of a source. Local files and modules belong to the user."""
+    """Tell whether others can change the tools of a source. Local files and modules belong to the user."""
     return kind == "mcp" or (kind == "openapi" and locator.lower().startswith(("http://", "https://")))
 
 
 def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:
-    """Compare the definitions of a source with the approved ones; approve new tools, hold back changed ones.
+    """Compare the definitions of a source with the approved ones. Approves new tools and holds back changed ones.
 
     Args:
         connection: in a write transaction.
@@ -118,8 +118,8 @@ def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: 
         at: the present instant.
 
     Returns:
-        Id → whether the definition waits since this reading, for each definition that waits now. The quarantine of
-        the source then holds exactly these definitions.
+        For each definition that waits now: id → whether it is new in the quarantine. The quarantine of the source then
+        holds exactly these definitions.
     """
     between = (f"{source}/", f"{source}0")  # ids of the source: "0" follows "/"
     pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
@@ -196,7 +196,7 @@ def _read_approved_tools(connection: sqlite3.Connection, between: tuple[str, str
 
 
 def _destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """Return the host of an operation's calls, and each credential that is sent there with the place it is put in."""
+    """Return the host of an operation's calls, and each credential sent there with its place in the request."""
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])
@@ -222,7 +222,7 @@ def _new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> st
     unknown = _destinations(tool) - destinations
     if not unknown:
         return None
-    return NEW_SERVER if any(len(each) == 1 for each in unknown) else NEW_CREDENTIALS
+    return NEW_SERVER if any(len(destination) == 1 for destination in unknown) else NEW_CREDENTIALS
 
 
 def _name_change(before: Tool, now: Tool) -> str:
@@ -247,13 +247,13 @@ def find_unsteady(
 
     Returns:
         Ids that changed more than `MAX_FLIPS` times within `FLIP_WINDOW_H` hours, and ids that already wait for this
-        reason: such a tool waits for approval, not for the window to pass.
+        reason. Such a tool waits for approval, not for the end of the window.
     """
     query = "SELECT id FROM quarantine WHERE source = ? AND why = ?"
     alternating = {id for (id,) in connection.execute(query, (source, ALTERNATES))}
     between = (f"{source}/", f"{source}0")
     query = "SELECT id, fingerprint FROM flips WHERE id > ? AND id < ? ORDER BY at, rowid"
-    last = {**last, **dict(connection.execute(query, between))}  # the last flip of each outlives its quarantine
+    last = {**last, **dict(connection.execute(query, between))}  # the last flip of a tool outlives its quarantine
     changed = [
         (id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in alternating
     ]
@@ -269,7 +269,7 @@ def find_unsteady(
 def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
     """Record (tool, fingerprint) pairs as the approved definitions, in place of earlier ones.
 
-    `approved_at` keeps the instant of the first approval: it tells which of two similar tools is older.
+    `approved_at` keeps the instant of the first approval, because it shows which of two similar tools is older.
     """
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
