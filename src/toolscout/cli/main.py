@@ -34,7 +34,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Search": {
         "demo": ("demo", "Index real tools and answer questions, without touching your catalogue."),
         "search": ("search", "Find the tools that a request needs."),
-        "why": ("search", "Explain why a tool is missing from an answer, and what would bring it in."),
+        "why": ("search", "Explain why a tool is missing from an answer, and what would lift it."),
     },
     "Serve": {
         "serve": ("serve", "Serve search, catalogue, journal and a web page over HTTP."),

@@ -57,7 +57,7 @@ def search_command(scout: Scout, query: str, k: int | None, explain: bool, as_js
 @json_option
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
-    """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would bring it in."""
+    """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
     explanation = scout.why(query, tool, k)
     if as_json:
         print_json(explanation)
@@ -71,7 +71,7 @@ def _print_explanation(explanation: Why) -> None:
     echo(f"{escape_line(explanation.tool)}: {shown}, {where} (of {explanation.k} asked for)\n")
     _print_ranks(explanation)
     _print_list("why", [f"- {sentence}" for sentence in explanation.causes])
-    _print_list("what would bring it in", [f"- {sentence}" for sentence in explanation.fixes])
+    _print_list("what would lift it", [f"- {sentence}" for sentence in explanation.fixes])
     if not explanation.shown:
         _print_list("returned instead", [f"{score:6.2f}  {tool_id}" for tool_id, score in explanation.ahead])
 
