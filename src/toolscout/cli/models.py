@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from toolscout.models.champion import history
 from toolscout.models.champion import shelf as champion_shelf
 from toolscout.models.model_store import Manifest
 
+Entries = Sequence[tuple[Path, Manifest | str]]
+"""Folder of a model → its manifest, or what is wrong with it."""
+
 
 @click.command("models")
 @click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
@@ -25,13 +29,12 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
 
     Every file is compared with its digest, and damaged models are reported.
     """
-    shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
+    shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
     entries = model_store.list_models(shelf)
+    readable, problems = _split_entries(entries)
     champion = _find_champion(shelf)
-    readable = [(path, manifest) for path, manifest in entries if isinstance(manifest, Manifest)]
-    problems = [problem for _, problem in entries if isinstance(problem, str)]
     if as_json:
         print_json([_describe_model(path, entry, champion) for path, entry in entries])
     elif readable:
@@ -41,6 +44,12 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     for problem in problems:
         click.echo(f"toolscout: {problem}", err=True)
     return (3 if readable else 1) if problems else 0
+
+
+def _split_entries(entries: Entries) -> tuple[list[tuple[Path, Manifest]], list[str]]:
+    """Split the models of a folder into those that can be read, and the problems of the others."""
+    readable = [(path, manifest) for path, manifest in entries if isinstance(manifest, Manifest)]
+    return readable, [problem for _, problem in entries if isinstance(problem, str)]
 
 
 def _describe_model(path: Path, manifest: Manifest | str, champion: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from toolscout.types import Search
 
 __all__ = ["Batches"]
 
-MAX_BATCH_QUERIES: Final = 64  # of several requests; one request may bring more
+MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request may have more
 
 
 class _Job(NamedTuple):
@@ -48,7 +48,7 @@ class Batches:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """The number of queries that wait."""
+        """Return the number of waiting queries."""
         return self._waiting
 
     async def search(self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller) -> list[Search]:
@@ -72,7 +72,7 @@ class Batches:
                 self._search_batch(alike)
 
     def _take_batch(self) -> list[_Job]:
-        """Take the jobs of the next batch. Empty: the thread ends."""
+        """Take the jobs of the next batch. Without jobs the thread ends."""
         with self._lock:
             jobs: list[_Job] = []
             size = 0
