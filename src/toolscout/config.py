@@ -1,4 +1,6 @@
-"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order; each has its origin.
+"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order.
+
+Each value remembers its origin.
 
 A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that folder
 (`toolscout trust DIR`), it may set only what can do no harm: see `FILE_MAY_SET`.

@@ -1,4 +1,4 @@
-"""Estimates two probabilities: that a request needs a tool at all, and that a tool of the catalogue fits it.
+"""Estimates how likely a request needs a tool at all, and how likely a tool of the catalogue fits it.
 
 Both come from logistic regressions on how the catalogue scores the request (`toolscout.abstain.score_features`). The
 first also reads the meaning of the request, by another regression on its vector. Only the bundled encoder and BM25 are
@@ -129,7 +129,10 @@ def columns(
 
 
 def wishes(table: Mapping[str, Floats]) -> Floats:
-    """Sum the wishes of `columns`, (n,); above 0 if a request resembles those that need tools, in any catalogue."""
+    """Sum the wishes of `columns`, (n,).
+
+    A sum above 0 means that the request resembles those that need tools, in any catalogue.
+    """
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
 
@@ -244,7 +247,7 @@ def _names_a_tool(search: Search) -> bool:
 def build_abstainer(
     workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
 ) -> Abstainer | None:
-    """Build the bundled decision over a snapshot, within the budget of the settings; None: the budget is 0.
+    """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
 
     The requests of a fitted model may differ from those of the bundled decision. So its floors keep the budget on the
     requests that the model was fitted on (`fit_floors`). For a champion of `toolscout learn`, requests outside the fit
@@ -295,7 +298,7 @@ def load_bundled() -> tuple[Decision, Encoder]:
 
 
 def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
-    """Set floors of the bundled decision that keep each budget on requests that the catalogue's tools serve.
+    """Set floors of the bundled decision that keep each budget on requests that the catalogue serves.
 
     Args:
         workspace: with the caches.

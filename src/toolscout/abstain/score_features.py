@@ -1,4 +1,4 @@
-"""Score features: statistics of the scores of all visible tools, which show whether a catalogue fits a query.
+"""Score features: statistics of the scores of all tools, which show whether a catalogue fits a query.
 
 Several *views* score each tool: words (BM25, as a share of the score of a tool with every word of the query) and the
 cosines of one or more encoders. The features describe the spread of the scores: if a tool serves the request, it stands
@@ -129,12 +129,19 @@ class ScoreFeatures:
 
 
 def _stack_field(spreads: Sequence[Sequence[Any]], field: str) -> Any:
-    """Stack one field of the spreads, given by view and query: (queries, views), and its own axis if it has one."""
+    """Stack one field of the spreads: (queries, views), and its own axis if it has one.
+
+    Args:
+        spreads: for each view, the spread of each query.
+        field: name of the field.
+    """
     return np.stack([[getattr(spread, field) for spread in view] for view in spreads], axis=1)
 
 
 def _score_firsts(indexes: Sequence[Any], queries: Sequence[Any], firsts: Array) -> Any:
-    """Score the first tool of each view by every view: `[query, b, a]` is the score by view b of the first of view a.
+    """Score the first tool of each view by every view.
+
+    In the result, `[query, b, a]` is the score by view b of the first tool of view a.
 
     Args:
         indexes: of the views.

@@ -108,7 +108,10 @@ class Toolbox:
 
 
 def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
-    """Make a name of at most 64 letters, digits, `_` and `-` from the tool's name or id, with a hash if it is taken."""
+    """Make a name for the model from the tool's name or id, with a hash if it is taken.
+
+    It has at most 64 letters, digits, `_` and `-`.
+    """
     for text in (raw, tool_id):
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:MAX_WIRE_NAME_CHARS]
         if name and name != SEARCH and name not in taken:

@@ -1,4 +1,4 @@
-"""LangChain and LangGraph: a middleware that shows the model only the tools that the last request needs.
+"""LangChain and LangGraph: a middleware that shows the model only the tools for the last request.
 
 ::
 

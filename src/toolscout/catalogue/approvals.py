@@ -1,4 +1,4 @@
-"""Approvals: remembers the approved definition of each foreign tool, and holds back definitions that changed.
+"""Approvals: remembers the approved definition of each foreign tool, and holds back changed ones.
 
 Foreign tools come from MCP servers and from OpenAPI documents at a URL. For such documents, hosts and credentials are
 approved as well: a new operation may use only those that approved operations of its source use.
@@ -171,7 +171,7 @@ def _replace_quarantine(
     before: Mapping[str, str],
     at: str,
 ) -> dict[str, bool]:
-    """Make the quarantine of a source hold the definitions in `reasons`; see `hold_back` for what is returned.
+    """Make the quarantine of a source hold the definitions in `reasons`; returns as `hold_back` does.
 
     A row stays as it is, with its instant, if the same definition waits for the same reason.
     """
@@ -196,7 +196,7 @@ def _read_approved_tools(connection: sqlite3.Connection, between: tuple[str, str
 
 
 def _destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """Return the host of an operation's calls, and each credential sent there with its place in the request."""
+    """Return the host of an operation's calls, and each credential that is sent there with its place."""
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])
@@ -226,7 +226,7 @@ def _new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> st
 
 
 def _name_change(before: Tool, now: Tool) -> str:
-    """Return the most important change between two definitions: the server, the credentials, or anything else."""
+    """Return the most important change of a definition: the server, the credentials, or anything else."""
     if before.meta.get("server") != now.meta.get("server"):
         return OTHER_SERVER
     keys = ("security", "security_schemes")
@@ -280,7 +280,7 @@ def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: st
 
 
 def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return id → when the tool was first approved, for all tools of the catalogue with an approved definition."""
+    """Return id → when the tool was first approved, for tools with an approved definition."""
     return dict(connection.execute(FIRST_SEEN))
 
 

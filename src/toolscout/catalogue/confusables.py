@@ -1,4 +1,4 @@
-"""Confusable letters: finds foreign letters that look like ASCII letters, and computes the skeleton of a name.
+"""Confusable letters: finds foreign letters that look like ASCII, and computes skeletons of names.
 
 The table `data/confusables.txt` comes from Unicode's confusables (UTS #39).
 """
@@ -40,8 +40,9 @@ def fold(text: str) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def skeleton(name: str) -> str:
-    """Return what a name looks like at a glance, without case, accents, marks, invisible characters and version number.
+    """Return what a name looks like at a glance.
 
+    A skeleton has no case, accents, marks, invisible characters and version number.
     `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е) and `get_weather2` have one skeleton.
     """
     if not name.isascii():

@@ -1,4 +1,4 @@
-"""Prompt injection: finds orders to the model in a tool's text, in nine languages and in the markup of chats.
+"""Prompt injection: finds orders to the model in a tool's text, in nine languages and in chat markup.
 
 A description speaks about the tool. Text that speaks to the model ("ignore previous instructions", "always use this
 tool first", "### Instruction", "不要告诉用户") tries to steer it. The patterns find the usual wordings in English,

@@ -26,7 +26,7 @@ _DIRECTION_OVERRIDES: Final = frozenset("\u202d\u202e")
 
 
 def sanitise(text: str) -> str:
-    """Remove control codes and invisible characters that no script needs, so that a model reads what people see.
+    """Remove control codes and invisible characters, so that a model reads what people see.
 
     Emoji stay, and so do the characters that Arabic, Hebrew, Indic, Mongolian and other scripts need.
     """
@@ -93,7 +93,7 @@ def _is_needed_by_script(run: re.Match[str], text: str) -> bool:
 
 
 def _is_needed_variant(letters: str, before: str, foreign: bool) -> bool:
-    """Tell whether a run selects a variant of the character before it: an emoji, an ideograph or a Mongolian letter."""
+    """Tell whether a run selects a variant of an emoji, an ideograph or a Mongolian letter before it."""
     if letters in ("\ufe0f", "\ufe0e"):  # selects the emoji or the plain form of the sign before it
         return bool(before) and not before.isalpha() and not before.isspace()
     if letters == "\ufe0f\u200d":

@@ -1,4 +1,4 @@
-"""Screens untrusted tool text for hidden instructions, invisible characters, look-alike names and stuffing.
+"""Screens tool text for hidden instructions, invisible characters, look-alike names and stuffing.
 
 `scan` returns the findings of one tool, `vet` decides whether a person must approve it first, and `sanitise` cleans a
 text before a model reads it. Stuffed texts (`toolscout.catalogue.stuffing`) harm the ranking rather than the reader.
@@ -81,7 +81,7 @@ def vet(tool: Tool) -> str | None:
 
 
 def suspects(catalogue: Catalogue) -> frozenset[str]:
-    """Return the ids of tools that every search demotes, because they give orders to the model or are stuffed."""
+    """Return the ids of tools that every search demotes: they give orders to the model or are stuffed."""
 
     def list_suspects() -> bytes:
         return msgspec.json.encode(

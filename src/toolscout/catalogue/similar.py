@@ -67,7 +67,9 @@ class Rivals(msgspec.Struct, frozen=True):
 
 
 def find_rivals(catalogue: Catalogue, rows: Callable[[], Rows]) -> Rivals | None:
-    """Return the rivals of a snapshot, computed once for each generation; None if all tools came at the same time.
+    """Return the rivals of a snapshot; None if all tools came at the same time.
+
+    They are computed once for each generation.
 
     Args:
         catalogue: the snapshot.
@@ -168,7 +170,7 @@ def _word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def _pairs_of_words(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of descriptions that may share enough words, because they share one of their rarest words."""
+    """Yield pairs of descriptions that may share enough words: they share one of their rarest words."""
     frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
     for number, terms in enumerate(words):

@@ -73,7 +73,7 @@ def find_stuffing(tool: Tool) -> tuple[str, str] | None:
 
 
 def _is_enumeration(part: str, words: int) -> bool:
-    """Tell whether a part is a few phrases with commas between them, as in a sentence that lists a tool's purposes."""
+    """Tell whether a part is a few phrases with commas between them, such as a list of purposes."""
     commas = part.count(",")
     return commas >= 3 and words >= 3 * (commas + 1)
 

@@ -123,7 +123,10 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
 
 
 async def _stop_at_signal(gateway: Any) -> None:
-    """Stop the servers at a signal, then kill the program, because a thread that waits for input would never end."""
+    """Stop the servers at a signal, then kill the program.
+
+    A thread that waits for input would otherwise never end.
+    """
     import anyio
 
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

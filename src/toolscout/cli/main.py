@@ -1,4 +1,4 @@
-"""The program `toolscout`: loads the module of a command, and turns errors into a message and an exit code.
+"""The program `toolscout`: imports a command when it is used, and reports errors.
 
 Exit codes: 0 success; 1 an error that the user can fix; 2 wrong usage; 3 partial success, every failure is named.
 """

@@ -292,7 +292,7 @@ class LiveEvidence:
 
 
 def _read_keys(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:
-    """Yield for each search its row, its caller and hash of the key, and its example; None twice if it has none."""
+    """Yield for each search its row, its (caller, hash of the key) and its example; None: no example."""
     for trail in trails:
         example = read_example(trail)
         if example is None or not _is_readable(example.query):

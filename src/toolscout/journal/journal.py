@@ -1,7 +1,7 @@
-"""The journal records searches, the tools shown, the calls made and their outcome, in an SQLite file of its own.
+"""The journal records searches, the tools that were shown, calls and their outcome, in an SQLite file.
 
-Because the file is separate, an event never waits for a change of the catalogue. An event is written when the call
-returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
+The file is not that of the catalogue, so an event never waits for a change of the catalogue. An event is written when
+the call returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
 """
 
 from __future__ import annotations
@@ -110,7 +110,13 @@ class JournalFilter(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """The result of an import: number of new events, (line, message) of the first bad lines, number of bad lines."""
+    """The result of an import.
+
+    Attributes:
+        new: number of new events.
+        problems: (line, message) of the first bad lines.
+        bad: number of bad lines.
+    """
 
     new: int
     problems: list[tuple[str, str]]

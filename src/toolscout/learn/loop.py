@@ -1,4 +1,4 @@
-"""The learning loop: journal → dataset → fitted candidates → gate → promotion, or refusal with the reason.
+"""The learning loop: journal → dataset → fitted candidates → gate → promotion or refusal.
 
 ::
 
@@ -168,7 +168,7 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
 
 
 def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
-    """Return the recipe or model of searches that name none; the default recipe if the champion cannot serve."""
+    """Return what serves searches that name nothing: the champion, or the default if it cannot serve."""
     try:
         selection = scout.selector.find(None, None)
         scout.build(selection, scout.store.catalogue())
@@ -340,7 +340,7 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
 
 
 def _find_trusted_callers(run: _Run) -> frozenset[str]:
-    """Return the callers who may decide alone: those in the setting, and the owner if nobody else searches."""
+    """Return the callers who may decide alone: those in the setting, and an owner who alone searches."""
     only_owner = set(run.evidence.callers) == {run.settings.caller}
     return frozenset({*run.settings.learn_trust, *({run.settings.caller} if only_owner else ())})
 
@@ -384,7 +384,7 @@ def _choose_sure_score(requests: Sequence[tuple[Hit, ...]], chat: Sequence[tuple
 
 
 def _measure_latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:
-    """Return p50 and p95 of a search in ms of processor time, which other load on the machine does not change."""
+    """Measure p50 and p95 of a search in ms of processor time, which other processes do not change."""
     from threadpoolctl import threadpool_limits
 
     times = []
@@ -471,7 +471,7 @@ def _remove_old_models(run: _Run) -> None:
 
 
 def _load_or_start_state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the last event that this run reads: that of an unfinished run, or else the newest of the journal."""
+    """Return the last event to read: that of an unfinished run, or else the newest of the journal."""
     file = home / "learn" / "run.json"
     try:
         unfinished: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict)

@@ -1,4 +1,4 @@
-"""Turns the journal into a dataset: requests and the tools that they used, split by time into train, dev and test.
+"""Turns the journal into a dataset of requests and used tools, split by time into train, dev and test.
 
 The newest requests are held out, because a model must serve future requests. A tool that train uses only once is left
 out of train, because a single call may be a mistake. The grades are weights from `toolscout.journal.evidence`.
@@ -124,7 +124,7 @@ def _make_lesson(dataset: Dataset, tools: Sequence[Tool]) -> Lesson:
 
 
 def _keep_supported_tools(train: Sequence[Example]) -> tuple[Qrels, int]:
-    """Return train without the tools that it uses less than `MIN_TOOL_USES` times, and the number of these tools."""
+    """Return train without tools that it uses less than `MIN_TOOL_USES` times, and their number."""
     uses = Counter(tool for example in train for tool in example.tools)
     supported = {tool for tool, count in uses.items() if count >= MIN_TOOL_USES}
     qrels = {_id(example): gold for example in train if (gold := _keep_tools(example, supported))}
@@ -144,7 +144,7 @@ def _rename_tools(qrels: Qrels, new_ids: dict[str, str]) -> Qrels:
 
 
 def _group_requests(dataset: Dataset, newest: Sequence[Example]) -> dict[str, dict[str, str]]:
-    """Return slices of the test requests: number of tools, length of the request, source of a tool that it used.
+    """Group the test requests by number of tools, length, and source of a used tool.
 
     A slice with the same label for all requests is left out.
     """

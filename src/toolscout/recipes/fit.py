@@ -1,4 +1,4 @@
-"""Fits a recipe on a dataset: makes the lesson, fits the base recipe first, and writes the model folder."""
+"""Fits a recipe on a dataset: makes the lesson, fits the base first, and writes the model folder."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _fit_base(name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[
 
 
 def on_shelf(job: FitJob) -> FitJob:
-    """Return the same fit with its model among those of the laboratory, under a name that equal fits share."""
+    """Return the same fit with its model among those of the laboratory, where equal fits share a name."""
     return dataclasses.replace(job, out=job.shelf / f"{job.recipe.name}-{job.identity[:16]}")
 
 
@@ -372,7 +372,7 @@ def _describe_fit(job: FitJob) -> list[str]:
 
 
 def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
-    """Read the manifest of the model that is in the place of this one; None: nothing worth keeping is there.
+    """Read the manifest of the model in the place of this one; None: nothing worth keeping is there.
 
     Args:
         job: the fit.

@@ -1,4 +1,4 @@
-"""Explains why a tool is missing from an answer: its rank, the words that matched, the tools ahead of it, and remedies.
+"""Explains why a tool is missing from an answer, and what would lift it.
 
 Every cause is a fact that can be checked: a rank, a word that the text has or lacks, another tool's text, a filter. A
 remedy that changes words is tested: the words are added to the tool, the catalogue is indexed again, and the search is
@@ -279,7 +279,7 @@ def _lift(
 
 
 def _sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
-    """Return the words, the rarest in the catalogue first, without words of any request and words of no tool last."""
+    """Sort words, the rarest in the catalogue first. Words of no tool come last, words of any request are dropped."""
     terms = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
     frequency = Counter[str]()
     for tool in tools:

@@ -40,7 +40,13 @@ class Batches:
     """
 
     def __init__(self, scout: Scout, pool: Executor, report_size: Callable[[int], None] = lambda size: None) -> None:
-        """Search with `scout` in a thread of `pool`; `report_size` receives the number of queries of each batch."""
+        """Take what searches.
+
+        Args:
+            scout: runs the searches.
+            pool: gives the thread.
+            report_size: called with the number of queries of each batch.
+        """
         self.scout, self.pool, self.report_size = scout, pool, report_size
         self._jobs: deque[_Job] = deque()
         self._waiting = 0

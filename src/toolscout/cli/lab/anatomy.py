@@ -39,7 +39,9 @@ def anatomy_command(
     out: str,
     as_json: bool,
 ) -> None:
-    """Show where an encoder places DATASET's queries and tools; with --recipe or --model also the cost of each stage.
+    """Show where an encoder places DATASET's queries and tools.
+
+    With --recipe or --model the cost of each stage is measured too.
 
     A tool is placed twice: by its description, and by the mean of the training queries that use it. Both are compared
     by their cosines with test queries that need the tool and with other test queries, and drawn by t-SNE. Writes

@@ -340,7 +340,7 @@ def _print_slices(slices: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _print_parents(parents: Mapping[str, Any]) -> None:
-    """Print the differences for queries with tools of parents that are, or are not, in the training queries."""
+    """Print the differences by whether the training queries used tools of the same parents."""
     table(
         [("parents in training", "left"), ("n", "right"), *((f"{name} (p)", "right") for name in SHOWN_MEASURES)],
         [
