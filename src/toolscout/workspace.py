@@ -1,4 +1,4 @@
-"""The workspace holds what fits and builds need besides data: encoder, caches, settings, progress, seed."""
+"""The workspace holds what fits and builds need besides data: encoder, caches, settings, progress."""
 
 from __future__ import annotations
 
