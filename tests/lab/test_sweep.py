@@ -223,7 +223,7 @@ def test_a_recipe_that_goes_on_from_another_fits_that_one_once(root: Path, tmp_p
     )
     assert len(found["trials"]) == 2 and not found["failed"]
     assert len(list((root.parent / "home" / "bench-models").glob("dpr-*"))) == 1
-    assert sum("dpr-" in line and line.startswith("kept") for line in said) == 1
+    assert sum("dpr-" in line and "already finished" in line for line in said) == 1
 
 
 def test_values_are_json_or_text() -> None:
