@@ -548,7 +548,7 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
     [(other, _)] = model_store.list_models(champion.shelf(home))
 
     def meanwhile(text: str) -> None:
-        if "against" in text:
+        if text.startswith("comparing"):
             champion.promote(home, other.name, "by hand")
 
     report = learn(taught, recipes=["neighbours"], say=meanwhile)
