@@ -67,7 +67,7 @@ def test_add_search_show_list_remove(file: Path) -> None:
     assert "removed 1 tools" in run("remove", "garden/mow").output
     assert "garden: 1 new" in run("sync").output
     assert "removed 2 tools" in run("remove", "garden").output
-    assert "the catalogue is empty" in run("list").output
+    assert "The catalogue is empty" in run("list").output
 
 
 def test_every_reading_command_speaks_json(file: Path) -> None:

@@ -93,7 +93,7 @@ def test_chat_is_turned_away_with_a_reason_and_requests_are_not(everyday: Scout)
         found = everyday.search(query)
         assert (found.answer, found.hits) == ("no_tool_needed", ()), query
         assert found.need is not None and found.need < 0.5
-        assert found.reason and found.reason.startswith("the request seems to need no tool")
+        assert found.reason and found.reason.startswith("This looks like chat rather than a task for a tool (")
     for query in ASKS:
         found = everyday.search(query)
         assert found.answer == "tools" and found.hits and found.reason is None, query
@@ -108,7 +108,7 @@ def test_what_no_tool_does_is_another_answer(everyday: Scout) -> None:
         Hit("files/copy", 1.0),
     )
     assert (found.answer, found.hits) == ("no_tool_fits", ())
-    assert found.reason and found.reason.startswith("none of 2 tools seems to do what is asked")
+    assert found.reason and found.reason.startswith("None of the 2 tools seems to fit this request (")
 
 
 def test_the_budget_is_a_setting_and_nothing_turns_nobody_away(everyday: Scout, tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_either_floor_turns_away_and_the_likelier_answer_is_given() -> None:
     for floors in ({"need": 1.1}, {"fit": 1.1}):
         unfit = ask(strict(over(), **floors), "send a message by e-mail", hit)
         assert (unfit.answer, unfit.hits) == ("no_tool_fits", ())
-        assert unfit.reason and unfit.reason.startswith("none of 10 tools seems to do what is asked")
+        assert unfit.reason and unfit.reason.startswith("None of the 10 tools seems to fit this request (")
         needless = ask(strict(over(), **floors), chat, hit)
         assert (needless.answer, needless.hits) == ("no_tool_needed", ())
-        assert needless.reason and f"{needless.need:.2f}" in needless.reason
+        assert needless.need is not None and needless.reason and "% likely to need one)." in needless.reason
     assert ask(strict(over()), chat, hit).ids == ("mail/send_email",)
     single = ask(strict(over([tool for tool in toy_tools() if tool.id == hit.id]), fit=1.1), "send a message", hit)
-    assert single.reason and single.reason.startswith("the only tool does not seem")
+    assert single.reason and single.reason.startswith("The only tool does not seem to fit this request (")
 
 
 def test_a_first_hit_that_a_model_is_sure_of_is_never_turned_away() -> None:
@@ -166,7 +166,7 @@ def test_a_first_hit_that_a_model_is_sure_of_is_never_turned_away() -> None:
 
 def test_a_reason_that_was_there_stays() -> None:
     found = ask(strict(over(), fit=1.1), "send a message", Hit("a/b", 1.0), reason="searched with bm25 alone: down")
-    assert found.reason and found.reason.startswith("searched with bm25 alone: down; none of 10")
+    assert found.reason and found.reason.startswith("searched with bm25 alone: down. None of the 10 tools")
 
 
 def test_nothing_is_said_where_it_would_be_guessed() -> None:
@@ -192,7 +192,7 @@ def test_what_a_caller_may_not_see_is_not_weighed() -> None:
     assert every is not None and some is not None and every.fit > some.fit
     strictly = strict(found, fit=1.1)
     [told] = strictly([Search(query="book a flight", visible=_files)])
-    assert told is not None and "none of 2 tools" in told.reason
+    assert told is not None and "None of the 2 tools" in told.reason
 
 
 @pytest.mark.parametrize("count", [1, 2, 10])
@@ -217,6 +217,13 @@ def test_a_need_that_was_judged_before_counts_by_its_own_floors() -> None:
     assert (kept.answer, kept.need) == ("tools", 0.3)
     untold = dataclasses.replace(found, pipeline_floors=None)
     assert ask(untold, ASKS[1], Hit("mail/send_email", 1.0), need=0.01).answer == "tools"
+
+
+@pytest.mark.parametrize(("need", "share"), [(0.004, "less than 1 %"), (0.021, "2 %"), (0.3, "30 %")])
+def test_the_reason_says_in_percent_how_likely_a_tool_is_needed(need: float, share: str) -> None:
+    found = dataclasses.replace(over(), pipeline_floors=Floors((0.0, 0.2), (0.0, 5.0), (0.0, 0.0)), budget=0.2)
+    turned_away = ask(found, ASKS[1], Hit("mail/send_email", 1.0), need=need)
+    assert turned_away.reason == f"This looks like chat rather than a task for a tool ({share} likely to need one)."
 
 
 def test_two_that_judge_have_half_of_the_budget_each_for_the_fit_too() -> None:
@@ -251,13 +258,13 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     short = {**whole, "need": {**whole["need"], "weights": whole["need"]["weights"][:-1]}}
     for damaged in (b"{", b"{}", msgspec.json.encode({**whole, "format": "decision/9"}), msgspec.json.encode(short)):
         file.write_bytes(damaged)
-        with pytest.raises(StoreError, match="expected a decision of format decision/1"):
+        with pytest.raises(StoreError, match="another format than decision/1"):
             read(file)
     with pytest.raises(StoreError):
         read(tmp_path / "absent.json")
     other = msgspec.structs.replace(read(), encoders={"static": "another"})
     monkeypatch.setattr(decision, "read", lambda *_: other)
-    with pytest.raises(StoreError, match="expected a decision for the bundled encoder"):
+    with pytest.raises(StoreError, match="not for the bundled encoder"):
         decision.load_bundled()
 
 
@@ -274,5 +281,5 @@ def test_why_names_the_rejection(toy: Scout, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(decision, "read", lambda *_: numbers)
     told = toy.why("find a hotel room in the city", "travel/find_hotel")
     assert (told.shown, told.rank, told.ahead) == (False, 1, ())
-    assert told.causes[0].startswith("the whole request is turned away: none of 10 tools")
+    assert told.causes[0].startswith("the whole request is turned away: None of the 10 tools")
     assert any("find_hotel" in fix and "false_rejects" in fix for fix in told.fixes)

@@ -145,7 +145,7 @@ def test_a_query_weighs_what_its_calls_weigh() -> None:
 def test_what_is_put_first_must_not_suffer() -> None:
     """More requests are answered, further down; ten that were answered in the first place are so in the second."""
     [reason] = compare(*times(40, 0, 2), *times(10, 1, 2), *same(70)).reasons
-    assert reason == "what it puts first fits less often: ndcg@1 58.3, not 66.7"
+    assert reason == "its first tool is right less often: ndcg@1 58.3 against 66.7"
 
 
 ONE_OF_TWO = [Request((5, 0), (0, 0))] * 10  # loses recall, and never had both

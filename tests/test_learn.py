@@ -111,14 +111,14 @@ def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(t
             with Scout(home, journal=False) as scout:
                 report = learn(scout, recipes=["neighbours"], dry_run=dry_run)
             assert report.verdict is not None and report.outcome in ("refused", "would-refuse")
-            assert f"look {report.verdict.look} at this champion's place" in report.reason
+            assert f"comparison {report.verdict.look} with this champion" in report.reason
             looks.append((report.verdict.look, round(report.verdict.level, 4)))
     assert looks == [(1, 0.0304), (1, 0.0304), (2, 0.0076)]
     assert report.candidate is not None
     champion.promote(home, report.candidate, "by hand")
     traffic.replay(taught, traffic.requests(200, 5), CALLERS)
     shown = run("--home", str(home), "learn", "--recipe", "neighbours", "--nice", "0").stdout
-    assert f"look 1 at the place of {report.candidate}: better takes p < 0.03" in shown
+    assert f"comparison 1 with {report.candidate}: a better candidate needs p < 0.03" in shown
 
 
 def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(taught: Scout) -> None:
@@ -492,8 +492,8 @@ def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(o
     said: list[str] = []
     report = learn(office, say=said.append)
     assert report.outcome == "promoted" and sum(report.splits.values()) <= 3_000
-    assert any("going on with the run of" in line for line in said)
-    assert any("neighbours: kept" in line for line in said)
+    assert any("continuing the interrupted run of" in line for line in said)
+    assert any("neighbours: " in line and "already finished" in line for line in said)
     assert not (office.settings.home / "learn" / "run.json").exists()
 
 
@@ -548,11 +548,11 @@ def test_a_champion_that_changed_meanwhile_is_not_overruled(taught: Scout) -> No
     [(other, _)] = model_store.list_models(champion.shelf(home))
 
     def meanwhile(text: str) -> None:
-        if "against" in text:
+        if text.startswith("comparing"):
             champion.promote(home, other.name, "by hand")
 
     report = learn(taught, recipes=["neighbours"], say=meanwhile)
-    assert report.outcome == "refused" and "somebody changed the champion meanwhile; run it again" in report.reason
+    assert report.outcome == "refused" and "because somebody changed the champion. Run it again" in report.reason
     assert [each.why for each in champion.history(home)] == ["by hand"]
     assert learn(taught, recipes=["neighbours"]).champion == other.name
 

@@ -74,7 +74,7 @@ def test_select_returns_those_tools_and_nothing_else_in_the_order_given(toy: Sco
     assert found.ids == ("mail/search", "weather/get_forecast")
     missing = toy.search("select:nothing_like_it")
     assert (missing.ids, missing.answer) == ((), "no_tool_fits")
-    assert missing.reason == "no visible tool is called 'nothing_like_it'"
+    assert missing.reason == "No visible tool is called 'nothing_like_it'."
 
 
 def test_a_name_held_by_several_sources_returns_all_of_them(scout: Scout) -> None:

@@ -116,15 +116,18 @@ def test_sources_and_tools_are_removed_and_unknown_names_remove_nothing(toy: Sco
 
 
 def test_every_empty_answer_says_why(scout: Scout, tmp_path: Path) -> None:
-    assert scout.search("x").reason == "the catalogue is empty: add a source with  toolscout add"
+    assert scout.search("x").reason == "The catalogue is empty. Add a source with  toolscout add SOURCE."
     scout.add(schemas(tmp_path / "tools.jsonl", a="word"))
-    assert scout.search("").reason == "the query is empty"
+    assert scout.search("").reason == "The query is empty."
     nothing = scout.search("zzz")
-    assert (nothing.answer, nothing.reason) == ("no_tool_fits", "none of 1 tools scores above the floor for this query")
+    assert (nothing.answer, nothing.reason) == (
+        "no_tool_fits",
+        "The only tool does not score high enough for this query.",
+    )
     hidden = scout.search("word", visible=lambda tool: False)
-    assert hidden.reason == "none of the catalogue's tools is visible to this caller"
+    assert hidden.reason == "None of the catalogue's tools is visible to this caller."
     scout.enable("tools", False)
-    assert "not searched: source 'tools' is disabled" in (scout.search("word").reason or "")
+    assert "Not searched: source 'tools' is disabled" in (scout.search("word").reason or "")
 
 
 def test_two_callers_with_different_sight_share_one_index(toy: Scout) -> None:

@@ -140,8 +140,8 @@ def test_a_query_of_which_nothing_is_known_finds_nothing_and_says_why(name: str,
     for query in ("日本", "qqqq"):
         found = office.search(query, model=shelf / name)
         assert (found.ids, found.answer) == ((), "no_tool_fits")
-        assert found.reason == "none of 6 tools scores above the floor for this query"
-    assert office.search("", model=shelf / name).reason == "the query is empty"
+        assert found.reason == "None of the 6 tools scores high enough for this query."
+    assert office.search("", model=shelf / name).reason == "The query is empty."
     assert office.why("日本", RAIN, model=shelf / name).stages[0].rank is None
 
 
@@ -271,7 +271,7 @@ def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
         recipe="else", job="j", arrays={}, tools=[], settings={}, seed=0, metrics={}, fit_seconds=0,
         data=model_store.Data(name="x", fingerprint="f", n_train=1, n_dev=1),
     ))  # fmt: skip
-    assert "this model is of the recipe 'else', which this version does not have" in refuses(*home, str(stranger))
+    assert "fitted this model for the recipe 'else', which this version does not have" in refuses(*home, str(stranger))
     both = refuses(*home, str(shelf / "tool2vec"), "--recipe", "hybrid")
     assert "expected a model of hybrid, found one of tool2vec" in both
 

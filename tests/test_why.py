@@ -35,7 +35,7 @@ def test_a_twin_that_stands_before_it_is_named(shop: Scout) -> None:
     told = shop.why("find boots in the shop", "shop/lookup_boots", 1, recipe="bm25")
     assert (told.rank, told.ahead[0][0]) == (2, "shop/find_boots")
     assert any("“shop/find_boots” says almost the same" in cause for cause in told.causes)
-    assert "ask for 2: -k 2" in told.fixes
+    assert "ask for 2 tools: -k 2" in told.fixes
     assert shop.search("find boots in the shop", 2, recipe="bm25").ids[1] == "shop/lookup_boots"
 
 
@@ -60,7 +60,7 @@ def test_a_tool_that_is_not_there_is_said_and_so_is_a_name_that_several_have(sho
     with pytest.raises(NotFound, match="expected the id or the name of a tool"):
         shop.why("x", "nothing")
     shop.add([{"name": "find_shoes"}], name="other")
-    with pytest.raises(NotFound, match="found 2 called 'find_shoes'"):
+    with pytest.raises(NotFound, match="2 tools are called 'find_shoes'"):
         shop.why("x", "find_shoes")
     shop.enable("other", False)
     assert shop.why("shoes", "find_shoes", recipe="bm25").shown

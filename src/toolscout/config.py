@@ -1,4 +1,6 @@
-"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order; each has its origin.
+"""Settings come from arguments, the environment, `toolscout.toml` and defaults, in this order.
+
+Each value remembers its origin.
 
 A `toolscout.toml` in the working directory may have come with a cloned repository. Until the user trusts that folder
 (`toolscout trust DIR`), it may set only what can do no harm: see `FILE_MAY_SET`.
@@ -39,16 +41,27 @@ __all__ = [
 
 SETTINGS_FILE_NAME: Final = "toolscout.toml"
 MIN_BUDGET: Final = 200
-MOST_REJECTS: Final = 0.2
-KEYS: Final = {
+MAX_FALSE_REJECTS: Final = 0.2
+KEY_PLACES: Final = {
     "llm": "TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names",
     "encoder": "TOOLSCOUT_EMBEDDINGS_KEY",
 }
 
 
-ABOUT: Final = ("origins", "ignored")  # fields that say something of the settings, and are none
+BOOLEAN_WORDS: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+EXPECTED_BY_TYPE: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    Path: "a folder",
+    tuple: "a list of names",
+}
+RECORD_FIELDS: Final = ("origins", "ignored")  # fields that describe the settings and are none themselves
 _log: Final = logging.getLogger("toolscout.config")
-_reported: set[tuple[str, str]] = set()  # files of which this process has said that it ignores settings of theirs
+_reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,39 +72,39 @@ class Between:
     high: float
 
 
-#: Setting → what a file in the working directory may do to it while its folder is not trusted: False, nothing; True,
-#: anything; or within bounds. A setting that is missing here counts as False; a test holds that none is missing.
+#: Setting → whether an untrusted file in the working directory may set it: never (False), always (True), or to a value
+#: within a range. A setting that is missing here counts as False; a test holds that none is missing.
 FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "home": False,  # moves the catalogue, its approvals and the list of trusted folders
-    "recipe": True,  # a name of the table in recipes.py; what it sends goes where `llm` and `encoder` say
-    "model": False,  # a folder of files that decide on every answer
+    "recipe": True,  # the name of a built-in recipe, which sends queries only to `llm` and `encoder`
+    "model": False,  # its files decide every answer
     "encoder": False,  # an address gets every query, every tool text and the key
     "index": False,  # the code of a plug-in gets every vector
     "k": Between(1, 100),
     "mcp_timeout": Between(1, 600),
     "http_timeout": Between(1, 600),
-    "max_tools": Between(1, 20_000),  # more than the default takes more memory than the user allowed
-    "journal": False,  # off, nobody can see later what was asked and called
-    "journal_queries": False,  # decides what is kept of queries
+    "max_tools": Between(1, 20_000),  # above the default it takes more memory than the user allowed
+    "journal": False,  # without it nobody can see later what was searched and called
+    "journal_queries": False,  # decides how queries are stored
     "journal_keep_days": False,  # removes events
-    "redact_personal": False,  # decides what is kept of queries
-    "caller": False,  # decides whose events learning believes
-    "private_hosts": False,  # lets documents at URLs lead into the network of the user
-    "trust": False,  # off, changed definitions are served unseen
-    "trust_scan": False,  # off, orders to the model are served unseen
+    "redact_personal": False,  # decides how queries are stored
+    "caller": False,  # decides which callers learning trusts
+    "private_hosts": False,  # lets documents at URLs reach into the network of the user
+    "trust": False,  # if it is off, changed definitions are served unseen
+    "trust_scan": False,  # if it is off, orders to the model are served unseen
     "call_timeout": Between(1, 600),
     "gateway_budget": Between(MIN_BUDGET, 20_000),
-    "gateway_rate": False,  # how much one caller may ask
+    "gateway_rate": False,  # limits the searches of one caller
     "gateway_query_chars": Between(1, 4_000),
     "gateway_argument_bytes": Between(1, 1_000_000),
-    "pins": False,  # puts tools before the agent at each start
+    "pins": False,  # shows tools to the agent at every start
     "llm": False,  # an address gets queries, tool texts and the key
     "llm_timeout": Between(1, 600),
     "llm_concurrency": False,  # how fast money is spent
     "llm_rpm": False,  # how fast money is spent
-    "llm_price_in": False,  # a price of nothing makes a budget in dollars worthless
+    "llm_price_in": False,  # with a price of zero, a budget in dollars limits nothing
     "llm_price_out": False,
-    "learn_trust": False,  # decides whose events learning believes
+    "learn_trust": False,  # decides which callers learning trusts
     "false_rejects": False,  # decides how many requests are turned away
 }
 
@@ -100,9 +113,9 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
 class Settings:
     """Every setting, with its default.
 
-    The environment variable of a setting is `TOOLSCOUT_` and its name in capitals; in `toolscout.toml` it stands under
-    its own name. `origins` says for each setting which of the four places its value came from; `ignored` names the
-    settings of a file in the working directory that were not applied, because the user does not trust its folder.
+    The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
+    name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
+    a file in the working directory that were not applied, because the user does not trust its folder.
     """
 
     home: Path = dataclasses.field(
@@ -172,10 +185,10 @@ class Settings:
         refuse_user(self.llm, self.origins.get("llm", "argument"))
         if self.encoder.startswith(("http://", "https://")):
             refuse_user(self.encoder, self.origins.get("encoder", "argument"), name="encoder")
-        if not 0 <= self.false_rejects <= MOST_REJECTS:
+        if not 0 <= self.false_rejects <= MAX_FALSE_REJECTS:
             origin = self.origins.get("false_rejects", "argument")
             raise ConfigError(
-                f"false_rejects: expected a share from 0 (nothing is turned away) to {MOST_REJECTS}, "
+                f"false_rejects: expected a share from 0 (nothing is turned away) to {MAX_FALSE_REJECTS}, "
                 f"found {self.false_rejects} ({origin})"
             )
         if self.gateway_budget < MIN_BUDGET:
@@ -185,11 +198,11 @@ class Settings:
             )
 
     def items(self) -> list[tuple[str, Any, str]]:
-        """(name, value, origin) of every setting."""
+        """Return (name, value, origin) of every setting."""
         return [
             (field.name, getattr(self, field.name), self.origins.get(field.name, "default"))
             for field in dataclasses.fields(self)
-            if field.name not in ABOUT
+            if field.name not in RECORD_FIELDS
         ]
 
 
@@ -203,12 +216,11 @@ def load_settings(
     """Load the settings from all four places.
 
     Args:
-        file: a settings file, which is trusted because it is named; by default `toolscout.toml` in the working
-            directory, if there is one. Of that, settings that could do harm are left out, with one warning, unless the
-            user trusts the folder.
+        file: a settings file, which is trusted because it is named. None: `toolscout.toml` in the working directory, if
+            there is one. Unless the user trusts the folder, settings that could do harm are ignored, with one warning.
         environ: by default `os.environ`.
-        report: whether to warn of what was left out.
-        **arguments: settings given in code or on the command line; None means not given.
+        report: whether to warn of ignored settings.
+        **arguments: settings from code or the command line; None: not set.
 
     Raises:
         ConfigError: for an unknown setting or a value of the wrong type, naming the place it came from.
@@ -216,7 +228,7 @@ def load_settings(
     environ = os.environ if environ is None else environ
     kinds = {field.name: type(getattr(Settings(), field.name)) for field in dataclasses.fields(Settings)}
     kinds["home"] = kinds["model"] = Path
-    for name in ABOUT:
+    for name in RECORD_FIELDS:
         del kinds[name]
     path = file or Path(SETTINGS_FILE_NAME)
     content = _read(path, required=file is not None)
@@ -241,14 +253,14 @@ def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return the content of a settings file, and the values in it, unchecked.
 
     Raises:
-        ConfigError: if there is none, or it is no TOML.
+        ConfigError: if there is no such file, or it is not TOML.
     """
     content = _read(path, required=True)
     return content, _parse(path, content)
 
 
 def needing_trust(values: Mapping[str, Any]) -> list[str]:
-    """Return those settings that a file in the working directory may not make while its folder is not trusted."""
+    """Return the names of the settings that a file may make only if its folder is trusted."""
     return [name for name, value in values.items() if not _is_harmless(FILE_MAY_SET.get(name, False), value)]
 
 
@@ -259,7 +271,7 @@ def _is_harmless(rule: bool | Between, value: Any) -> bool:
 
 
 def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
-    """Say once a process which settings of a file are not applied."""
+    """Warn once per process and file content which settings are ignored."""
     key = str(path), trusted_folders.digest_settings(content)
     if key not in _reported:
         _reported.add(key)
@@ -273,16 +285,18 @@ def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
 
 
 def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> None:
-    """Accept `https://host/v1#model`, but no address that may hold a password: it would be shown and kept.
+    """Refuse an address that may contain a password, because addresses are shown and stored.
+
+    An address looks like `https://host/v1#model`.
 
     Raises:
-        ConfigError: for an `@` before the model's name; the message does not show the address.
+        ConfigError: for an `@` before the model's name. The message does not show the address.
     """
     address, mark, rest = place.rpartition("#")
     if "@" in (address if mark else rest):
         raise ConfigError(
-            f"{name}: expected an address without user and password, found one with an '@' ({origin}): put the key "
-            f"into {KEYS[name]}"
+            f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
+            f"into {KEY_PLACES[name]}"
         )
 
 
@@ -295,27 +309,27 @@ def _read(path: Path, *, required: bool) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         if required:
-            raise ConfigError(f"{path}: expected a settings file, found none") from None
+            raise ConfigError(f"expected a settings file, found none at {path}") from None
         return b""
     except OSError as error:
-        raise ConfigError(f"{path}: expected TOML, found something else: {error}") from None
+        raise ConfigError(f"{path}: the settings file cannot be read: {error}") from None
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected TOML, found something else: {error}") from None
+        raise ConfigError(f"{path}: this is not valid TOML: {error}") from None
 
 
-def _convert_all(given: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
-    """Return the values in the types of their settings."""
+def _convert_all(raw: Mapping[str, Any], kinds: Mapping[str, type], origin: str) -> dict[str, Any]:
+    """Convert values to the types of their settings."""
     values = {}
-    for name, value in given.items():
+    for name, value in raw.items():
         if name not in kinds:
             near = difflib.get_close_matches(name, kinds, n=1)
-            hint = f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(kinds)}"
-            raise ConfigError(f"{origin}: expected a known setting, found {name!r}{hint}")
+            hint = f"Did you mean {near[0]!r}?" if near else f"The settings are {', '.join(kinds)}."
+            raise ConfigError(f"{origin}: expected a known setting, found {name!r}. {hint}")
         values[name] = _convert(name, value, kinds[name], origin)
     return values
 
@@ -323,18 +337,7 @@ def _convert_all(given: Mapping[str, Any], kinds: Mapping[str, type], origin: st
 def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
     try:
         if kind is bool:
-            if isinstance(value, bool):
-                return value
-            return {
-                "1": True,
-                "true": True,
-                "yes": True,
-                "on": True,
-                "0": False,
-                "false": False,
-                "no": False,
-                "off": False,
-            }[str(value).lower()]
+            return value if isinstance(value, bool) else BOOLEAN_WORDS[str(value).lower()]
         if isinstance(value, bool):
             raise ValueError
         if kind is tuple:
@@ -347,18 +350,12 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
             raise ValueError
         return kind(value)
     except (KeyError, TypeError, ValueError):
-        expected = {
-            bool: "true or false",
-            int: "a whole number",
-            float: "a number",
-            Path: "a folder",
-            tuple: "a list of names",
-        }.get(kind, "text")
+        expected = EXPECTED_BY_TYPE.get(kind, "text")
         raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Return names in a list, or in one text with commas between them."""
+    """Return names from a list, or from one text with commas."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ValueError

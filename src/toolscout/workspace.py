@@ -1,4 +1,4 @@
-"""What every fit and every build needs besides its data: encoder, caches, settings, progress, seed."""
+"""The workspace holds what fits and builds need besides data: encoder, caches, settings, progress."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from toolscout.types import Tool, digest
 
 __all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words"]
 
-BASE_FOLDER: Final = "base"  # inside a model's folder: the model of the recipe that it goes on from
-MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more are embedded by add and sync, where people expect to wait
+BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
+MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
 
 LiveEvidence = Callable[[], tuple[int, Sequence[Example]]]
-"""() → (a number that changes with the examples, what was used since the model was fitted)."""
+"""() → (a number that changes with the examples, the examples since the model was fitted)."""
 
 
 def _say_nothing(line: str) -> None:
@@ -39,26 +39,26 @@ def _say_nothing(line: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Workspace:
-    """The surroundings of a fit or a build.
+    """The encoder, caches and settings of a fit or a build.
 
     Attributes:
-        encoder: by name or ready-made. A recipe with an encoder of its own takes that instead of a name. None: the
-            recipe's own, or else the one in the settings.
+        encoder: by name or loaded. A recipe with its own encoder ignores a name. None: the recipe's own encoder, or
+            else the one in the settings.
         settings: timeouts, home folder, endpoints.
-        vectors: cache of text vectors. None: texts are embedded anew.
+        vectors: cache of text vectors. None: texts are always embedded.
         pairs: cache of cross-encoder logits. None, as in every search: no cache.
-        embed: whether to embed everything that is missing. Otherwise a build embeds a few texts at most, and refuses
+        embed: whether to embed everything that is missing. False: a build embeds at most a few texts, and is refused
             with a hint if more are missing.
         progress: called with (done, all) while texts are embedded.
         say: called with one line of progress at a time.
-        seed: of everything random.
-        resume: whether a fit goes on from what an interrupted one left in `work`.
-        work: folder for checkpoints of the fit that is under way.
-        identity: of the fit that is under way; equal fits have equal identities.
+        seed: seed of all random choices.
+        resume: whether a fit continues from the checkpoints of an interrupted one in `work`.
+        work: folder for checkpoints of the current fit.
+        identity: identity of the current fit; equal fits have equal identities.
         live: examples since the model was fitted. None: there are none.
-        gold: query → ids of the tools that it needs. Only `bench` knows it, for recipes measured as an upper bound.
-        build: builds another recipe, for recipes that go on from one. The registry sets it.
-        model: folder of the model that is being built; for messages only. The registry sets it.
+        gold: query → ids of its gold tools. Only `bench` sets it, for recipes measured as an upper bound.
+        build: builds the base of a recipe. The registry sets it.
+        model: folder of the model that is being built; only for messages. The registry sets it.
     """
 
     encoder: str | Encoder | None = None
@@ -78,19 +78,19 @@ class Workspace:
     model: Path | None = None
 
     def load_encoder(self) -> Encoder:
-        """Return the encoder, loaded if it is given by name."""
+        """Return the encoder, and load it first if it is given by name."""
         encoder = self.encoder or self.settings.encoder
         return encoders.load(encoder, self.settings) if isinstance(encoder, str) else encoder
 
     def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
-        """Encode queries as `(n, dim)` unit rows; vectors of an expensive encoder are cached."""
+        """Encode queries as `(n, dim)` unit rows. Vectors of an expensive encoder are cached."""
         return self._encode(encoder, list(texts), "query")
 
     def encode_tools(self, encoder: Encoder, tools: Sequence[Tool], style: str = "named") -> Vectors:
         """Encode tools as `(n, dim)` unit rows; see `encoders.encode_tools`.
 
         Raises:
-            StoreError: if more vectors are missing than may be made now.
+            StoreError: if more vectors are missing than may be computed now.
         """
 
         def encode(texts: list[str]) -> Vectors:
@@ -101,7 +101,7 @@ class Workspace:
         return encoders.encode_tools(encode, tools, style)
 
     def index_tools(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Exact:
-        """Return the index over the vectors of the catalogue's tools, kept with the snapshot."""
+        """Return the index over the vectors of the catalogue's tools. It is stored with the snapshot."""
 
         def make() -> bytes:
             index = Exact(encoder.dim)
@@ -133,7 +133,7 @@ class Workspace:
         return catalogue.share(f"{name}/{digest('dense/1', [encoder.fingerprint, style])}", make)
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the recipe that a fitted model goes on from; its model lies inside the model's folder."""
+        """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""
         assert self.build is not None
         name, folder = model.manifest.settings["base"].value, model.folder / BASE_FOLDER
         if not folder.exists():
@@ -155,7 +155,7 @@ class Workspace:
 
     def _refuse_many(self, vectors: VectorStore, encoder: Encoder, texts: list[str]) -> None:
         missing = vectors.missing(encoder.fingerprint, texts)
-        if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH and not vectors.was_set_aside:  # a damaged cache is made anew
+        if len(missing) > MAX_TEXTS_EMBEDDED_BY_SEARCH and not vectors.was_set_aside:  # a damaged cache is filled again
             cached = ", ".join(f"{name} ({count:,})" for name, count in vectors.encoders()) or "none"
             option = f"--model {self.model}" if self.model else f"--encoder {encoder.name}"
             raise StoreError(
@@ -165,7 +165,7 @@ class Workspace:
 
 
 class BuildRecipe(Protocol):
-    """Builds a recipe's pipeline by its name: the registry's `build`."""
+    """The signature of the registry's `build`."""
 
     def __call__(
         self, name: str, catalogue: Catalogue, workspace: Workspace | None = None, *, model: Path | None = None
@@ -175,7 +175,7 @@ class BuildRecipe(Protocol):
 
 
 def index_words(catalogue: Catalogue, settings: BM25Settings = CODE_SETTINGS) -> BM25:
-    """Return the BM25 index over the catalogue's tools, kept with the snapshot."""
+    """Return the BM25 index over the catalogue's tools. It is stored with the snapshot."""
 
     def make() -> bytes:
         index = BM25.build(catalogue.tools(), settings)

@@ -217,7 +217,7 @@ def test_a_server_that_is_disabled_is_named_and_its_tools_are_neither_found_nor_
 def test_an_empty_catalogue_and_one_that_is_all_hidden_say_so(start: Start) -> None:
     async def empty(agent: Agent) -> None:
         [found] = (await agent.search("send a letter"))["results"]
-        assert found["answer"] == "no_tool_fits" and "the catalogue is empty" in found["reason"]
+        assert found["answer"] == "no_tool_fits" and "The catalogue is empty" in found["reason"]
 
     async def hidden(agent: Agent) -> None:
         [found] = (await agent.search("give back the text"))["results"]

@@ -167,7 +167,7 @@ def test_no_tool_fits_is_an_answer_with_a_reason(start: Start) -> None:
     async def body(agent: Agent) -> None:
         [found] = (await agent.search("anything"))["results"]
         assert (found["answer"], found["tools"]) == ("no_tool_fits", [])
-        assert "the catalogue is empty" in found["reason"]
+        assert "The catalogue is empty" in found["reason"]
 
     run(start, body)
 

@@ -12,7 +12,7 @@ import pytest
 import lessons
 from tests_cli import run as cli
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.cli.lab.anatomy import slug
+from toolscout.cli.lab.anatomy import make_slug
 from toolscout.dataset import Dataset
 from toolscout.encoders import Kind, Vectors, unit_rows
 from toolscout.errors import NotFound, UserError
@@ -233,8 +233,8 @@ def test_the_command_needs_no_recipe_and_names_files_by_the_encoder(root: Path, 
     assert "cost" not in json.loads((out / "slang" / "static.anatomy.json").read_text())
     tuned = tmp_path / "dpr-1" / "encoder"
     tuned.mkdir(parents=True)
-    assert slug(None, str(tuned)) == "dpr-1-encoder" and slug("dpr", "minilm:2") == "dpr-minilm-2"
-    assert slug(None, "sentence-transformers/all-MiniLM-L6-v2") == "all-MiniLM-L6-v2"
+    assert make_slug(None, str(tuned)) == "dpr-1-encoder" and make_slug("dpr", "minilm:2") == "dpr-minilm-2"
+    assert make_slug(None, "sentence-transformers/all-MiniLM-L6-v2") == "all-MiniLM-L6-v2"
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -365,7 +365,7 @@ def test_queries_that_do_without_the_model_are_counted_and_said(root: Path) -> N
         bad = server.llm.count("bad_json")
     assert done.exit_code == 0 and 0 < bad < 24
     assert json.loads(done.stdout)[0]["degraded"] == bad
-    assert f"small: mmrr: {bad} of 24 queries had to do without the language model" in done.stderr
+    assert f"small: mmrr: {bad} of 24 queries were answered without the language model" in done.stderr
     assert "degraded" not in run(job(root)).result
 
 

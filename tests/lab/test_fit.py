@@ -100,9 +100,9 @@ def test_what_another_fit_goes_on_from_has_not_learned_from_dev(root: Path, tmp_
     assert uses(fit(lessons.plan(recipe, taught, tmp_path / "told", changes={"refit": False}))) == train
     base = below().base
     assert base is not None and uses(base.model) == train and "refit = False (base)" in said
-    assert not any("trusts it more" in line for line in said)
+    assert not any("trust it more" in line for line in said)
     base = below(refit=True).base
-    assert base is not None and uses(base.model) == both and any("trusts it more" in line for line in said)
+    assert base is not None and uses(base.model) == both and any("trust it more" in line for line in said)
 
 
 @pytest.mark.parametrize("recipe", ["neighbours", "tool2vec", "mlc-light"])
@@ -164,7 +164,7 @@ def test_a_finished_fit_is_kept_on_resume_and_done_again_for_other_settings(root
     first = fit(lessons.plan("neighbours", learned(root), out)).manifest
     said: list[str] = []
     assert fit(lessons.plan("neighbours", learned(root), out, resume=True, say=said.append)).manifest == first
-    assert any("it is finished" in line for line in said)
+    assert any("already finished" in line for line in said)
     other = fit(lessons.plan("neighbours", learned(root), out, resume=True, changes={"k": 20})).manifest
     assert other.job != first.job and other.settings["k"].value == 20
 
@@ -230,7 +230,7 @@ def test_where_the_manifest_is_damaged_nobody_knows_whose_model_it_was(root: Pat
     fit(lessons.plan("tool2vec", learned(root), tmp_path / "m"))
     harm(tmp_path / "m" / model_store.MANIFEST)
     before = (tmp_path / "m" / model_store.ARRAYS).read_bytes()
-    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or of no model. Choose another folder"):
+    with pytest.raises(ConfigError, match="a manifest.json that is damaged, or not of a model. Choose another folder"):
         fit(lessons.plan("neighbours", learned(root), tmp_path / "m"))
     assert (tmp_path / "m" / model_store.ARRAYS).read_bytes() == before
 
@@ -266,7 +266,7 @@ def test_a_checkpoint_on_the_shelf_that_does_not_fit_is_left_out(
 def test_a_manifest_of_something_else_and_a_file_are_left_alone(root: Path, tmp_path: Path) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "manifest.json").write_text('{"name": "an app"}')
-    with pytest.raises(ConfigError, match="holds a manifest.json that is damaged, or of no model"):
+    with pytest.raises(ConfigError, match="holds a manifest.json that is damaged, or not of a model"):
         fit(lessons.plan("neighbours", learned(root), tmp_path / "app"))
     assert (tmp_path / "app" / "manifest.json").read_text() == '{"name": "an app"}'
     (tmp_path / "file").write_text("precious")
@@ -327,17 +327,17 @@ def test_checkpoints_stay_for_a_resume_only(root: Path, tmp_path: Path, monkeypa
 def test_a_set_without_training_queries_says_so(root: Path) -> None:
     for name in ("train", "dev"):
         (root / "slang" / "qrels" / f"{name}.tsv").unlink()
-    with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
+    with pytest.raises(NotFound, match="A fitted recipe needs queries to learn from.*--folds query:5"):
         learned(root)
     dataset = load_dataset("slang", root)
-    with pytest.raises(UserError, match="there are 0 queries to train on and 0 to choose on"):
+    with pytest.raises(UserError, match="has 0 queries to train on and 0 to choose on"):
         make_lesson(dataset, read_tools(dataset.folder, "d").tools, {}, [])
 
 
 def test_bench_of_a_set_without_training_queries_says_so_too(root: Path) -> None:
     for name in ("train", "dev"):
         (root / "slang" / "qrels" / f"{name}.tsv").unlink()
-    with pytest.raises(NotFound, match="a fitted recipe needs queries to learn from.*--folds query:5"):
+    with pytest.raises(NotFound, match="A fitted recipe needs queries to learn from.*--folds query:5"):
         run(job(root))
 
 
@@ -430,7 +430,7 @@ def test_what_training_on_another_dataset_would_leak_is_dropped(root: Path) -> N
     for name in ("train", "dev"):
         (root / "more" / "qrels" / f"{name}.tsv").unlink()
     both = dataclasses.replace(job(root), dataset=load_dataset("more", root), train_on=load_dataset("slang", root))
-    with pytest.raises(UserError, match="there are 0 queries to train on and 23 to choose on"):
+    with pytest.raises(UserError, match="has 0 queries to train on and 23 to choose on"):
         run(both)
 
 
@@ -457,11 +457,11 @@ def test_the_command_trains_and_says_what_came_out(
     kept = cli(
         "train", "neighbours", "--data", str(root / "slang"), "--set", "k=20", "--out", str(out), "--resume", "--json"
     )
-    assert json.loads(kept.stdout)["recipe"] == "neighbours" and "it is finished" in kept.stderr
+    assert json.loads(kept.stdout)["recipe"] == "neighbours" and "already finished" in kept.stderr
     assert "licence: none known" in (out / "README.md").read_text()
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     here = cli("train", "neighbours", "--data", "slang", "--out", ".")
-    assert here.exit_code == 1 and "expected a folder of the model's own, found the one you are in" in here.stderr
+    assert here.exit_code == 1 and "expected a folder for the model alone" in here.stderr
     refused = cli("train", "bm25", "--data", "slang", "--out", str(out))
     assert refused.exit_code == 1 and "there is nothing to fit" in refused.stderr
     assert cli("train", "neighbours", "--data", "absent", "--out", str(out)).exit_code == 1

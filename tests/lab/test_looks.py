@@ -76,7 +76,7 @@ def test_the_same_gain_that_one_look_may_believe_is_too_little_for_the_hundredth
     first, late = (judge_rankings(look=look, better=12) for look in (1, 100))
     assert first.reasons == () and (first.look, first.level) == (1, level_of_look(LEVEL, 1))
     assert late.look == 100 and late.level < 1e-5 and len(late.reasons) == 1
-    assert "look 100 at this champion's place takes p < 3e-06" in late.reasons[0]
+    assert "comparison 100 with this champion needs p < 3e-06" in late.reasons[0]
 
 
 def test_what_all_looks_may_use_is_the_level_and_no_more() -> None:

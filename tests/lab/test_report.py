@@ -231,7 +231,7 @@ def test_no_result_at_all_is_said_with_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"expected result files .* found none: write some with  toolscout lab bench"):
         report(tmp_path / "absent")
     write(tmp_path, {"speed": 3}, "bfcl/x.json")
-    with pytest.raises(NotFound, match=r"found none; 1 cannot be read, bfcl/x\.json: expected a result file"):
+    with pytest.raises(NotFound, match=r"found none; 1 cannot be read, bfcl/x\.json: this is not a result file"):
         report(tmp_path)
 
 

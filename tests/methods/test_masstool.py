@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from tests_cli import run as cli  # noqa: E402
 from toolscout.abstain.calibration import platt  # noqa: E402
 from toolscout.catalogue.store import Catalogue  # noqa: E402
-from toolscout.cli.lab.bench import _show as show  # noqa: E402
+from toolscout.cli.lab.bench import _print_results as show  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.dataset import NoTool, Prompt  # noqa: E402
 from toolscout.encoders import unit_rows  # noqa: E402

@@ -41,7 +41,7 @@ def test_a_trace_comes_when_it_is_asked_for(client: Any) -> None:
 
 def test_a_query_that_no_tool_serves_gets_a_reason(client: Any) -> None:
     found = search(client, "xyzzy")
-    assert found["answer"] == "no_tool_fits" and not found["hits"] and "none of 10 tools" in found["reason"]
+    assert found["answer"] == "no_tool_fits" and not found["hits"] and "None of the 10 tools" in found["reason"]
 
 
 def test_a_batch_is_answered_in_order_with_an_id_each(client: Any, toy: Scout) -> None:

@@ -62,7 +62,7 @@ def test_what_followed_a_search_already_is_not_read_again(client: Any, toy: Scou
     given = {"search_id": search_id, "good": ["mail/search"]}
     toy.journal.append_all([("feedback", "local", given)] * 150)
     read: list[str] = []
-    monkeypatch.setattr(journal, "_line", lambda *row, line=journal._line: read.append(row[2]) or line(*row))
+    monkeypatch.setattr(journal, "build_line", lambda *row, line=journal.build_line: read.append(row[2]) or line(*row))
     assert client.post("/v1/feedback", json=given).status_code == 200
     assert client.post("/v1/calls", json={"tool": "mail/search", "ok": True, "search_id": search_id}).status_code == 200
     assert set(read) == {"search"} and len(read) <= 4

@@ -17,9 +17,9 @@ MAX_PLATT_STEPS: Final = 100
 
 
 def platt(yes: Floats, no: Floats) -> dict[str, float]:
-    """Fit slope and shift that turn logits into probabilities, on held-out examples of two classes of equal mass.
+    """Fit slope and shift that turn logits into probabilities, on held-out examples.
 
-    Platt's sigmoid by Newton's method (Platt 1999), with his smoothed targets.
+    Both classes have equal mass. Platt's sigmoid by Newton's method (Platt 1999), with his smoothed targets.
 
     Args:
         yes: logits of positive examples.

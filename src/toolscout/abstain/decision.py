@@ -1,4 +1,4 @@
-"""Estimates two probabilities: that a request needs a tool at all, and that a tool of the catalogue fits it.
+"""Estimates how likely a request needs a tool at all, and how likely a tool of the catalogue fits it.
 
 Both come from logistic regressions on how the catalogue scores the request (`toolscout.abstain.score_features`). The
 first also reads the meaning of the request, by another regression on its vector. Only the bundled encoder and BM25 are
@@ -8,8 +8,8 @@ requests that may be turned away. Which of the two answers the caller then gets 
 such requests need tools elsewhere.
 
 The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
-its data. The decision abstains (None) where it would guess: if the request names a tool, if the encoder knows no word
-of it, as in most languages but English, and if no tool is visible.
+its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, as in most
+languages but English. Requests that name a tool, and catalogues without a visible tool, need no verdict.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ BUNDLED_DECISION: Final = Path(__file__).with_name("data") / "decision.json"
 DECISION_FORMAT: Final = "decision/1"
 VIEW: Final = "static"
 MAX_DEVIATIONS: Final = 4.0  # values are clipped here: farther out they carry no information
-MAX_CATALOGUE_GROWTH: Final = (
-    2.0  # factor by which a catalogue may grow or shrink before a model's floors no longer hold
-)
+MAX_CATALOGUE_GROWTH: Final = 2.0
+"""Factor by which a catalogue may grow or shrink before the floors of a fitted model no longer hold."""
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -130,7 +129,10 @@ def columns(
 
 
 def wishes(table: Mapping[str, Floats]) -> Floats:
-    """Sum the wishes of `columns`, (n,); above 0 if a request resembles those that need tools, in any catalogue."""
+    """Sum the wishes of `columns`, (n,).
+
+    A sum above 0 means that the request resembles those that need tools, in any catalogue.
+    """
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
 
@@ -148,13 +150,15 @@ def read(file: Path = BUNDLED_DECISION) -> Decision:
     except (OSError, msgspec.MsgspecError):
         is_valid = False
     if not is_valid:
-        raise StoreError(f"{file}: expected a decision of format {DECISION_FORMAT}, found a damaged or another one")
+        raise StoreError(
+            f"{file} is damaged, or has another format than {DECISION_FORMAT}. Install toolscout again, or fit it anew"
+        )
     return decision
 
 
 @dataclasses.dataclass(frozen=True)
 class Abstainer:
-    """A decision over one catalogue, for the stage `Decide`.
+    """Decides over one catalogue, for the stage `Decide`.
 
     Attributes:
         decision: the numbers.
@@ -181,21 +185,16 @@ class Abstainer:
         texts = [search.query for search in searches]
         vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
         masks = [self.mask(search.visible) for search in searches]
-        readable = np.logical_and.reduce([rows.any(axis=1) for rows in vectors.values()]) if texts else []
         sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
-        decidable = [
-            number
-            for number, (search, is_readable, size) in enumerate(zip(searches, readable, sizes, strict=True))
-            if is_readable and size and not _names_a_tool(search)
-        ]
+        decidable = _select_decidable(searches, vectors, sizes)
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
         rows = self.features.rows(
             [texts[number] for number in decidable], list(chosen.values()), [masks[number] for number in decidable]
         )
         table = columns(self.features.names, rows, chosen, self.decision.wishes)
         needs, fits = self.decision.estimate(table)
-        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
         verdicts: list[Verdict | None] = [None] * len(searches)
+        estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
         for number, need, fit, wish in estimates:
             verdicts[number] = self._decide(searches[number], need, fit, wish, sizes[number])
         return verdicts
@@ -210,22 +209,45 @@ class Abstainer:
         if sure or (need >= of_need and fit >= of_fit):
             return Verdict(need, fit)
         if wish < 0:
-            reason = f"the request seems to need no tool: it does with probability {need:.2f}"
+            likelihood = f"{_format_percent(need)} likely to need one"
+            reason = f"This looks like chat rather than a task for a tool ({likelihood})."
             return Verdict(need, fit, "no_tool_needed", reason)
-        which = "the only tool does not seem" if size == 1 else f"none of {size:,} tools seems"
-        reason = f"{which} to do what is asked: one does with probability {fit:.2f}"
+        start = "The only tool does not seem" if size == 1 else f"None of the {size:,} tools seems"
+        reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
 
 
+def _format_percent(probability: float) -> str:
+    return "less than 1 %" if probability < 0.01 else f"{100 * probability:.0f} %"
+
+
+def _select_decidable(searches: Sequence[Search], vectors: Mapping[str, Vectors], sizes: Sequence[int]) -> list[int]:
+    """Select the searches that can be decided: with visible tools, a known word, and no tool named.
+
+    Args:
+        searches: the searches.
+        vectors: view → (searches, d); a row of zeros where the encoder knows no word of the query.
+        sizes: for each search, the number of visible tools.
+    """
+    if not searches:
+        return []
+    is_readable = np.logical_and.reduce([rows.any(axis=1) for rows in vectors.values()])
+    return [
+        number
+        for number, search in enumerate(searches)
+        if is_readable[number] and sizes[number] and not _names_a_tool(search)
+    ]
+
+
 def _names_a_tool(search: Search) -> bool:
-    """Return whether the query names a tool or selects tools by name; then there is nothing to decide."""
+    """Tell whether the query names a tool or selects tools by name. Then there is nothing to decide."""
     return parse_selection(search.query) is not None or any(hit.why == EXACT for hit in search.hits)
 
 
 def build_abstainer(
     workspace: Workspace, catalogue: Catalogue, stage: Stage, manifest: model_store.Manifest | None = None
 ) -> Abstainer | None:
-    """Build the bundled decision over a snapshot, within the budget of the settings; None: the budget is 0.
+    """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
 
     The requests of a fitted model may differ from those of the bundled decision. So its floors keep the budget on the
     requests that the model was fitted on (`fit_floors`). For a champion of `toolscout learn`, requests outside the fit
@@ -269,14 +291,14 @@ def load_bundled() -> tuple[Decision, Encoder]:
     decision, encoder = read(), StaticEncoder()
     if decision.encoders != {VIEW: encoder.fingerprint}:
         raise StoreError(
-            f"{BUNDLED_DECISION}: expected a decision for the bundled encoder {encoder.fingerprint}, found one for "
-            f"{decision.encoders}: install toolscout again"
+            f"{BUNDLED_DECISION} was fitted for the encoders {decision.encoders}, not for the bundled encoder "
+            f"{encoder.fingerprint}. Install toolscout again"
         )
     return decision, encoder
 
 
 def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str]) -> Floors:
-    """Set floors of the bundled decision that keep each budget on requests that the catalogue's tools serve.
+    """Set floors of the bundled decision that keep each budget on requests that the catalogue serves.
 
     Args:
         workspace: with the caches.

@@ -128,7 +128,7 @@ def _stack_needs(names: Sequence[str], train: Sequence[QueryGroup], views: Seque
 
 
 def _set_floors(need: Linear, fit: Linear, tables: Sequence[dict[str, Floats]]) -> Floors:
-    """Set floors that keep each budget in every part of the requests that is large enough, not only on average.
+    """Set floors that keep each budget in every large part of the requests, not only on average.
 
     A user's requests may resemble any one of the parts.
     """

@@ -1,4 +1,7 @@
-"""Logistic regression with a ridge by Newton's method, without a library, so that results are the same everywhere."""
+"""Logistic regression with a ridge by Newton's method.
+
+It uses no library, so that results are the same everywhere.
+"""
 
 from __future__ import annotations
 

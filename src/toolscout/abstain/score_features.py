@@ -1,9 +1,9 @@
-"""Score features: statistics of the scores of all visible tools, which show whether a catalogue fits a query.
+"""Score features: statistics of the scores of all tools, which show whether a catalogue fits a query.
 
 Several *views* score each tool: words (BM25, as a share of the score of a tool with every word of the query) and the
-cosines of one or more encoders. The features describe the spread of the scores: one tool stands out, or many stand a
-little above the rest, as for any text at all. No feature depends on the recipe that ranks the hits, or on the form of
-the query: questions, long texts and code do not count by themselves.
+cosines of one or more encoders. The features describe the spread of the scores: if a tool serves the request, it stands
+out; for any other text, many tools score a little above the rest. No feature depends on the recipe that ranks the hits,
+or on the form of the query: questions, long texts and code do not count by themselves.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from toolscout.indexes.sparse import BM25
 
 __all__ = ["ScoreFeatures", "names"]
 
-SCORES_READ: Final = 20
+SCORES_READ: Final = 20  # greatest scores of each view that the features read
 VIEW_FEATURES: Final = ("top", "second", "next4", "next15", "first10", "above", "deviations", "sharp")
-MIN_DEVIATION: Final = 1e-3  # deviation below which scores count as equal
+MIN_DEVIATION: Final = 1e-3  # smaller deviations count as this one
 
 
 def names(views: Sequence[str]) -> tuple[str, ...]:
@@ -88,33 +88,69 @@ class ScoreFeatures:
         Args:
             texts: the queries.
             vectors: for each encoder, `(queries, d)` unit rows; a row of zeros has no meaning.
-            visible: a mask over the tools for each query, or None for all of them.
+            visible: a mask over the tools for each query, or None for all tools; None: all tools for every query.
         """
         rows = np.zeros((len(texts), len(self.names)))
         limits, size = masks(visible, len(texts)), len(self.words.ids)
         counts = [size if mask is None else int(mask.sum()) for mask in limits]
         answerable = [number for number, count in enumerate(counts) if count]
-        if not answerable:
-            return rows
-        queries, seen = [texts[number] for number in answerable], [limits[number] for number in answerable]
-        views: list[tuple[Any, Any]] = [(self.words, queries)]
-        for index, query_rows in zip(self.meanings.values(), vectors, strict=True):
-            views.append((index, query_rows[answerable]))
-        spreads = [index.spreads(view_queries, SCORES_READ, seen) for index, view_queries in views]
-        mass, known_share = np.array([self.words.mass(text) for text in queries]).T
-        scale = np.ones((len(answerable), len(views)))
-        scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
-        best = np.stack([[spread.best for spread in view] for view in spreads], axis=1) / scale[..., None]
-        mean = np.array([[spread.mean for spread in view] for view in spreads]).T / scale
-        deviation = np.array([[spread.deviation for spread in view] for view in spreads]).T / scale
-        firsts = np.array([[spread.first for spread in view] for view in spreads]).T.tolist()
-        scores_of_firsts = [
-            [index.at(query, first) for query, first in zip(view_queries, firsts, strict=True)]
-            for index, view_queries in views
-        ]
-        crossed = np.stack(scores_of_firsts, axis=1) / scale[..., None]  # [q, b, a]: the score by b of the first of a
-        pairs = [best[:, b, 0] - crossed[:, b, a] for a, b in itertools.permutations(range(len(views)), 2)]
-        points = [spread.best[0] for spread in spreads[0]]
-        sizes = np.log1p([counts[number] for number in answerable])
-        rows[answerable] = np.column_stack([_describe_views(best, mean, deviation), *pairs, points, known_share, sizes])
+        if answerable:
+            rows[answerable] = self._describe_queries(
+                [texts[number] for number in answerable],
+                [query_rows[answerable] for query_rows in vectors],
+                [limits[number] for number in answerable],
+                [counts[number] for number in answerable],
+            )
         return rows
+
+    def _describe_queries(
+        self, texts: Sequence[str], vectors: Sequence[Array], visible: Sequence[Mask | None], counts: Sequence[int]
+    ) -> Floats:
+        """Compute the features of queries with visible tools, (queries, columns).
+
+        Args:
+            texts: the queries, at least one.
+            vectors: for each encoder, (queries, d).
+            visible: a mask over the tools for each query, or None for all of them.
+            counts: for each query, the number of visible tools.
+        """
+        indexes: tuple[Any, ...] = (self.words, *self.meanings.values())
+        queries: tuple[Any, ...] = (texts, *vectors)
+        spreads = [index.spreads(view, SCORES_READ, visible) for index, view in zip(indexes, queries, strict=True)]
+        mass, known_share = np.array([self.words.mass(text) for text in texts]).T
+        scale = np.ones((len(texts), len(indexes)))  # BM25 scores become shares of the greatest possible score
+        scale[:, 0] = np.maximum(mass, MIN_DEVIATION)
+        best = _stack_field(spreads, "best") / scale[..., None]
+        mean, deviation = _stack_field(spreads, "mean") / scale, _stack_field(spreads, "deviation") / scale
+        crossed = _score_firsts(indexes, queries, _stack_field(spreads, "first")) / scale[..., None]
+        pairs = [best[:, b, 0] - crossed[:, b, a] for a, b in itertools.permutations(range(len(indexes)), 2)]
+        points = [spread.best[0] for spread in spreads[0]]
+        return np.column_stack([_describe_views(best, mean, deviation), *pairs, points, known_share, np.log1p(counts)])
+
+
+def _stack_field(spreads: Sequence[Sequence[Any]], field: str) -> Any:
+    """Stack one field of the spreads: (queries, views), and its own axis if it has one.
+
+    Args:
+        spreads: for each view, the spread of each query.
+        field: name of the field.
+    """
+    return np.stack([[getattr(spread, field) for spread in view] for view in spreads], axis=1)
+
+
+def _score_firsts(indexes: Sequence[Any], queries: Sequence[Any], firsts: Array) -> Any:
+    """Score the first tool of each view by every view.
+
+    In the result, `[query, b, a]` is the score by view b of the first tool of view a.
+
+    Args:
+        indexes: of the views.
+        queries: of the views: texts, or (queries, d) vectors.
+        firsts: (queries, views), positions of tools.
+    """
+    positions = firsts.tolist()
+    scores = [
+        [index.at(query, first) for query, first in zip(view, positions, strict=True)]
+        for index, view in zip(indexes, queries, strict=True)
+    ]
+    return np.stack(scores, axis=1)

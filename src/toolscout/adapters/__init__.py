@@ -50,10 +50,10 @@ class Toolbox:
         """Create a toolbox.
 
         Args:
-            scout: its catalogue and journal are used.
-            k: tools per search; None takes the scout's default.
+            scout: provides the catalogue and the journal.
+            k: tools per search; None: the scout's default.
             caller: name of the caller for the journal.
-            visible: which tools the caller may discover; None for all.
+            visible: which tools the caller may discover; None: all.
         """
         self.scout, self.k, self.caller, self.visible = scout, k, caller, visible
         self._shown: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Toolbox:
         return self.visible is None or allows(self.visible, tool)
 
     def _wire_name(self, tool: Tool) -> str:
-        """Return the model's name for a tool; it never changes during the life of the toolbox."""
+        """Return the name of a tool for the model. It never changes during the life of the toolbox."""
         name = self._names.get(tool.id)
         if name is None:
             name = self._names[tool.id] = wire_name(tool.name, tool.id, self._ids)
@@ -108,7 +108,10 @@ class Toolbox:
 
 
 def wire_name(raw: str, tool_id: str, taken: Iterable[str]) -> str:
-    """Make a name of at most 64 letters, digits, `_` and `-`: from the tool's name or id, with a hash if taken."""
+    """Make a name for the model from the tool's name or id, with a hash if it is taken.
+
+    It has at most 64 letters, digits, `_` and `-`.
+    """
     for text in (raw, tool_id):
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:MAX_WIRE_NAME_CHARS]
         if name and name != SEARCH and name not in taken:
@@ -130,12 +133,12 @@ class Chooser:
     """Chooses among the tools of a framework, by their names."""
 
     def __init__(self, scout: Scout, source: str, *, k: int | None = None, caller: str | None = None) -> None:
-        """Create a chooser. Several may share a source, also across processes; it keeps every tool's last definition.
+        """Create a chooser. Choosers may share a source, even across processes; it keeps the last definition of a tool.
 
         Args:
-            scout: its catalogue and journal are used.
+            scout: provides the catalogue and the journal.
             source: name of the source for the framework's tools.
-            k: tools per request; None takes the scout's default.
+            k: tools per request; None: the scout's default.
             caller: name of the caller for the journal.
         """
         self.scout, self.source, self.k, self.caller = scout, source_name(source), k, caller
@@ -145,7 +148,7 @@ class Chooser:
         self._lock = threading.Lock()
 
     def choose(self, queries: Sequence[str], tools: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Choose tools for some requests; return their names, best first, taking turns among the requests.
+        """Choose tools for some requests. Returns their names, best first, in turns of one tool per request.
 
         Args:
             queries: the requests.
@@ -167,7 +170,7 @@ class Chooser:
         return list(dict.fromkeys(tool.name for tool in order if tool is not None))
 
     def _is_outdated(self, offered: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether the catalogue lacks any of these tools or holds another definition of it."""
+        """Tell whether the catalogue lacks one of these tools or has another definition of it."""
         if self._generation != self.scout.store.generation():
             self._refresh()
         return any(self._offered.get(name) != (tool, self._stored.get(name)) for name, tool in offered.items())

@@ -36,7 +36,7 @@ def tools(box: Toolbox, *, loaded: Container[str] = ()) -> list[dict[str, Any]]:
 
 
 def searches(block: Any) -> bool:
-    """Whether a content block of an answer calls our search."""
+    """Tell whether a content block of an answer calls our search."""
     return getattr(block, "type", "") == "tool_use" and getattr(block, "name", "") == SEARCH
 
 
@@ -45,6 +45,10 @@ def results(box: Toolbox, block: Any) -> dict[str, Any]:
     query = block.input.get("query") if isinstance(block.input, dict) else None
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": block.id}
     if not isinstance(query, str):
-        return {**result, "is_error": True, "content": "expected a query of text: say what is to be done"}
+        return {
+            **result,
+            "is_error": True,
+            "content": "The search has no query. Say in plain words what is to be done.",
+        }
     references = [{"type": "tool_reference", "tool_name": name} for name, _ in box.search(query)]
-    return {**result, "content": references or "No tool fits. Say it in other words, or go on without one."}
+    return {**result, "content": references or "No tool fits. Search again in other words, or continue without a tool."}

@@ -1,4 +1,4 @@
-"""FastMCP: a transform that searches a server's tools with toolscout instead of BM25 or regular expressions.
+"""FastMCP: a transform that searches a server's tools with toolscout.
 
 ::
 

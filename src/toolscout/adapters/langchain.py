@@ -1,4 +1,4 @@
-"""LangChain and LangGraph: a middleware that shows the model only the tools that the last request needs.
+"""LangChain and LangGraph: a middleware that shows the model only the tools for the last request.
 
 ::
 
@@ -28,7 +28,7 @@ def _make_tool_choice() -> type:
     middleware: Any = require("langchain.agents.middleware", "adapters")
 
     class ToolChoice(middleware.AgentMiddleware):  # type: ignore[misc]
-        """Narrows `request.tools`; the provider's own tools and those named in `always` stay."""
+        """Narrows `request.tools`. The provider's own tools and those in `always` stay."""
 
         def __init__(
             self,

@@ -22,7 +22,7 @@ __all__ = ["filtered", "output", "search_tool", "searches", "select_tools"]
 
 
 def search_tool() -> dict[str, Any]:
-    """Build the entry of `tools` that lets the model search; the client executes it."""
+    """Build the entry of `tools` that lets the model search. The client runs the search."""
     return {
         "type": "tool_search",
         "execution": "client",
@@ -32,7 +32,7 @@ def search_tool() -> dict[str, Any]:
 
 
 def searches(item: Any) -> bool:
-    """Whether an output item calls our search."""
+    """Tell whether an output item calls our search."""
     return getattr(item, "type", "") == "tool_search_call" and getattr(item, "execution", "") == "client"
 
 
@@ -56,7 +56,7 @@ def output(box: Toolbox, item: Any) -> dict[str, Any]:
 
 
 def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict[str, Any]]:
-    """Build the `tools` for one request from its search results; chat completions need `nested`."""
+    """Build the `tools` for one request from its search results. Chat completions need `nested`."""
     functions = [_function(name, tool) for name, tool in box.search(query)]
     if not nested:
         return functions

@@ -1,4 +1,4 @@
-"""Approvals: remembers the approved definition of each foreign tool, and holds back definitions that changed.
+"""Approvals: remembers the approved definition of each foreign tool, and holds back changed ones.
 
 Foreign tools come from MCP servers and from OpenAPI documents at a URL. For such documents, hosts and credentials are
 approved as well: a new operation may use only those that approved operations of its source use.
@@ -114,7 +114,7 @@ def needs_approval(kind: str, locator: str) -> bool:
 
 
 def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:
-    """Compare the definitions of a source with the approved ones; approve new tools, hold back changed ones.
+    """Compare the definitions of a source with the approved ones. Approves new tools and holds back changed ones.
 
     Args:
         connection: in a write transaction.
@@ -124,8 +124,8 @@ def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: 
         at: the present instant.
 
     Returns:
-        Id → whether the definition waits since this reading, for each definition that waits now. The quarantine of
-        the source then holds exactly these definitions.
+        For each definition that waits now: id → whether it is new in the quarantine. The quarantine of the source then
+        holds exactly these definitions.
     """
     between = (f"{source}/", f"{source}0")  # ids of the source: "0" follows "/"
     pins = dict(connection.execute("SELECT id, fingerprint FROM pins WHERE id > ? AND id < ?", between))
@@ -177,7 +177,7 @@ def _replace_quarantine(
     before: Mapping[str, str],
     at: str,
 ) -> dict[str, bool]:
-    """Make the quarantine of a source hold the definitions in `reasons`; see `hold_back` for what is returned.
+    """Make the quarantine of a source hold the definitions in `reasons`; returns as `hold_back` does.
 
     A row stays as it is, with its instant, if the same definition waits for the same reason.
     """
@@ -202,7 +202,7 @@ def _read_approved_tools(connection: sqlite3.Connection, between: tuple[str, str
 
 
 def _destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """Return the host of an operation's calls, and each credential that is sent there with the place it is put in."""
+    """Return the host of an operation's calls, and each credential that is sent there with its place."""
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])
@@ -228,11 +228,11 @@ def _new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> st
     unknown = _destinations(tool) - destinations
     if not unknown:
         return None
-    return NEW_SERVER if any(len(each) == 1 for each in unknown) else NEW_CREDENTIALS
+    return NEW_SERVER if any(len(destination) == 1 for destination in unknown) else NEW_CREDENTIALS
 
 
 def _name_change(before: Tool, now: Tool) -> str:
-    """Return the most important change between two definitions: the server, the credentials, or anything else."""
+    """Return the most important change of a definition: the server, the credentials, or anything else."""
     if before.meta.get("server") != now.meta.get("server"):
         return OTHER_SERVER
     keys = ("security", "security_schemes")
@@ -253,13 +253,13 @@ def find_unsteady(
 
     Returns:
         Ids that changed more than `MAX_FLIPS` times within `FLIP_WINDOW_H` hours, and ids that already wait for this
-        reason: such a tool waits for approval, not for the window to pass.
+        reason. Such a tool waits for approval, not for the end of the window.
     """
     query = "SELECT id FROM quarantine WHERE source = ? AND why = ?"
     alternating = {id for (id,) in connection.execute(query, (source, ALTERNATES))}
     between = (f"{source}/", f"{source}0")
     query = "SELECT id, fingerprint FROM flips WHERE id > ? AND id < ? ORDER BY at, rowid"
-    last = {**last, **dict(connection.execute(query, between))}  # the last flip of each outlives its quarantine
+    last = {**last, **dict(connection.execute(query, between))}  # the last flip of a tool outlives its quarantine
     changed = [
         (id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in alternating
     ]
@@ -275,7 +275,7 @@ def find_unsteady(
 def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
     """Record (tool, fingerprint) pairs as the approved definitions, in place of earlier ones.
 
-    `approved_at` keeps the instant of the first approval: it tells which of two similar tools is older.
+    `approved_at` keeps the instant of the first approval, because it shows which of two similar tools is older.
     """
     connection.executemany("DELETE FROM flips WHERE id = ?", ((tool.id,) for tool, _ in approved))
     connection.executemany(
@@ -286,7 +286,7 @@ def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: st
 
 
 def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return id → when the tool was first approved, for all tools of the catalogue with an approved definition."""
+    """Return id → when the tool was first approved, for tools with an approved definition."""
     return dict(connection.execute(FIRST_SEEN))
 
 

@@ -1,4 +1,4 @@
-"""Confusable letters: the ASCII letters that foreign ones look like, and the skeleton of a name.
+"""Confusable letters: finds foreign letters that look like ASCII, and computes skeletons of names.
 
 The table `data/confusables.txt` comes from Unicode's confusables (UTS #39).
 """
@@ -40,8 +40,9 @@ def fold(text: str) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def skeleton(name: str) -> str:
-    """Return what a name looks like at a glance: no case, accents, marks, invisible characters or version number.
+    """Return what a name looks like at a glance.
 
+    A skeleton has no case, accents, marks, invisible characters and version number.
     `Get_Weather`, `getWeather.`, `gеt-weather` (with a Cyrillic е) and `get_weather2` have one skeleton.
     """
     if not name.isascii():
@@ -52,7 +53,7 @@ def skeleton(name: str) -> str:
 
 
 def find_look_alike(name: str, description: str) -> str | None:
-    """Return what is wrong with a name that looks like another: mixed scripts, or foreign letters; or None.
+    """Say why a name looks like another one: mixed scripts, or foreign letters; None: it does not.
 
     Args:
         name: of a tool.

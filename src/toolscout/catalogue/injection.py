@@ -1,4 +1,4 @@
-"""Prompt injection: finds orders to the model in a tool's text, in nine languages and in the markup of chats.
+"""Prompt injection: finds orders to the model in a tool's text, in nine languages and in chat markup.
 
 A description speaks about the tool. Text that speaks to the model ("ignore previous instructions", "always use this
 tool first", "### Instruction", "不要告诉用户") tries to steer it. The patterns find the usual wordings in English,
@@ -396,13 +396,13 @@ ORDERS: Final[tuple[Order, ...]] = (
 
 
 def select_orders(text: str) -> list[Order]:
-    """Return the orders that a text may contain, by their cues alone."""
+    """Return the orders with a cue in the text, which may thus contain them."""
     lowered = "\n".join(_read_forms(text)).lower()
     return [order for order in ORDERS if any(map(lowered.__contains__, order.cues))]
 
 
 def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
-    """Yield one sentence for each order that a text contains, also if it is written in look-alike letters."""
+    """Yield one sentence for each order that a text contains, even in look-alike letters."""
     if not orders:
         return
     for form in _read_forms(text):
@@ -413,7 +413,7 @@ def find_orders(text: str, orders: Sequence[Order]) -> Iterator[str]:
 
 
 def _read_forms(text: str) -> list[str]:
-    """Return the text without invisible characters, and if different, also with look-alike letters as ASCII."""
+    """Return the text without invisible characters and, if that differs, with look-alike letters as ASCII."""
     if text.isascii():
         return [text]
     plain = unicodedata.normalize("NFKC", sanitise(text))

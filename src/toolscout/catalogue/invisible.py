@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = ["find_invisible", "quote", "sanitise", "spelled_out"]
 
+MAX_QUOTE_CHARS: Final = 80
 _CONTROLS: Final = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _BIDI: Final = "\u202a-\u202e\u2066-\u2069"
 _MARKS: Final = "\u200e\u200f\u061c"
@@ -25,7 +26,7 @@ _DIRECTION_OVERRIDES: Final = frozenset("\u202d\u202e")
 
 
 def sanitise(text: str) -> str:
-    """Remove control codes and invisible characters that no script needs, so that a model reads what people see.
+    """Remove control codes and invisible characters, so that a model reads what people see.
 
     Emoji stay, and so do the characters that Arabic, Hebrew, Indic, Mongolian and other scripts need.
     """
@@ -39,12 +40,12 @@ def sanitise(text: str) -> str:
 
 
 def spelled_out(text: str) -> str:
-    """Write invisible characters out as `<U+200B>`, for a person who has to judge the text."""
+    """Replace invisible characters by their code, such as `<U+200B>`, so that a person can judge the text."""
     return _UNSEEN.sub(lambda run: "".join(f"<U+{ord(letter):04X}>" for letter in run[0]), text)
 
 
 def find_invisible(text: str) -> Iterator[str]:
-    """Yield one sentence for each sort of invisible characters in a text."""
+    """Yield one sentence for each sort of invisible character in a text."""
     sorts: dict[str, int] = {}
     for span in _unseen(text) if not (text.isascii() and text.isprintable()) else ():
         for letter in span[0]:
@@ -70,14 +71,14 @@ def _sort(letter: str) -> str:
 
 
 def _unseen(text: str) -> Iterator[re.Match[str]]:
-    """Yield the runs of invisible characters that no script or emoji needs at their place."""
+    """Yield the runs of invisible characters that no script or emoji needs where they are."""
     for run in _UNSEEN.finditer(text):
         if not _is_needed_by_script(run, text):
             yield run
 
 
 def _is_needed_by_script(run: re.Match[str], text: str) -> bool:
-    """Return whether the characters around a run need it."""
+    """Tell whether the characters around a run need it."""
     letters = run[0]
     before = text[run.start() - 1] if run.start() else ""
     after = text[run.end() : run.end() + 1]
@@ -92,8 +93,8 @@ def _is_needed_by_script(run: re.Match[str], text: str) -> bool:
 
 
 def _is_needed_variant(letters: str, before: str, foreign: bool) -> bool:
-    """Return whether a run selects a variant that the character before it has: emoji, ideographs, Mongolian."""
-    if letters in ("\ufe0f", "\ufe0e"):  # after a sign that is also an emoji
+    """Tell whether a run selects a variant of an emoji, an ideograph or a Mongolian letter before it."""
+    if letters in ("\ufe0f", "\ufe0e"):  # selects the emoji or the plain form of the sign before it
         return bool(before) and not before.isalpha() and not before.isspace()
     if letters == "\ufe0f\u200d":
         return foreign and not before.isalpha()
@@ -111,6 +112,6 @@ def _is_right_to_left(text: str) -> bool:
 
 
 def quote(text: str) -> str:
-    """Return a text on one line, without invisible characters, cut to 80 characters."""
+    """Return a text on one line, without invisible characters, cut to `MAX_QUOTE_CHARS`."""
     line = " ".join(sanitise(text).split())
-    return line if len(line) <= 80 else line[:79] + "…"
+    return line if len(line) <= MAX_QUOTE_CHARS else line[: MAX_QUOTE_CHARS - 1] + "…"

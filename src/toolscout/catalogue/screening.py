@@ -1,4 +1,4 @@
-"""Screens untrusted tool text for hidden instructions, invisible characters, look-alike names and stuffing.
+"""Screens tool text for hidden instructions, invisible characters, look-alike names and stuffing.
 
 `scan` returns the findings of one tool, `vet` decides whether a person must approve it first, and `sanitise` cleans a
 text before a model reads it. Stuffed texts (`toolscout.catalogue.stuffing`) harm the ranking rather than the reader.
@@ -24,7 +24,7 @@ __all__ = ["Finding", "sanitise", "scan", "spelled_out", "suspects", "vet"]
 Kind = Literal["instructions", "invisible", "look-alike", "stuffing"]
 
 
-_LOWERED: Final = ("instructions", "stuffing")
+_DEMOTED_KINDS: Final = ("instructions", "stuffing")
 _BREAK: Final = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 SUSPECTS_FORMAT: Final = "suspects/2"  # raise it whenever the screening of an unchanged tool changes
 
@@ -62,7 +62,7 @@ def scan(tool: Tool) -> list[Finding]:
 
 
 def _scan_name(tool: Tool) -> Iterator[tuple[tuple[str, str], Finding]]:
-    """Yield what is wrong with a tool's name alone, with the key under which `scan` collects it."""
+    """Yield the findings that only a name can have, each with the key under which `scan` collects it."""
     if not tool.name.isascii() and (seems := find_look_alike(tool.name, tool.description)):
         yield ("look-alike", seems), Finding("look-alike", "name", seems)
     if _BREAK.search(tool.name):
@@ -81,18 +81,18 @@ def vet(tool: Tool) -> str | None:
 
 
 def suspects(catalogue: Catalogue) -> frozenset[str]:
-    """Return the ids of tools that every search demotes: they give orders to the model, or are stuffed."""
+    """Return the ids of tools that every search demotes: they give orders to the model or are stuffed."""
 
     def list_suspects() -> bytes:
         return msgspec.json.encode(
-            [tool.id for tool in catalogue.tools() if any(each.kind in _LOWERED for each in scan(tool))]
+            [tool.id for tool in catalogue.tools() if any(finding.kind in _DEMOTED_KINDS for finding in scan(tool))]
         )
 
     return frozenset(msgspec.json.decode(catalogue.load_or_build(SUSPECTS_FORMAT, list_suspects), type=list[str]))
 
 
 def _texts(tool: Tool) -> Iterator[tuple[str, str]]:
-    """Yield (field, text) of everything that a model may read: values, and the names of parameters."""
+    """Yield (field, text) for each text that a model may read: values, and the names of parameters."""
     waiting: list[tuple[str, Any]] = [
         ("tags", list(tool.tags)),
         ("meta", tool.meta),

@@ -4,16 +4,17 @@ A newer tool must not displace an older one, so only tools and sources of differ
 
 * A tool is a *copy* of an older tool of another source if their descriptions are nearly the same, or if their names
   look alike (`toolscout.catalogue.confusables`) and their descriptions have much in common.
-* It is a *twin* if the names look alike and the descriptions are nearly the same but too short to be sure.
+* A tool is a *twin* of an older one if the names look alike and the descriptions are nearly the same, but too short to
+  be sure.
 * Nearly identical tools of one younger source form a *group*.
-* A younger source is *scattered* if it has many unrelated tools. A server has a subject; a flood covers every request.
+* A younger source is *scattered* if it has many unrelated tools. An honest server has one subject; a flood has many.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,13 +28,14 @@ from toolscout.types import Tool
 
 __all__ = ["Rivals", "find_rivals"]
 
-SAME_ARRIVAL_H: Final = 1.0  # sources of one file answer at different times; within so many hours none is the older
+SAME_ARRIVAL_H: Final = 1.0  # sources added together are read one after the other; within so many hours none is older
 MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nearly the same
-MIN_SHARED_OF_NAMESAKES: Final = 0.3  # the same, if the names look alike
+MIN_SHARED_OF_NAMESAKES: Final = 0.3  # smaller overlap that is enough if the names look alike
 MIN_SHARED_IN_GROUP: Final = 0.8
 MIN_DESCRIPTION_WORDS: Final = 4  # shorter descriptions say too little
 MIN_SKELETON_CHARS: Final = 3
-MAX_HOLDERS: Final = 500  # tools remembered for one word or name when pairs are looked up
+MAX_COMPARED_CHARS: Final = 4_000  # of each description
+MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs are formed
 MIN_SCATTERED_TOOLS: Final = 20
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
 RIVALS_FORMAT: Final = "rivals/2"  # raise it whenever the result for an unchanged catalogue changes
@@ -65,57 +67,81 @@ class Rivals(msgspec.Struct, frozen=True):
 
 
 def find_rivals(catalogue: Catalogue, rows: Callable[[], Rows]) -> Rivals | None:
-    """Return the rivals of a snapshot, computed once for each generation; None if all tools came at the same time.
+    """Return the rivals of a snapshot; None if all tools came at the same time.
+
+    They are computed once for each generation.
 
     Args:
         catalogue: the snapshot.
-        rows: returns the unit vectors of its tools, `(n, d)` float32, in the order of its ids; zeros for a tool of
-            which the encoder knows no word.
+        rows: returns the unit vectors of its tools, `(n, d)` float32, in the order of its ids. A tool without any word
+            that the encoder knows has zeros.
     """
     if len(set(catalogue.added.values())) < 2 and len(set(catalogue.first_seen.values())) < 2:
         return None
-    encoded = catalogue.load_or_build(RIVALS_FORMAT, lambda: msgspec.json.encode(_compare(catalogue, rows())))
+    encoded = catalogue.load_or_build(RIVALS_FORMAT, lambda: msgspec.json.encode(_compare_tools(catalogue, rows())))
     return msgspec.json.decode(encoded, type=Rivals)
 
 
-def _compare(catalogue: Catalogue, rows: Rows) -> Rivals:
+def _compare_tools(catalogue: Catalogue, rows: Rows) -> Rivals:
     tools = catalogue.tools()
-    age = _find_ages(catalogue, tools)
+    words = [frozenset(tokenize(tool.description[:MAX_COMPARED_CHARS])) for tool in tools]
     oldest = min(catalogue.added.values(), default="")
-    words = [frozenset(tokenize(tool.description[:4000])) for tool in tools]
+    ages = _find_ages(catalogue, tools)
+    copies, groups = _compare_descriptions(catalogue, tools, words, ages)
+    twins = _compare_names(catalogue, tools, words, ages, copies)
+    return Rivals(dict(catalogue.added), copies, twins, groups, _find_scattered(catalogue, rows, oldest))
+
+
+def _compare_descriptions(
+    catalogue: Catalogue, tools: Sequence[Tool], words: Sequence[frozenset[str]], ages: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Find the copies and the groups of tools with nearly the same descriptions."""
+    oldest = min(catalogue.added.values(), default="")
     copies: dict[str, str] = {}
-    twins: dict[str, str] = {}
     groups: dict[str, str] = {}
-
-    def note_copy(into: dict[str, str], one: Tool, second: Tool) -> None:
-        older, younger = (one, second) if age[one.id] < age[second.id] else (second, one)
-        arrived_together = catalogue.added.get(one.source) == catalogue.added.get(second.source) and (
-            _hours_between(age[older.id], age[younger.id]) < SAME_ARRIVAL_H
-        )
-        if age[older.id] < age[younger.id] and not arrived_together:
-            current = into.get(younger.id)
-            into[younger.id] = (
-                older.id if current is None else min(current, older.id, key=lambda each: (age[each], each))
-            )
-
     for a, b in _pairs_of_words(words):
         one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
         if one.source != second.source:
             if shared >= MIN_SHARED:
-                note_copy(copies, one, second)
+                _note_copy(copies, catalogue, ages, one, second)
         elif shared >= MIN_SHARED_IN_GROUP and catalogue.added.get(one.source, "") > oldest:
             groups.setdefault(second.id, groups.get(one.id, one.id))
             groups.setdefault(one.id, groups[second.id])
+    return copies, groups
+
+
+def _compare_names(
+    catalogue: Catalogue,
+    tools: Sequence[Tool],
+    words: Sequence[frozenset[str]],
+    ages: Mapping[str, str],
+    copies: dict[str, str],
+) -> dict[str, str]:
+    """Add tools with names that look alike to `copies`, and return the twins."""
+    twins: dict[str, str] = {}
     for a, b in _pairs_of_names(tools):
         one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
-        telling = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS and shared >= MIN_SHARED_OF_NAMESAKES
-        if _is_disguised(one.name) != _is_disguised(second.name) or telling:
-            note_copy(copies, one, second)
+        are_long = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS
+        if _is_disguised(one.name) != _is_disguised(second.name) or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
+            _note_copy(copies, catalogue, ages, one, second)
         elif shared >= MIN_SHARED:
-            note_copy(twins, one, second)
-    twins = {id: original for id, original in twins.items() if id not in copies}
-    scattered = _find_scattered(catalogue, rows, oldest)
-    return Rivals(dict(catalogue.added), copies, twins, groups, scattered)
+            _note_copy(twins, catalogue, ages, one, second)
+    return {id: original for id, original in twins.items() if id not in copies}
+
+
+def _note_copy(
+    originals: dict[str, str], catalogue: Catalogue, ages: Mapping[str, str], one: Tool, second: Tool
+) -> None:
+    """Note the older tool as the original of the younger one, unless they arrived together.
+
+    Of several originals the oldest is kept.
+    """
+    older, younger = sorted((one.id, second.id), key=lambda id: ages[id])
+    same_arrival = catalogue.added.get(one.source) == catalogue.added.get(second.source) and (
+        _hours_between(ages[older], ages[younger]) < SAME_ARRIVAL_H
+    )
+    if ages[older] < ages[younger] and not same_arrival:
+        originals[younger] = min(originals.get(younger, older), older, key=lambda id: (ages[id], id))
 
 
 def _find_ages(catalogue: Catalogue, tools: Sequence[Tool]) -> dict[str, str]:
@@ -124,7 +150,7 @@ def _find_ages(catalogue: Catalogue, tools: Sequence[Tool]) -> dict[str, str]:
 
 
 def _hours_between(older: str, younger: str) -> float:
-    """Return the hours between two ages, each of which begins with an instant; 0 if one has none."""
+    """Return the hours between two ages. An age starts with an instant; without one the result is 0."""
     try:
         start, end = (datetime.fromisoformat(age.partition(" ")[0].replace("Z", "+00:00")) for age in (older, younger))
     except ValueError:
@@ -133,7 +159,7 @@ def _hours_between(older: str, younger: str) -> float:
 
 
 def _is_disguised(name: str) -> bool:
-    """Return whether a name has letters that look like others, or marks at its ends."""
+    """Tell whether a name has letters outside ASCII, which may look like others, or marks at its ends."""
     return not name.isascii() or not (name[:1].isalnum() and name[-1:].isalnum())
 
 
@@ -144,7 +170,7 @@ def _word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def _pairs_of_words(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of descriptions that may share enough words: one of the rarest words of each is in both."""
+    """Yield pairs of descriptions that may share enough words: they share one of their rarest words."""
     frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
     for number, terms in enumerate(words):

@@ -1,6 +1,6 @@
-"""A snapshot of the catalogue: the tools that a search may find, at one generation.
+"""A snapshot of the catalogue holds the tools that a search may find, at one generation.
 
-A search works on one snapshot from its beginning to its end, so it never sees half of a change.
+A search uses one snapshot from start to end, so it never sees half of a change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Catalogue:
     Attributes:
         generation: the store's generation when the snapshot was taken.
         ids: ids of the tools of enabled sources, ascending.
-        names: their raw names, in the same order.
+        names: the raw names, in the order of `ids`.
         disabled: source → (why it is not searched, {casefolded name or id: id} of its tools).
         waiting: casefolded name or id → the definitions of that name that wait for approval.
         added: source → when its origin was added: ISO 8601, and a number that orders origins of the same instant.
@@ -112,14 +112,14 @@ class Catalogue:
         return mask
 
     def share(self, key: str, make: Callable[[], Shared]) -> Shared:
-        """Return the value of `make`, built once for each key and shared by all callers; it must not be changed."""
+        """Return the value of `make`, built once per key and shared by all callers, who must not change it."""
         if key not in self._shared:
             self._shared[key] = make()
         value: Shared = self._shared[key]
         return value
 
     def load_or_build(self, key: str, build: Callable[[], bytes]) -> bytes:
-        """Return the cached value of a key, or build it; `Store.keep` stores it for this generation."""
+        """Return the cached value of a key, or build it. `Store.keep` then stores it for this generation."""
         value = self._cache(key) if self._cache else None
         if value is None:
             value = self.pending[key] = build()
@@ -127,7 +127,7 @@ class Catalogue:
 
 
 def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
-    """Return whether the predicate allows the tool; a predicate that raises does not."""
+    """Tell whether the predicate allows the tool. A predicate that raises does not."""
     try:
         return bool(visible(tool))
     except Exception:

@@ -1,9 +1,9 @@
 """Stuffing: finds tool text that was written for the search instead of its reader.
 
-A description says what a tool does. A description of requests ("can you find me …?", "I need …") or of a long list of
-terms without a sentence was written to be found. The same holds for parameters with requests, lists of terms, or
-dozens of unrelated names. Each tool is checked once, without a query and without regard to other tools, so no tool can
-make another look bad.
+A description says what a tool does. A description that consists of requests ("can you find me …?", "I need …") or of a
+long list of terms was written to be found. The same holds for parameters with requests, lists of terms, or dozens of
+unrelated names. Each tool is checked by itself, without a query and without other tools, so no tool can make another
+look bad.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _BREAKS: Final = re.compile(r"[.!?:;(){}\[\]<>=|\n/\"“”`#*+_]|\s[-–—]\s|
 
 
 def find_stuffing(tool: Tool) -> tuple[str, str] | None:
-    """Return (field, why it looks as if it were written for the search), or None."""
+    """Return (field, why its text looks written for the search), or None."""
     for name, field in (("description", tool.description), ("name", _CAMEL.sub(" ", tool.name).replace("_", " "))):
         lowered = field[:MAX_FIELD_CHARS].lower()
         if reason := _find_requests(lowered) or _find_list(lowered):
@@ -73,13 +73,13 @@ def find_stuffing(tool: Tool) -> tuple[str, str] | None:
 
 
 def _is_enumeration(part: str, words: int) -> bool:
-    """Return whether a part is a few phrases separated by commas, as in a sentence that lists a tool's purposes."""
+    """Tell whether a part is a few phrases with commas between them, such as a list of purposes."""
     commas = part.count(",")
     return commas >= 3 and words >= 3 * (commas + 1)
 
 
 def _find_stuffed_parameters(parameters: Mapping[str, Any]) -> str | None:
-    """Return why parameters look as if they were written for the search: requests, lists, a vocabulary; or None."""
+    """Say why parameters look written for the search (requests, lists, a vocabulary); None: they do not."""
     texts = [text[:MAX_FIELD_CHARS].lower() for text in _parameter_texts(parameters)]
     reasons = (_find_requests(text) for text in texts if len(text) >= LONG_PARAMETER_CHARS)
     if reason := next(filter(None, reasons), None):
@@ -94,7 +94,7 @@ def _find_stuffed_parameters(parameters: Mapping[str, Any]) -> str | None:
 
 
 def _find_vocabulary(properties: object) -> str | None:
-    """Return a sentence if parameters without descriptions have names of many different words, or None."""
+    """Return a sentence if parameters without descriptions have names with many different words, or None."""
     if isinstance(properties, Mapping) and len(properties) >= MIN_BARE_PARAMETERS:
         words = {word for name in properties for word in _STUFFING_WORD.findall(_CAMEL.sub(" ", str(name)).lower())}
         if len(words) >= MIN_BARE_WORDS_SHARE * len(properties):
@@ -103,7 +103,7 @@ def _find_vocabulary(properties: object) -> str | None:
 
 
 def _is_listing(text: str) -> bool:
-    """Return whether a text is a list of words, without punctuation and with hardly any function words."""
+    """Tell whether a text is a list of words, without punctuation and with hardly any function word."""
     words = _STUFFING_WORD.findall(text)
     joints = sum(word in _JOINTS for word in words)
     return len(words) >= MIN_LISTED_WORDS and not re.search(r"[^\w\s,'’-]", text) and joints <= 0.05 * len(words)

@@ -29,7 +29,7 @@ VECTOR_MIGRATIONS: Final = (
         encoder TEXT NOT NULL REFERENCES encoders ON DELETE CASCADE, text BLOB NOT NULL, value BLOB NOT NULL,
         PRIMARY KEY (encoder, text)) WITHOUT ROWID
     """,
-    "ALTER TABLE vectors ADD COLUMN checksum INTEGER",  # NULL: written before there were any
+    "ALTER TABLE vectors ADD COLUMN checksum INTEGER",  # NULL: the vector is older than checksums
 )
 VECTORS_FILE_NAME: Final = "vectors.db"
 EMBED_BATCH: Final = 256
@@ -47,7 +47,7 @@ class VectorStore(CacheDatabase):
 
     @rebuild_if_damaged
     def missing(self, encoder: str, texts: Sequence[str]) -> list[str]:
-        """Return those of `texts` that the encoder of this fingerprint has not embedded yet, each once."""
+        """Return the texts without a vector of the encoder with this fingerprint, each once."""
         keys, cached_keys = {_key(text): text for text in texts}, self._cached_keys(encoder)
         return [text for key, text in keys.items() if key not in cached_keys]
 
@@ -74,9 +74,9 @@ class VectorStore(CacheDatabase):
         missing_texts = sorted((text for key, text in keys.items() if key not in vectors), key=len)
         for start in range(0, len(missing_texts), EMBED_BATCH):
             batch = missing_texts[start : start + EMBED_BATCH]
-            made = np.asarray(encode(batch), dtype="<f4")
-            vectors.update(zip(map(_key, batch), made, strict=True))
-            self._write_if_possible(encoder, name, batch, made)
+            new_rows = np.asarray(encode(batch), dtype="<f4")
+            vectors.update(zip(map(_key, batch), new_rows, strict=True))
+            self._write_if_possible(encoder, name, batch, new_rows)
             if progress:
                 progress(start + len(batch), len(missing_texts))
         return np.array([vectors[_key(text)] for text in texts], dtype=np.float32)

@@ -1,19 +1,20 @@
 """Finds tools that a search misses or confuses, and advises what to change in their descriptions.
 
 Each tool gets a few synthetic queries (`toolscout.checks.synthetic_queries`). A tool that its own queries rarely find
-is hidden. Two tools that stand in each other's place are confused. The advice rests on what can be checked: a missing
-or short description, a near-duplicate, words that stand only in the parameters.
+is hidden. Two tools are confused if one often stands first for queries of the other. The advice names facts that anyone
+can check: a missing or short description, a near-duplicate, words that occur only in the parameters.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from toolscout.checks.synthetic_queries import QueryGenerator, sample_tools
+from toolscout.checks.synthetic_queries import QueryGenerator, SyntheticQuery, sample_tools
 from toolscout.indexes.words import tokenize
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.types import Search, Tool, parameter_names
@@ -23,10 +24,11 @@ __all__ = ["Confused", "Finding", "Lint", "lint"]
 QUERIES_PER_TOOL: Final = 3
 LINT_DEPTH: Final = 5
 MIN_FOUND_SHARE: Final = 0.5
-"""A tool that a smaller share of its queries finds is hidden."""
+"""A tool is hidden if a smaller share of its queries finds it."""
 DUPLICATE_OVERLAP: Final = 0.8
-"""Two descriptions that share at least so many of their words are near-duplicates."""
+"""Jaccard overlap of words from which two descriptions are near-duplicates."""
 MIN_DESCRIPTION_WORDS: Final = 4
+MAX_NAMED_RIVALS: Final = 3
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +52,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confused(msgspec.Struct, frozen=True, kw_only=True):
-    """Two tools, one of which stood first for queries of the other.
+    """Two tools that a search confuses: one stood first for queries of the other.
 
     Attributes:
         one: id of a tool.
         other: id of the other tool.
-        times: how often one stood first for a query of the other.
+        times: how often that happened.
         twins: whether their descriptions are near-duplicates.
         fix: what to do about it.
     """
@@ -91,55 +93,76 @@ def lint(
     seed: int = 0,
     visible: Callable[[Tool], bool] | None = None,
 ) -> Lint:
-    """Search for each tool, or for a sample, and report the tools that are not found.
+    """Search for each tool, or for a sample of them, and report hidden and confused tools.
 
     Args:
-        tools: the tools to check. They are those that `visible` allows.
-        stage: searches them. Abstention is left out: it does not count here.
-        max_tools: a larger catalogue is sampled.
+        tools: the tools to check, all of which `visible` must allow.
+        stage: searches the tools. Its abstention is switched off.
+        max_tools: upper bound; a larger catalogue is sampled.
         seed: seed of the synthetic queries.
         visible: which tools are searched; None: all.
     """
     if isinstance(stage, Pipeline):
         stage = Pipeline(part for part in stage.stages if not isinstance(part, Decide))
-    by_id = {tool.id: tool for tool in tools}
-    tries: Counter[str] = Counter()
-    hits: Counter[str] = Counter()
-    instead: dict[str, Counter[str]] = defaultdict(Counter)
-    missed: dict[str, str] = {}
-    swaps: Counter[tuple[str, str]] = Counter()
+    tally = _Tally()
     generator = QueryGenerator(tools, sample_tools(tools, max_tools, seed), unions=False)
     for round_number in range(QUERIES_PER_TOOL):
         queries = generator.generate(seed + round_number)
         answers = stage([Search(query=query.text, k=LINT_DEPTH, visible=visible) for query in queries])
         for query, answer in zip(queries, answers, strict=True):
-            [gold], top = query.tools, answer.ids[:LINT_DEPTH]
-            tries[gold] += 1
-            hits[gold] += gold in top
-            if gold not in top:
-                instead[gold].update(top)
-                missed.setdefault(gold, query.text)
-            if top and top[0] != gold:
-                swaps[min(gold, top[0]), max(gold, top[0])] += 1
-    hidden = []
-    for tool_id, count in tries.items():
-        if hits[tool_id] / count < MIN_FOUND_SHARE:
-            rivals = [rival for rival, _ in instead[tool_id].most_common(3)]
-            hidden.append(_explain_hidden(by_id, tool_id, hits[tool_id] / count, missed[tool_id], rivals))
+            tally.count(query, answer.ids[:LINT_DEPTH])
+    by_id = {tool.id: tool for tool in tools}
+    hidden = [_explain_hidden(by_id, tool_id, tally) for tool_id in tally.tries if tally.is_hidden(tool_id)]
+    swaps = [(by_id[one], by_id[other], times) for (one, other), times in tally.swaps.most_common() if times > 1]
     return Lint(
-        asked=len(tries),
+        asked=len(tally.tries),
         silent=tuple(sorted(tool.id for tool in tools if not tool.description.strip())),
         hidden=tuple(sorted(hidden, key=lambda finding: (finding.found, finding.tool))),
-        confused=tuple(
-            _describe_confusion(by_id[one], by_id[other], times)
-            for (one, other), times in swaps.most_common()
-            if times > 1
-        ),
+        confused=tuple(_describe_confusion(one, other, times) for one, other, times in swaps),
     )
 
 
-def _explain_hidden(tools: dict[str, Tool], tool_id: str, share: float, missed: str, instead: Sequence[str]) -> Finding:
+@dataclasses.dataclass
+class _Tally:
+    """Counts what the queries of each tool found.
+
+    Attributes:
+        tries: tool id → number of its queries.
+        hits: tool id → number of its queries that found it.
+        instead: tool id → how often each other tool was returned in its place.
+        missed: tool id → its first query that did not find it.
+        swaps: pair of tool ids → how often one stood first for a query of the other.
+    """
+
+    tries: Counter[str] = dataclasses.field(default_factory=Counter)
+    hits: Counter[str] = dataclasses.field(default_factory=Counter)
+    instead: dict[str, Counter[str]] = dataclasses.field(default_factory=lambda: defaultdict(Counter))
+    missed: dict[str, str] = dataclasses.field(default_factory=dict)
+    swaps: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+
+    def count(self, query: SyntheticQuery, ids: Sequence[str]) -> None:
+        """Count one query. `ids` are the tools that were returned, the best first."""
+        [gold] = query.tools
+        self.tries[gold] += 1
+        self.hits[gold] += gold in ids
+        if gold not in ids:
+            self.instead[gold].update(ids)
+            self.missed.setdefault(gold, query.text)
+        if ids and ids[0] != gold:
+            self.swaps[min(gold, ids[0]), max(gold, ids[0])] += 1
+
+    def found_share(self, tool_id: str) -> float:
+        """Return the share of a tool's queries that found it."""
+        return self.hits[tool_id] / self.tries[tool_id]
+
+    def is_hidden(self, tool_id: str) -> bool:
+        """Tell whether too few of a tool's queries found it."""
+        return self.found_share(tool_id) < MIN_FOUND_SHARE
+
+
+def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> Finding:
     tool = tools[tool_id]
+    instead = [rival for rival, _ in tally.instead[tool_id].most_common(MAX_NAMED_RIVALS)]
     causes, fixes = [], []
     words = tokenize(tool.description)
     if len(words) < MIN_DESCRIPTION_WORDS:
@@ -159,8 +182,8 @@ def _explain_hidden(tools: dict[str, Tool], tool_id: str, share: float, missed: 
         fixes.append("describe what only this tool does, in the words that people ask with")
     return Finding(
         tool=tool_id,
-        found=round(share, 3),
-        missed=missed,
+        found=round(tally.found_share(tool_id), 3),
+        missed=tally.missed[tool_id],
         instead=tuple(instead),
         causes=tuple(causes),
         fixes=tuple(fixes),

@@ -1,4 +1,4 @@
-"""Result files as `bench` and `sweep` write them, read without trust; the figures that papers publish beside them."""
+"""Reads and checks the result files of `bench` and `sweep`; holds the figures that papers published."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "write_json",
 ]
 
-SWEEP, ANATOMY = ".sweep.json", ".anatomy.json"  # how the names of files end that are no results of bench
+SWEEP, ANATOMY = ".sweep.json", ".anatomy.json"  # name endings of files that `bench` did not write
 SWEEPS_FOLDER: Final = "sweeps"  # sweeps and single trials may lie here, in a folder for each dataset
 
 TRAINED: Final = (
@@ -49,15 +49,21 @@ UNTRAINED: Final = (
     "toolbench",
 )
 CLEAN: Final = ("toolbench", "openapi/restbench_tmdb", "openapi/restbench_spotify")
-"""Sets of whose tools the bundled encoder has read none, and on whose queries nothing was chosen."""
+"""Datasets that played no part in development: not for training the bundled encoder, not for choosing settings."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-NOTHING: Final = msgspec.Raw(b"null")
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+JSON_NULL: Final = msgspec.Raw(b"null")
 
 
 class Published(NamedTuple):
-    """Figures that a paper gives for a dataset: who, where, and measure → percent."""
+    """Figures that a paper gives for a dataset.
+
+    Attributes:
+        label: method, as the paper names it.
+        source: the paper.
+        metrics: measure → percent.
+    """
 
     label: str
     source: str
@@ -66,43 +72,44 @@ class Published(NamedTuple):
 
 _COLUMNS: Final = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
 _COLT, _TOOL2VEC, _MASSTOOL = "arXiv:2405.16089", "arXiv:2409.02141", "arXiv:2507.00487"
-_FULL: Final = {"recall@|N|": 92.76, "comp@|N|": 82.95}
+_COLT_AT_GOLD_COUNT: Final = {"recall@|N|": 92.76, "comp@|N|": 82.95}
 
 
-def _paper(label: str, source: str, *percents: float, **more: float) -> Published:
-    return Published(label, source, {**dict(zip(_COLUMNS, percents, strict=False)), **more})
+def _quote(label: str, source: str, *percents: float, **further_percents: float) -> Published:
+    """Quote a row of a paper: percents in the order of `_COLUMNS`, then others by measure."""
+    return Published(label, source, {**dict(zip(_COLUMNS, percents, strict=False)), **further_percents})
 
 
 PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
     "toollens": (
-        _paper("BM25", _COLT, 21.58, 26.88, 23.19, 26.09, 3.89, 6.13),
-        _paper("Contriever, fine-tuned", _COLT, 83.58, 95.17, 84.98, 91.69, 59.46, 88.65),
-        _paper("COLT + Contriever", _COLT, 93.64, 97.75, 94.53, 96.91, 84.55, 94.08, **_FULL),
-        _paper("COLT + coCondenser", _COLT, 92.65, 97.78, 93.16, 96.17, 82.25, 94.56),
-        _paper("COLT without semantic learning", _COLT, **{"recall@|N|": 65.21, "comp@|N|": 30.90}),
-        _paper("COLT without collaborative learning", _COLT, **{"recall@|N|": 80.60, "comp@|N|": 54.44}),
-        _paper("COLT without contrastive learning", _COLT, **{"recall@|N|": 84.58, "comp@|N|": 60.52}),
-        _paper("ToolRefiner + Tool2Vec", _TOOL2VEC, 93.61, 97.20, 93.88, 96.43),
-        _paper("ToolRefiner + MLC", _TOOL2VEC, 95.84, 98.73, 95.97, 98.14),
-        _paper("MassTool + ANCE", _MASSTOOL, 96.48, 98.47, 96.70, 97.85),
-        _paper("MassTool + coCondenser", _MASSTOOL, 96.42, 98.47, 96.83, 98.02),
+        _quote("BM25", _COLT, 21.58, 26.88, 23.19, 26.09, 3.89, 6.13),
+        _quote("Contriever, fine-tuned", _COLT, 83.58, 95.17, 84.98, 91.69, 59.46, 88.65),
+        _quote("COLT + Contriever", _COLT, 93.64, 97.75, 94.53, 96.91, 84.55, 94.08, **_COLT_AT_GOLD_COUNT),
+        _quote("COLT + coCondenser", _COLT, 92.65, 97.78, 93.16, 96.17, 82.25, 94.56),
+        _quote("COLT without semantic learning", _COLT, **{"recall@|N|": 65.21, "comp@|N|": 30.90}),
+        _quote("COLT without collaborative learning", _COLT, **{"recall@|N|": 80.60, "comp@|N|": 54.44}),
+        _quote("COLT without contrastive learning", _COLT, **{"recall@|N|": 84.58, "comp@|N|": 60.52}),
+        _quote("ToolRefiner + Tool2Vec", _TOOL2VEC, 93.61, 97.20, 93.88, 96.43),
+        _quote("ToolRefiner + MLC", _TOOL2VEC, 95.84, 98.73, 95.97, 98.14),
+        _quote("MassTool + ANCE", _MASSTOOL, 96.48, 98.47, 96.70, 97.85),
+        _quote("MassTool + coCondenser", _MASSTOOL, 96.42, 98.47, 96.83, 98.02),
     )
 }
-"""Dataset → published figures. The authors of COLT chose their epoch on the test queries; we choose on dev."""
+"""Dataset → published figures. The authors of COLT chose the epoch on the test queries; we choose on dev."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A result file, as docs/reference/formats.md describes it; what a chart cannot do without is required."""
+    """A result file; docs/reference/formats.md describes it. Only the fields that charts need are required."""
 
     dataset: str
     recipe: str
     label: str
     split: str
-    n_queries: Whole
-    n_tools: Whole
+    n_queries: Count
+    n_tools: Count
     metrics: dict[str, Share]
     encoder: str | None = None
-    seed: Whole = 0
+    seed: Count = 0
     ci95: dict[str, tuple[Share, Share]] = {}
     slices: dict[str, dict[str, dict[str, Amount]]] = {}
     fit_seconds: Amount | None = None
@@ -110,20 +117,20 @@ class Result(msgspec.Struct, frozen=True):
     batch_qps: Amount | None = None
     peak_rss_mb: Amount | None = None
     selected_on: str | None = None
-    settings: msgspec.Raw = NOTHING
-    versions: msgspec.Raw = NOTHING
+    settings: msgspec.Raw = JSON_NULL
+    versions: msgspec.Raw = JSON_NULL
     commit: str | None = None
-    machine: msgspec.Raw = NOTHING
+    machine: msgspec.Raw = JSON_NULL
     run_sha256: str | None = None
 
     @property
     def quality(self) -> float:
-        """NDCG@5, by which labels are ranked."""
+        """NDCG@5, which ranks the labels."""
         return self.metrics["ndcg@5"]
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One combination of a sweep: its settings, its figures on dev, wall seconds."""
+    """One combination of a sweep: its settings, its metrics on dev, and wall seconds."""
 
     settings: dict[str, Any]
     dev: dict[str, Share]
@@ -132,7 +139,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class SweepResult(msgspec.Struct, frozen=True):
-    """A sweep's file: what was swept over which values, and the trials."""
+    """The file of a sweep: the values of each setting, and the trials."""
 
     dataset: str
     recipe: str
@@ -140,22 +147,22 @@ class SweepResult(msgspec.Struct, frozen=True):
     over: dict[str, list[Any]]
     trials: list[Trial]
     encoder: str | None = None
-    seed: Whole = 0
-    n_dev: Whole | None = None
-    combinations: Whole | None = None
+    seed: Count = 0
+    n_dev: Count | None = None
+    combinations: Count | None = None
     objective: str = ""
     best: Trial | None = None
 
     def __post_init__(self) -> None:
         if not self.over or not self.trials:
-            raise ValueError("nothing that was swept, or no trial")
+            raise ValueError("the sweep has no setting or no trial")
         for trial in self.trials:
             if trial.settings.keys() != self.over.keys() or not {"ndcg@5", "comp@5"} <= trial.dev.keys():
-                raise ValueError("a trial without its settings, or without ndcg@5 and comp@5")
+                raise ValueError("a trial lacks a swept setting, ndcg@5 or comp@5")
 
 
 def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
-    """Read all results below a folder, in the order of their paths, and name each file that is none.
+    """Read all results below a folder, in the order of their paths. Returns them, and a problem for each bad file.
 
     Results below `sweeps/<dataset>` are single trials of a sweep and are left out.
     """
@@ -171,41 +178,45 @@ def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
                 continue
             missing = [name for name in ("ndcg@5", "comp@5") if name not in result.metrics]
             if missing:
-                raise ValueError(f"no metric {missing[0]}")
-            _in_place(result, place, place.stem)
+                raise ValueError(f"the metric {missing[0]} is missing")
+            _check_place(result, place, place.stem)
         except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            problems.append(Problem(place.as_posix(), f"expected a result file of `bench`, found: {error}"))
+            problems.append(Problem(place.as_posix(), f"this is not a result file of `bench`: {error}"))
         else:
             results.append(result)
     return results, problems
 
 
 def read_sweeps(folder: Path) -> tuple[list[SweepResult], list[Problem]]:
-    """Read all sweeps below a folder, as `read_results` reads results; `sweeps/<dataset>` is a right place too."""
+    """Read all sweeps below a folder, as `read_results` reads results. They may lie in `sweeps/<dataset>` too."""
     decoder = msgspec.json.Decoder(SweepResult)
     sweeps, problems = [], []
     for file in sorted(folder.glob(f"*/**/*{SWEEP}")):
         place = file.relative_to(folder)
         try:
-            found = decoder.decode(file.read_bytes())
-            inner = (
-                place.relative_to(SWEEPS_FOLDER) if place.is_relative_to(f"{SWEEPS_FOLDER}/{found.dataset}") else place
-            )
-            _in_place(found, inner, place.name.removesuffix(SWEEP))
+            sweep = decoder.decode(file.read_bytes())
+            moved = place.is_relative_to(f"{SWEEPS_FOLDER}/{sweep.dataset}")
+            inner = place.relative_to(SWEEPS_FOLDER) if moved else place
+            _check_place(sweep, inner, place.name.removesuffix(SWEEP))
         except (OSError, ValueError, RecursionError) as error:
-            problems.append(Problem(place.as_posix(), f"expected a file of `sweep`, found: {error}"))
+            problems.append(Problem(place.as_posix(), f"this is not a file of `sweep`: {error}"))
         else:
-            sweeps.append(found)
+            sweeps.append(sweep)
     return sweeps, problems
 
 
-def _in_place(found: Result | SweepResult, place: Path, label: str) -> None:
-    if (found.dataset, found.label) != (place.parent.as_posix(), label):
-        raise ValueError(f"the result of {found.label!r} on {found.dataset!r}, which belongs elsewhere")
+def _check_place(result: Result | SweepResult, place: Path, label: str) -> None:
+    """Refuse a file that does not lie where its dataset and label say.
+
+    Raises:
+        ValueError: if it lies elsewhere.
+    """
+    if (result.dataset, result.label) != (place.parent.as_posix(), label):
+        raise ValueError(f"it holds the result of {result.label!r} on {result.dataset!r}, which belongs elsewhere")
 
 
 def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result in one step, indented; its folder is made."""
+    """Write a result as indented JSON, atomically. Its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")

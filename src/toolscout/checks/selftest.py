@@ -1,8 +1,8 @@
 """Measures how well a catalogue's own tools are found, by recipe. Needs no language model.
 
 Synthetic queries (`toolscout.checks.synthetic_queries`) show which recipe serves a catalogue better. Only the journal
-shows how people really ask. If the journal holds enough queries that successful calls followed, these weigh at least
-as much as the synthetic ones. Queries that the promoted model was fitted on are left out.
+shows how people really ask. If it holds enough queries with successful calls, these weigh at least as much as the
+synthetic ones. Queries that the promoted model was fitted on are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolscout.journal.evidence import collect_evidence
 from toolscout.recipes import registry
 from toolscout.recipes.select import Selection
 from toolscout.scout import Scout
-from toolscout.search.pipeline import Cut
+from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Search, digest
 
 __all__ = [
@@ -42,8 +42,9 @@ CHAMPION: Final = "champion"
 MIN_LOGGED_QUERIES: Final = 30
 MAX_LOGGED_QUERIES: Final = 1_000
 BASELINE_MARGIN: Final = 0.02
-"""By how much recall@5 may fall below what was measured before a check fails."""
+"""How far recall@5 may fall below the measured value before a check fails."""
 SELFTEST_DEPTH: Final = 20
+CHAT_DEPTH: Final = 5
 
 
 class RecipeScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +52,7 @@ class RecipeScore(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         recipe: its name; `champion` is the promoted model.
-        measures: measure → mean over all queries. Logged queries, if there are any, weigh half of the total, or more if
-            they are more than half.
+        measures: measure → mean over all queries. Logged queries weigh at least half of the total, if there are any.
         kinds: kind of query → its number `n`, recall@5 and ndcg@5.
         no_tool: share of the chat queries that got no tool.
     """
@@ -114,7 +114,7 @@ def run_selftest(
             name.
         max_queries: upper bound for synthetic queries.
         seed: seed of the synthetic queries.
-        say: receives progress, a line at a time.
+        say: called with one line of progress at a time.
 
     Raises:
         ConfigError: if the catalogue is empty or no tool has a description.
@@ -123,30 +123,20 @@ def run_selftest(
     queries = generate_queries(catalogue.tools(), max_queries=max_queries, seed=seed)
     if not queries:
         raise ConfigError("No tool of the catalogue has a description to make queries from. Add a source first.")
-    way, notice = scout.serving()
-    queries += _collect_logged_queries(scout, set(catalogue.ids), way)
-    ways = {name: Selection(name) for name in dict.fromkeys((*SELFTEST_RECIPES, *recipe))}
-    for name in ways:
-        if registry.recipe(name).is_fitted:
-            ways[name] = scout.selector.find(name, None)
-    if way.model is not None:
-        ways[CHAMPION] = way
+    serving, notice = scout.serving()
+    queries += _collect_logged_queries(scout, set(catalogue.ids), serving)
     scores: dict[str, metrics.PerQuery] = {}
     rows: list[RecipeScore] = []
     problems = {CHAMPION: notice} if notice else {}
-    for name, candidate in ways.items():
-        say(f"{name}: {len(queries):,} requests")
+    for name, selection in _select_recipes(scout, recipe, serving).items():
+        say(f"{name}: {len(queries):,} queries")
         try:
-            stage = scout.build(candidate, catalogue) >> Cut(SELFTEST_DEPTH)
-            answers = stage([Search(query=query.text, k=SELFTEST_DEPTH) for query in queries])
-            chat_answers = stage([Search(query=query.text, k=5) for query in make_chat_queries()])
+            stage = scout.build(selection, catalogue) >> Cut(SELFTEST_DEPTH)
+            scores[name] = _score_queries(stage, queries)
+            without_tool = _measure_abstention(stage)
         except UserError as error:
             problems[name] = str(error)
             continue
-        rankings = {query.id: list(answer.ids) for query, answer in zip(queries, answers, strict=True)}
-        gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
-        scores[name] = metrics.score(rankings, gold, SELFTEST_MEASURES)
-        without_tool = float(np.mean([not answer.hits for answer in chat_answers]))
         rows.append(_summarise(name, scores[name], queries, without_tool))
     if not rows:
         raise ConfigError(f"No recipe can search this catalogue: {'; '.join(problems.values())}")
@@ -164,9 +154,33 @@ def run_selftest(
     )
 
 
-def _collect_logged_queries(scout: Scout, tool_ids: set[str], way: Selection) -> list[SyntheticQuery]:
+def _select_recipes(scout: Scout, names: Sequence[str], serving: Selection) -> dict[str, Selection]:
+    """Return what to score: recipes by name, and the champion if one serves."""
+    selections = {name: Selection(name) for name in dict.fromkeys((*SELFTEST_RECIPES, *names))}
+    for name in selections:
+        if registry.recipe(name).is_fitted:
+            selections[name] = scout.selector.find(name, None)
+    if serving.model is not None:
+        selections[CHAMPION] = serving
+    return selections
+
+
+def _score_queries(stage: Stage, queries: Sequence[SyntheticQuery]) -> metrics.PerQuery:
+    answers = stage([Search(query=query.text, k=SELFTEST_DEPTH) for query in queries])
+    rankings = {query.id: list(answer.ids) for query, answer in zip(queries, answers, strict=True)}
+    gold = {query.id: dict.fromkeys(query.tools, 1.0) for query in queries}
+    return metrics.score(rankings, gold, SELFTEST_MEASURES)
+
+
+def _measure_abstention(stage: Stage) -> float:
+    """Return the share of the chat queries that get no tool."""
+    answers = stage([Search(query=query.text, k=CHAT_DEPTH) for query in make_chat_queries()])
+    return float(np.mean([not answer.hits for answer in answers]))
+
+
+def _collect_logged_queries(scout: Scout, tool_ids: set[str], serving: Selection) -> list[SyntheticQuery]:
     """Return the newest logged queries that the champion was not fitted on, if there are enough."""
-    fitted_through = way.manifest.values.get("journal") if way.manifest else None
+    fitted_through = serving.manifest.values.get("journal") if serving.manifest else None
     after = int(fitted_through["through"]) if isinstance(fitted_through, Mapping) else 0
     evidence = collect_evidence(scout.journal, until=scout.journal.last(), trusted=scout.settings.learn_trust)
     queries = [
@@ -178,7 +192,7 @@ def _collect_logged_queries(scout: Scout, tool_ids: set[str], way: Selection) ->
 
 
 def _weigh_queries(ids: Sequence[str], queries: Sequence[SyntheticQuery]) -> Any:
-    """Return a weight per query, mean 1. Logged queries weigh half of the total, or more if they are more."""
+    """Return a weight per query, mean 1. Logged queries weigh at least half of the total, if there are any."""
     logged = {query.id for query in queries if query.kind == "logged"}
     is_logged = np.array([query_id in logged for query_id in ids])
     if not is_logged.any() or is_logged.mean() >= 0.5:
@@ -206,7 +220,7 @@ def _is_better(best: metrics.PerQuery, second: metrics.PerQuery, queries: Sequen
 
 
 def encode_baseline(result: Selftest, recipe: str) -> bytes:
-    """Return the content of a baseline file: the recall@5 that a recipe must keep, and the whole result."""
+    """Return the content of a baseline file: the recall@5 that a recipe must keep, and the full result."""
     min_recall = max(0.0, round(result.row(recipe).measures["recall@5"] - BASELINE_MARGIN, 4))
     value = {"format": BASELINE_FORMAT, "recipe": recipe, "min_recall": min_recall, "found": result}
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -242,9 +242,9 @@ class QueryGenerator:
         return rng.choice(SITUATION_TEMPLATES).format(" ".join(self.paraphrase(chosen, "situation", rng)))
 
     def paraphrase(self, words: Sequence[str], kind: Kind, rng: random.Random) -> list[str]:
-        """Replace some words by synonyms and leave some out, as somebody would who has not read the description.
+        """Replace some words by synonyms and leave some out. At least two words remain.
 
-        At least two words remain.
+        The result is worded as by somebody who has not read the description.
         """
         paraphrased, remaining = [], len(words)
         for word in words:

@@ -21,7 +21,7 @@ from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
-__all__ = ["findings", "show_findings", "show_waiting"]
+__all__ = ["list_findings", "show_findings", "show_waiting"]
 
 
 @click.command("key")
@@ -30,42 +30,43 @@ def key_command(name: str) -> None:
     """Create an API key for the caller NAME, and print the lines for the policy file."""
     key = new_key()
     echo(f"{key}\n")
-    echo("This key is shown once: give it to the caller. Put these lines into the policy file:\n")
-    title = msgspec.json.encode(name).decode()  # a string of JSON is one of TOML
+    echo("This key is shown only once. Give it to the caller, and put these lines into the policy file:\n")
+    title = msgspec.json.encode(name).decode()  # a JSON string is also a TOML string
     echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
 
 
 @click.command("approve")
 @click.argument("names", nargs=-1, metavar="[ID|SOURCE]...")
-@click.option("--all", "everything", is_flag=True, help="Approve everything that waits.")
+@click.option("--all", "everything", is_flag=True, help="Approve all of them.")
 @json_option
 @with_scout
 def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Show the definitions that wait for approval, with what changed; with IDs, SOURCEs or --all, approve them.
+    """Show the definitions that wait for approval, and what changed. With IDs, SOURCEs or --all, approve them.
 
-    A tool of an MCP server, or of an OpenAPI document at a URL, is approved as it is first seen. When its definition
-    changes later, or the server that calls are sent to, it is not served until it is approved again.
+    Tools of an MCP server, or of an OpenAPI document at a URL, are approved as they are first seen. If a definition
+    changes later, or the server that its calls are sent to, the tool is not served until you approve it again.
     """
     if names and everything:
         raise click.UsageError("expected names or --all, found both")
+    shall_approve = bool(names) or everything
     waiting = scout.waiting(names)
-    count = scout.approve(waiting) if names or everything else 0
+    count = scout.approve(waiting) if shall_approve else 0
     if count:
         scout.embed()
     if as_json:
         print_json(
             {
                 "approved": count,
-                "waiting" if not count else "definitions": [_as_json(definition) for definition in waiting],
+                "waiting" if not count else "definitions": [_describe_waiting(definition) for definition in waiting],
             }
         )
         return
     for definition in waiting:
         show_waiting(definition)
-    if names or everything:
+    if shall_approve:
         echo(f"approved {count:,} definitions")
     elif waiting:
-        echo(f"{len(waiting):,} definitions wait: approve with  toolscout approve ID…, SOURCE… or --all")
+        echo(f"{len(waiting):,} definitions wait. Approve them with  toolscout approve ID…, SOURCE… or --all")
     else:
         echo("nothing waits for approval")
 
@@ -73,7 +74,7 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
 @click.command("trust")
 @click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @click.option("--list", "listing", is_flag=True, help="Show the trusted folders.")
-@click.option("--remove", is_flag=True, help="Trust DIR no longer.")
+@click.option("--remove", is_flag=True, help="Stop trusting DIR.")
 @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
 @json_option
 @click.pass_context
@@ -82,35 +83,42 @@ def trust_command(
 ) -> None:
     """Trust the toolscout.toml and the MCP configurations in DIR, as they are now.
 
-    These files may have come with a repository. Until you trust their folder, toolscout.toml cannot say where queries
-    are sent, lower any protection or move the catalogue, and --discover starts no server of the folder. When a file
-    changes, you are asked again.
+    These files may have come with a repository. As long as their folder is not trusted, toolscout.toml cannot say where
+    queries are sent, lower a protection or move the catalogue, and --discover starts no server of the folder. When one
+    of the files changes, trust the folder again.
     """
     if listing == (folder is not None) or (listing and remove):
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
     place = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
     if folder is None:
-        _show_trusted(place, as_json)
-        return
-    folder = folder.expanduser().resolve()
-    if remove:
-        removed = trusted_folders.forget_folder(place, folder)
-        if as_json:
-            print_json({"folder": str(folder), "removed": removed})
-        else:
-            click.echo(f"{folder} is no longer trusted" if removed else f"{folder} was not trusted")
-        return
+        _print_trusted_folders(place, as_json)
+    elif remove:
+        _stop_trusting(place, folder.expanduser().resolve(), as_json)
+    else:
+        _trust_folder(place, folder.expanduser().resolve(), as_json)
+
+
+def _stop_trusting(home: Path, folder: Path, as_json: bool) -> None:
+    removed = trusted_folders.forget_folder(home, folder)
+    if as_json:
+        print_json({"folder": str(folder), "removed": removed})
+    else:
+        click.echo(f"{folder} is no longer trusted" if removed else f"{folder} was not trusted")
+
+
+def _trust_folder(home: Path, folder: Path, as_json: bool) -> None:
+    """Trust the folder with its present files, and print what they may do from now on."""
     configurations = [name for name in trusted_folders.MCP_CONFIGURATIONS if (folder / name).is_file()]
     content: bytes = b""
     values: dict[str, Any] = {}
     if (folder / SETTINGS_FILE_NAME).exists() or not configurations:
         content, values = read_settings_file(folder / SETTINGS_FILE_NAME)
-    trusted_folders.remember_folder(place, folder, content, now())
+    trusted_folders.remember_folder(home, folder, content, now())
     allowed = {name: spelled_out(str(values[name])) for name in needing_trust(values)}
     if as_json:
         print_json({"folder": str(folder), "settings": allowed, "configurations": configurations})
         return
-    click.echo(f"{folder} is trusted with the files that it has now")
+    click.echo(f"{folder} is trusted with its present files")
     for name in configurations:
         click.echo(f"  --discover may start the servers of {name}")
     if allowed:
@@ -119,11 +127,11 @@ def trust_command(
         click.echo(f"    {spelled_out(name)} = {value}")
 
 
-def _show_trusted(home: Path, as_json: bool) -> None:
+def _print_trusted_folders(home: Path, as_json: bool) -> None:
     rows = []
     for name, entry in sorted(trusted_folders.read_trusted(home).items()):
         try:
-            state = "trusted" if _is_unchanged(home, Path(name), entry) else "changed since: trust it again"
+            state = "trusted" if _is_unchanged(home, Path(name), entry) else "changed since then. Trust it again"
         except OSError:
             state = "one of its files is gone"
         rows.append({"folder": name, "at": entry.at, "state": state})
@@ -137,6 +145,11 @@ def _show_trusted(home: Path, as_json: bool) -> None:
 
 
 def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder) -> bool:
+    """Tell whether the trusted files are as they were.
+
+    Raises:
+        OSError: if a file is gone.
+    """
     content = b""
     if entry.digest != trusted_folders.digest_settings(content):
         content = (folder / SETTINGS_FILE_NAME).read_bytes()
@@ -145,7 +158,7 @@ def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder
     )
 
 
-def _as_json(waiting: Waiting) -> dict[str, Any]:
+def _describe_waiting(waiting: Waiting) -> dict[str, Any]:
     return {
         "id": waiting.id,
         "why": waiting.why,
@@ -158,19 +171,21 @@ def _as_json(waiting: Waiting) -> dict[str, Any]:
 
 
 def show_waiting(waiting: Waiting) -> None:
-    """Print a definition that waits for approval, as a diff to the approved one if there is one."""
+    """Print a definition that waits for approval, as a diff from the approved one if there is one."""
     since = waiting.since[:16].replace("T", " ")
     echo(f"{spelled_out(escape_line(waiting.id))} waits for approval since {since}: {waiting.why}")
-    before = list(_lines(waiting.approved)) if waiting.approved else []
-    for line in difflib.unified_diff(before, list(_lines(waiting.tool)), "approved", "now", n=1, lineterm=""):
+    before = list(_format_definition(waiting.approved)) if waiting.approved else []
+    for line in difflib.unified_diff(
+        before, list(_format_definition(waiting.tool)), "approved", "now", n=1, lineterm=""
+    ):
         colour = {"+": "green", "-": "red"}.get(line[:1])
         echo(f"  {line}", fg=colour)
     show_findings([waiting.tool])
     echo()
 
 
-def _lines(tool: Tool) -> Iterator[str]:
-    """Yield a definition in lines, one for each sentence of the description. Hidden characters are spelled out."""
+def _format_definition(tool: Tool) -> Iterator[str]:
+    """Yield the lines of a definition, one for each sentence of the description. Hidden characters are spelled out."""
     yield f"name: {spelled_out(escape_line(tool.name))}"
     if "server" in tool.meta:
         yield f"sent to: {spelled_out(escape_line(str(tool.meta['server'])))}"
@@ -186,7 +201,7 @@ def _lines(tool: Tool) -> Iterator[str]:
             yield from (f"{field}: {spelled_out(line)}" for line in text.split("\n"))
 
 
-def findings(tools: Iterable[Tool]) -> list[dict[str, str]]:
+def list_findings(tools: Iterable[Tool]) -> list[dict[str, str]]:
     """List the findings of `screening.scan`, one entry each."""
     return [
         {"id": tool.id, "kind": finding.kind, "field": finding.field, "message": finding.message}
@@ -197,7 +212,7 @@ def findings(tools: Iterable[Tool]) -> list[dict[str, str]]:
 
 def show_findings(tools: Iterable[Tool], limit: int = 10) -> None:
     """Print the findings of `screening.scan` on standard error."""
-    entries = findings(tools)
+    entries = list_findings(tools)
     for entry in entries[:limit]:
         line = f"  suspicious: {entry['id']}: {entry['kind']} in {entry['field']}: {entry['message']}"
         echo(spelled_out(escape_line(line)), err=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -25,16 +25,18 @@ from toolscout.cli.output import (
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError
-from toolscout.journal.journal import redact
 from toolscout.privacy import trusted_folders
+from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout
 from toolscout.types import Tool
+
+TOOLS_PER_TABLE = 500
 
 
 @click.command("add")
 @click.argument("locators", nargs=-1, metavar="SOURCE...")
-@click.option("--name", help="Name of the source; the ids of its tools begin with it.")
-@click.option("--kind", help="Which reader: mcp, openapi, schemas, python, folder or a plug-in. By default detected.")
+@click.option("--name", help="Name of the source. The ids of its tools begin with it.")
+@click.option("--kind", help="Reader: mcp, openapi, schemas, python, folder or a plug-in. Default: detected.")
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
 @model_option
 @encoder_option
@@ -62,7 +64,7 @@ def add_command(
                 changes += scout.add(locator, name=name, kind=kind)
             except SourceError as error:
                 changes.append(Changes(source=name or redact(locator), state="error", message=str(error)))
-        return _report(scout, changes, as_json, say)
+        return _index_and_report(scout, changes, as_json, say)
 
 
 def _discover_configurations(scout: Scout) -> list[str]:
@@ -81,19 +83,20 @@ def _discover_configurations(scout: Scout) -> list[str]:
 @json_option
 @with_scout
 def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
-    """Read the SOURCEs (by default all) again, and change only what changed."""
+    """Read the SOURCEs, or all sources, again, and update only what changed."""
     changes: list[Changes] = []
     with progress("reading") as say:
         for change in scout.sync(names):
             say(f"read {change.source}")
             changes.append(change)
-        return _report(scout, changes, as_json, say)
+        return _index_and_report(scout, changes, as_json, say)
 
 
-def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> int:
+def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: Callable[[str], None]) -> int:
+    """Index the tools that changed, and print the changes. Returns the exit code."""
     if any(change.any for change in changes):
         say("indexing")
-    scout.embed(progress=lambda done, every: say(f"embedding {done:,} of {every:,}"))
+    scout.embed(progress=lambda done, total: say(f"embedding {done:,} of {total:,} texts"))
     if as_json:
         print_json({"sources": changes, "generation": scout.store.generation()})
     else:
@@ -114,13 +117,13 @@ def _report(scout: Scout, changes: list[Changes], as_json: bool, say: Any) -> in
 @json_option
 @with_scout
 def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -> None:
-    """Show the sources, or the tools of one SOURCE."""
+    """List the sources, or the tools of one SOURCE."""
     sources = scout.sources()
     if source is None and not tools:
-        _list_sources(scout, sources, as_json)
+        _print_sources(scout, sources, as_json)
         return
-    if source is not None and source not in {each.name for each in sources}:
-        raise NotFound(f"expected the name of a source, found {source!r}; there are: {_names(sources)}")
+    if source is not None and source not in {known.name for known in sources}:
+        raise NotFound(f"expected the name of a source, found {source!r}. The sources are: {_join_names(sources)}")
     ids = [id for id, _ in scout.store.page(source, limit=-1)]
     listed = scout.store.tools(ids)
     if as_json:
@@ -128,21 +131,21 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
             [{"id": tool.id, "name": tool.name, "path": tool.path, "description": tool.description} for tool in listed]
         )
         return
-    for start in range(0, len(listed), 500):
-        _list_tools(listed[start : start + 500])
+    for start in range(0, len(listed), TOOLS_PER_TABLE):
+        _print_tools(listed[start : start + TOOLS_PER_TABLE])
 
 
-def _names(sources: Iterable[Source]) -> str:
+def _join_names(sources: Iterable[Source]) -> str:
     return ", ".join(source.name for source in sources) or "none yet"
 
 
-def _list_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
+def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
     origins = {origin.id: redact(origin.locator) for origin in scout.store.origins()}
     if as_json:
         print_json([{**_asdict(source), "origin": origins[source.origin]} for source in sources])
         return
     if not sources:
-        echo("the catalogue is empty: add a source with  toolscout add")
+        echo("The catalogue is empty. Add a source with  toolscout add SOURCE.")
         return
     table(
         [
@@ -158,7 +161,7 @@ def _list_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
                 source.name,
                 source.kind,
                 f"{source.tools:,}",
-                _state(source),
+                _describe_state(source),
                 source.read_at[:16].replace("T", " "),
                 origins[source.origin],
             )
@@ -172,13 +175,13 @@ def _asdict(source: Source) -> dict[str, Any]:
     return {name: getattr(source, name) for name in source.__struct_fields__}
 
 
-def _state(source: Source) -> str:
+def _describe_state(source: Source) -> str:
     state = source.state if source.enabled else "disabled"
     waiting = f", {source.waiting:,} wait for approval" if source.waiting else ""
     return state + (f", {source.problems:,} bad" if source.problems else "") + waiting
 
 
-def _list_tools(tools: list[Tool]) -> None:
+def _print_tools(tools: list[Tool]) -> None:
     table(
         [("tool", "left"), ("description", "wrap")],
         [(clip(tool.id, 60), clip(tool.description)) for tool in tools],
@@ -190,12 +193,12 @@ def _list_tools(tools: list[Tool]) -> None:
 @json_option
 @with_scout
 def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
-    """Show one tool by its ID, or a source by its name: its state and its bad entries."""
-    source = next((each for each in scout.sources() if each.name == tool_id), None)
+    """Show one tool by its ID, or the state and the bad entries of a source by its name."""
+    source = next((source for source in scout.sources() if source.name == tool_id), None)
     if source is not None:
         _print_source(scout, source, as_json)
         return
-    held_back = next((each for each in scout.waiting() if each.id == tool_id), None)
+    held_back = next((waiting for waiting in scout.waiting() if waiting.id == tool_id), None)
     if held_back is not None and not as_json:
         show_waiting(held_back)
         return
@@ -212,7 +215,7 @@ def _print_source(scout: Scout, source: Source, as_json: bool) -> None:
         entries = [{"entry": entry, "message": text} for entry, text in problems]
         print_json({**_asdict(source), "problems": entries})
         return
-    echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_state(source)}, read {source.read_at}")
+    echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_describe_state(source)}, read {source.read_at}")
     if source.message:
         echo(escape_line(source.message))
     for entry, text in problems:
@@ -222,7 +225,7 @@ def _print_source(scout: Scout, source: Source, as_json: bool) -> None:
 def _print_tool(tool: Tool) -> None:
     echo(f"{escape_line(tool.id)}\n{escape_line(' > '.join((*tool.path, tool.name)))}\n")
     echo(f"{tool.description or '(no description)'}\n")
-    rows = _parameters(tool)
+    rows = _list_parameters(tool)
     if rows:
         table([("parameter", "left"), ("type", "left"), ("required", "left"), ("description", "wrap")], rows)
     hints = {name: value for name in tool.hints.__struct_fields__ if (value := getattr(tool.hints, name)) is not None}
@@ -234,7 +237,8 @@ def _print_tool(tool: Tool) -> None:
     show_findings([tool])
 
 
-def _parameters(tool: Tool) -> list[tuple[str, str, str, str]]:
+def _list_parameters(tool: Tool) -> list[tuple[str, str, str, str]]:
+    """List the parameters: name, type, whether required, description."""
     schema = tool.parameters or {}
     properties = schema.get("properties")
     required = schema.get("required")
@@ -258,7 +262,7 @@ def _parameters(tool: Tool) -> list[tuple[str, str, str, str]]:
 @click.argument("names", nargs=-1, required=True, metavar="ID...")
 @with_scout
 def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
-    """Forget sources (by name) and single tools (by id).
+    """Remove sources (by name) and single tools (by id).
 
     A tool comes back at the next sync if its source still has it.
     """
@@ -271,7 +275,7 @@ def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
 def enable_command(scout: Scout, source: str) -> None:
     """Search SOURCE again."""
     scout.enable(source)
-    echo(f"{source} is searched")
+    echo(f"{source} is searched again")
 
 
 @click.command("disable")
@@ -280,4 +284,4 @@ def enable_command(scout: Scout, source: str) -> None:
 def disable_command(scout: Scout, source: str) -> None:
     """Keep SOURCE in the catalogue, but do not search it."""
     scout.enable(source, False)
-    echo(f"{source} is not searched")
+    echo(f"{source} is no longer searched")

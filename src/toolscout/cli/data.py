@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def data_option(command: F) -> F:
     """Add the option `--data` to a command over several datasets."""
-    return click.option("--data", metavar="DIR", help="Root of the datasets. Also TOOLSCOUT_DATA.")(command)
+    return click.option("--data", metavar="DIR", help="Folder of the datasets. Also TOOLSCOUT_DATA.")(command)
 
 
 def set_option(command: F) -> F:

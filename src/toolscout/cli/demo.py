@@ -30,24 +30,26 @@ DEMO_QUESTIONS = (
 
 
 @click.command("demo")
-@click.option("--home", metavar="DIR", help="Folder of the demo's catalogue; by default `demo` below the usual one.")
+@click.option(
+    "--home", metavar="DIR", help="Folder of the demo's catalogue. Default: `demo` in your home folder of toolscout."
+)
 @click.argument("questions", nargs=-1, metavar="[QUESTION]...")
 @click.pass_context
 def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...]) -> int:
     """Index real tools and answer questions about them.
 
-    The tools are a small bundled catalogue, Python's standard library, installed packages and a real MCP server. Your
-    own catalogue is not touched. With QUESTIONs, those are answered instead of the prepared ones.
+    The tools come from a small bundled catalogue, Python's standard library, installed packages and a real MCP server.
+    Your own catalogue is not touched. QUESTIONs replace the prepared ones.
     """
     home = home or (ctx.obj or {}).get("home")
     folder = Path(home) if home else load_settings().home / "demo"
     with Scout(folder) as scout:
-        click.echo(f"A demonstration catalogue in {folder}; every tool below is real.\n")
+        click.echo(f"This demo fills a catalogue of its own in {folder}. Every tool is real.\n")
         started = time.perf_counter()
         with as_file(files("toolscout") / "data" / "everyday.jsonl") as bundled:
             changes = _index_sources(scout, bundled)
         count = sum(source.tools for source in scout.sources())
-        click.echo(f"\n{count:,} tools indexed in {time.perf_counter() - started:.1f} s; nothing left this machine\n")
+        click.echo(f"\n{count:,} tools indexed in {time.perf_counter() - started:.1f} s. Nothing left this machine.\n")
         for question in questions or DEMO_QUESTIONS:
             click.secho(question, bold=True)
             print_search(scout.search(question, 3))
@@ -63,7 +65,7 @@ def _index_sources(scout: Scout, bundled: Path) -> list[Changes]:
     if importlib.util.find_spec("mcp") and importlib.util.find_spec("mcp_server_time"):
         sources.append(("time", f"{sys.executable} -m mcp_server_time", "mcp"))
     else:
-        click.echo("no MCP server is installed: pip install 'toolscout[demo]' adds one", err=True)
+        click.echo("No MCP server is installed. Add one with  pip install 'toolscout[demo]'", err=True)
     changes: list[Changes] = []
     with progress("reading"):
         for name, locator, kind in sources:

@@ -17,7 +17,7 @@ import toolscout
 from toolscout.catalogue.screening import spelled_out
 from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.cli.access import findings as suspicious
+from toolscout.cli.access import list_findings
 from toolscout.cli.output import echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
@@ -173,7 +173,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             "tools": sum(source.tools for source in sources),
         },
         "waiting": [{"id": each.id, "why": each.why} for each in readable.waiting()] if readable else [],
-        "suspicious": suspicious(readable.store.catalogue().tools()) if readable else [],
+        "suspicious": list_findings(readable.store.catalogue().tools()) if readable else [],
         "sources": [
             {
                 "name": source.name,

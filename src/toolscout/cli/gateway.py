@@ -1,4 +1,4 @@
-"""The command `gateway`."""
+"""The command `gateway`: serves all tools to an agent as one MCP server."""
 
 from __future__ import annotations
 
@@ -23,21 +23,36 @@ POLICY_FILE = "policy.toml"  # in the home
 
 
 @click.command("gateway")
-@click.option("--config", "configs", multiple=True, type=click.Path(path_type=Path), help="An mcpServers JSON file.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="An mcpServers JSON file; may be repeated.",
+)
 @click.option("--discover", is_flag=True, help="Also read MCP configuration files in the usual places.")
-@click.option("--allow-python", is_flag=True, help="Let Python functions of the catalogue be called.")
+@click.option("--allow-python", is_flag=True, help="Allow calls of Python functions in the catalogue.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
-@click.option("--port", default=8765, show_default=True, type=click.IntRange(1, 65535), help="Where to listen.")
-@click.option("--allow-host", "names", multiple=True, help="A further host name of this service.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen at. Others than this machine need --policy.",
+)
+@click.option("--port", default=8765, show_default=True, type=click.IntRange(1, 65535), help="Port to listen at.")
+@click.option("--allow-host", "names", multiple=True, help="Another host name of this service; may be repeated.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
-    help="Who may see and call what; by default policy.toml in the home, if it is there.",
+    help="File that says who may see and call what. Default: policy.toml in the home, if it exists.",
 )
-@click.option("--pin", "pins", multiple=True, metavar="ID", help="List this tool beside the three.")
-@click.option("--call-timeout", type=click.FloatRange(0, min_open=True), help="Seconds for one call.  [default: 60]")
-@click.option("--budget", type=click.IntRange(MIN_BUDGET), help="Tokens for one answer of a search.  [default: 3000]")
+@click.option(
+    "--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the three meta-tools; may be repeated."
+)
+@click.option(
+    "--call-timeout", type=click.FloatRange(0, min_open=True), help="Maximum seconds of a call.  [default: 60]"
+)
+@click.option("--budget", type=click.IntRange(MIN_BUDGET), help="Maximum tokens of a search's answer.  [default: 3000]")
 @click.option(
     "--print-config",
     type=click.Choice(["claude", "cursor", "vscode"]),
@@ -49,7 +64,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool."""
     for path in configs:
         if not path.expanduser().is_file():
-            raise SourceError(f"{path}: expected an mcpServers JSON file, found none")
+            raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
     policy = options["policy"] or scout.settings.home / POLICY_FILE
     options["policy"] = policy if options["policy"] or policy.exists() else None
     if options["print_config"]:
@@ -61,10 +76,10 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     from toolscout.gateway import Gateway, Options
 
     if discover:
-        from toolscout.sources.mcp import discover as usual_places
+        from toolscout.sources.mcp import discover as find_configurations
 
         trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
-        configs = (*configs, *usual_places(trusted=trusted))
+        configs = (*configs, *find_configurations(trusted=trusted))
     settings = scout.settings
     gateway = Gateway(
         scout,
@@ -99,7 +114,8 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
         return
     if options["policy"] is None:
         gateway.say(
-            "no policy file: everybody on this machine may see and call everything; other machines have no access"
+            "there is no policy file, so everybody on this machine may see and call everything, and other machines "
+            "have no access"
         )
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
@@ -107,7 +123,10 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
 
 
 async def _stop_at_signal(gateway: Any) -> None:
-    """Stop the servers at a signal, then end the program; a thread that waits for input would never end."""
+    """Stop the servers at a signal, then kill the program.
+
+    A thread that waits for input would otherwise never end.
+    """
     import anyio
 
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -120,7 +139,7 @@ async def _stop_at_signal(gateway: Any) -> None:
 def _build_client_entry(
     scout: Scout, configs: tuple[Path, ...], discover: bool, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Build the entry with which a client starts or reaches the gateway."""
+    """Build the entry for a client's configuration, which starts the gateway or connects to it."""
     if options["http"]:
         url = f"http://{options['host']}:{options['port']}/mcp"
         entry: dict[str, Any] = {"type": "http", "url": url}

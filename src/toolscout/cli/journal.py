@@ -35,7 +35,7 @@ def journal_command() -> None:
 @json_option
 @with_scout
 def stats_command(scout: Scout, as_json: bool) -> None:
-    """Count the events."""
+    """Count events and callers."""
     stats = scout.journal.stats()
     if as_json:
         print_json(stats)
@@ -62,7 +62,7 @@ def export_command(scout: Scout, file: str) -> None:
             count = sum(1 for _ in map(stream.write, scout.journal.export()))
         partial.replace(target)
     except OSError as error:
-        raise SourceError(f"{file}: expected a file to write, found: {error.strerror}") from None
+        raise SourceError(f"{file} cannot be written ({error.strerror}). Choose another file.") from None
     click.echo(f"wrote {count:,} events to {file}")
 
 
@@ -71,7 +71,10 @@ def export_command(scout: Scout, file: str) -> None:
 @json_option
 @with_scout
 def import_command(scout: Scout, file: str, as_json: bool) -> int:
-    """Import events from FILE (- is standard input). Bad lines are named and skipped, known events are not repeated."""
+    """Import events from FILE (- is standard input).
+
+    Bad lines are named and skipped. Events that are in the journal already are not added again.
+    """
     try:
         if file == "-":
             result = scout.journal.import_lines(sys.stdin.buffer)
@@ -79,7 +82,7 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
             with Path(file).open("rb") as stream:
                 result = scout.journal.import_lines(stream)
     except OSError as error:
-        raise SourceError(f"{file}: expected a file of JSON lines, found: {error.strerror}") from None
+        raise SourceError(f"{file} cannot be read ({error.strerror}). Check its path.") from None
     if as_json:
         problems = [{"entry": entry, "message": text} for entry, text in result.problems]
         print_json({"new": result.new, "problems": problems, "bad_lines": result.bad})
@@ -98,12 +101,12 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
 @with_scout
 def prune_command(scout: Scout, days: float, as_json: bool) -> None:
     """Remove events that are older than AGE, and every trace of them in the file."""
-    done = scout.journal.prune(days)
+    pruned = scout.journal.prune(days)
     if as_json:
-        print_json({"removed": done.removed, "undated": done.undated, "compacted": done.compacted})
+        print_json({"removed": pruned.removed, "undated": pruned.undated, "compacted": pruned.compacted})
         return
-    click.echo(f"removed {done.removed:,} events")
-    if done.undated:
-        click.echo(f"{done.undated:,} imported events have no readable time and stay", err=True)
-    if not done.compacted:
-        click.echo("another process is using the journal: run this again to give the space back", err=True)
+    click.echo(f"removed {pruned.removed:,} events")
+    if pruned.undated:
+        click.echo(f"{pruned.undated:,} imported events have no readable time and stay", err=True)
+    if not pruned.compacted:
+        click.echo("Another process is using the journal, so the file keeps its size. Run this again later.", err=True)

@@ -19,7 +19,7 @@ from toolscout.scout import Scout
     "-r",
     "names",
     multiple=True,
-    help="A recipe to fit; by default the light ones that suit the data. May be repeated.",
+    help="Recipe to fit; may be repeated. Default: the light ones that suit the data.",
 )
 @click.option("--dry-run", is_flag=True, help="Fit and test, but promote nothing.")
 @click.option(
@@ -27,7 +27,7 @@ from toolscout.scout import Scout
     type=click.FloatRange(min=0, min_open=True),
     default=BUDGET_MS,
     show_default=True,
-    help="Processor time that 95 % of the searches may take.",
+    help="Processor time that 95 % of the searches must keep.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the fits and the tests.")
 @click.option(
@@ -36,7 +36,7 @@ from toolscout.scout import Scout
     type=click.IntRange(0, 19),
     default=10,
     show_default=True,
-    help="Lower the priority of this process, so that searches stay fast; 0: not at all.",
+    help="Lower the priority of this process by so much, so that searches stay fast.",
 )
 @json_option
 @with_scout
@@ -45,9 +45,10 @@ def learn_command(
 ) -> None:
     """Learn from the journal: fit recipes on requests with successful calls, and promote a better one.
 
-    The newest requests are held out. A candidate is promoted if it ranks them better than the present champion in a
-    paired test that no single caller can decide, and loses nowhere more than its allowance. Otherwise the report says
-    why not. An interrupted run continues at the next call. Running services use a new champion at their next search.
+    The newest requests are held out for a paired test. A candidate is promoted if it ranks them better than the
+    champion, if no single caller decides the test, and if it is nowhere worse than its allowance. Otherwise the report
+    says why not. An interrupted run continues at the next call. Running services use a new champion at their next
+    search.
     """
     if niceness and hasattr(os, "nice"):
         os.nice(max(0, niceness - os.nice(0)))
@@ -60,22 +61,26 @@ def learn_command(
 
 
 def _print_report(report: Report) -> None:
-    figures = list(dict.fromkeys(name for each in report.candidates for name in each.dev))
     if report.candidates:
-        columns = [("candidate", "left"), *((f"dev {name}", "right") for name in figures)]
-        rows = [
-            (
-                each.model or each.recipe,
-                *(f"{100 * each.dev[name]:.1f}" if name in each.dev else "" for name in figures),
-                f"{each.seconds:.0f}" if each.model else "",
-                each.problem or ("chosen" if each.model == report.candidate else ""),
-            )
-            for each in report.candidates
-        ]
-        table([*columns, ("seconds", "right"), ("", "wrap")], rows)
+        _print_candidates(report)
     if report.verdict is not None:
         _print_verdict(report.verdict, report.champion)
     click.echo(f"{report.outcome.replace('-', ' ')}: {report.reason}")
+
+
+def _print_candidates(report: Report) -> None:
+    measures = list(dict.fromkeys(name for candidate in report.candidates for name in candidate.dev))
+    columns = [("candidate", "left"), *((f"dev {name}", "right") for name in measures)]
+    rows = [
+        (
+            candidate.model or candidate.recipe,
+            *(f"{100 * candidate.dev[name]:.1f}" if name in candidate.dev else "" for name in measures),
+            f"{candidate.seconds:.0f}" if candidate.model else "",
+            candidate.problem or ("chosen" if candidate.model == report.candidate else ""),
+        )
+        for candidate in report.candidates
+    ]
+    table([*columns, ("seconds", "right"), ("", "wrap")], rows)
 
 
 def _print_verdict(verdict: Verdict, champion: str) -> None:
@@ -85,13 +90,13 @@ def _print_verdict(verdict: Verdict, champion: str) -> None:
             name,
             f"{100 * row['champion']:.1f}",
             f"{100 * row['candidate']:.1f}",
-            "{:+.1f} to {:+.1f}".format(*(100 * each for each in row["ci95"])),
+            "{:+.1f} to {:+.1f}".format(*(100 * bound for bound in row["ci95"])),
             f"{row['p']:.2g}",
         )
         for name, row in verdict.tests.items()
     ]
     table(columns, rows)
-    click.echo(f"look {verdict.look} at the place of {champion}: better takes p < {verdict.level:.2g}")
+    click.echo(f"comparison {verdict.look} with {champion}: a better candidate needs p < {verdict.level:.2g}")
 
 
 @click.command("promote")
@@ -99,9 +104,12 @@ def _print_verdict(verdict: Verdict, champion: str) -> None:
 @json_option
 @with_scout
 def promote_command(scout: Scout, name: str, as_json: bool) -> None:
-    """Make a model of the home the champion, whatever its tests say; `toolscout models` lists them."""
-    done = champion.promote(scout.settings.home, name, "by hand")
-    print_json(done) if as_json else click.echo(f"{done.model} serves from now on")
+    """Make the model ID the champion, whatever its tests say. `toolscout models` lists the models."""
+    promotion = champion.promote(scout.settings.home, name, "by hand")
+    if as_json:
+        print_json(promotion)
+    else:
+        click.echo(f"{promotion.model} serves from now on")
 
 
 @click.command("rollback")
@@ -109,8 +117,8 @@ def promote_command(scout: Scout, name: str, as_json: bool) -> None:
 @with_scout
 def rollback_command(scout: Scout, as_json: bool) -> None:
     """Roll back to the former champion, or to the recipe of the settings if there was none."""
-    left = champion.rollback(scout.settings.home)
+    former = champion.rollback(scout.settings.home)
     if as_json:
-        print_json({"champion": left})
+        print_json({"champion": former})
     else:
-        click.echo(f"{left.model if left else scout.settings.recipe} serves again")
+        click.echo(f"{former.model if former else scout.settings.recipe} serves again")

@@ -1,4 +1,4 @@
-"""The command `lint`."""
+"""The command `lint`: lists tools that are hard to find."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from toolscout.scout import Scout
 @click.command("lint")
 @recipe_option
 @click.option(
-    "--most", "max_tools", type=click.IntRange(min=1), default=1_000, show_default=True, help="Tools to check at most."
+    "--most",
+    "max_tools",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    help="Maximum number of tools to check.",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Rows of each table.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of rows per table."
+)
 @json_option
 @with_scout
 def lint_command(scout: Scout, max_tools: int, limit: int, as_json: bool) -> None:

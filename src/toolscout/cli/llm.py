@@ -1,4 +1,4 @@
-"""Shared options of the commands that use a language model: limits, estimates, records."""
+"""Shared options of commands that use a language model: endpoint, budget, cost estimates and records."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 def spending_options(command: F) -> F:
     """Add the options of a command that may cost money."""
     for option in (
-        click.option("--replay", metavar="FILE", help="Answer only from this record; send nothing."),
-        click.option("--record", metavar="FILE", help="Write every answer to this record afterwards."),
-        click.option("--max-dollars", type=float, help="Stop before this cost; needs llm_price_in and llm_price_out."),
+        click.option("--replay", metavar="FILE", help="Take all replies from this record; send nothing."),
+        click.option("--record", metavar="FILE", help="Write all replies to this record at the end."),
+        click.option("--max-dollars", type=float, help="Stop before this cost. Needs llm_price_in and llm_price_out."),
         click.option("--max-tokens", type=int, help="Stop before this number of tokens."),
         click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
-        click.option("--llm", "place", metavar="URL#MODEL", help="The endpoint; by default the setting llm."),
+        click.option("--llm", "place", metavar="URL#MODEL", help="The endpoint. Default: the setting `llm`."),
     ):
         command = option(command)
     return command
@@ -46,7 +46,7 @@ def open_llm(
     replay: str | None,
     temperature: float = 0.0,
 ) -> Iterator[Any]:
-    """Open the language model of a command: a rehearsal for `--dry-run`. Reads and writes the record."""
+    """Open the language model of a command, or a rehearsal for `--dry-run`. Reads and writes the record."""
     from toolscout.llm import Prices, Rehearsal, connect
 
     if dry_run:

@@ -1,4 +1,4 @@
-"""The program `toolscout`: loads the module of a command, and turns errors into a message and an exit code.
+"""The program `toolscout`: imports a command when it is used, and reports errors.
 
 Exit codes: 0 success; 1 an error that the user can fix; 2 wrong usage; 3 partial success, every failure is named.
 """
@@ -34,12 +34,12 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Search": {
         "demo": ("demo", "Index real tools and answer questions, without touching your catalogue."),
         "search": ("search", "Find the tools that a request needs."),
-        "why": ("search", "Explain why a tool is missing from an answer, and how to lift it."),
+        "why": ("search", "Explain why a tool is missing from an answer, and what would lift it."),
     },
     "Serve": {
-        "serve": ("serve", "Serve search, catalogue, journal and a page over HTTP."),
+        "serve": ("serve", "Serve search, catalogue, journal and a web page over HTTP."),
         "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
-        "key": ("access", "Make an API key for a caller."),
+        "key": ("access", "Create an API key for a caller."),
     },
     "Learn": {
         "journal": ("journal", "Import, export or count searches and calls."),
@@ -51,7 +51,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     },
     "Check": {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
-        "lint": ("lint", "List tools that cannot be found or are confused, with advice."),
+        "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
         "doctor": ("doctor", "Check the installation and the home folder."),
         "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
     },
@@ -60,12 +60,12 @@ LAB_COMMANDS: Final[Mapping[str, Command]] = {
     "bench": ("lab.bench", "Score recipes on datasets."),
     "transfer": ("lab.bench", "Fit a recipe on one dataset and score it on others."),
     "compare": ("lab.bench", "Compare two results query by query, with paired tests."),
-    "sweep": ("lab.sweep", "Fit a recipe with many settings, judged on dev."),
-    "report": ("lab.bench", "Write HTML and PNG from results."),
-    "anatomy": ("lab.anatomy", "Plot where an encoder puts queries and tools, and the cost of each stage."),
+    "sweep": ("lab.sweep", "Fit a recipe with many settings, and score them on dev."),
+    "report": ("lab.bench", "Write a page and charts from results."),
+    "anatomy": ("lab.anatomy", "Plot where an encoder places queries and tools, and the cost of each stage."),
     "synth": ("lab.synth", "Generate datasets for your tools with a language model."),
     "judge": ("lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
-    "downstream": ("lab.downstream", "Measure what retrieval is worth to an agent that sees only retrieved tools."),
+    "downstream": ("lab.downstream", "Measure how often an agent succeeds with the tools that it is given."),
 }
 _LAB: Final = "lab"
 _LAB_HELP: Final = "Research: measure, compare and tune recipes on datasets."

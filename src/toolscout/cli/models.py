@@ -1,7 +1,8 @@
-"""The command `models`."""
+"""The command `models`: lists fitted models and checks their files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,44 @@ from toolscout.models.champion import history
 from toolscout.models.champion import shelf as champion_shelf
 from toolscout.models.model_store import Manifest
 
+Entries = Sequence[tuple[Path, Manifest | str]]
+"""Folder of a model → its manifest, or what is wrong with it."""
+
 
 @click.command("models")
 @click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
 @json_option
 @click.pass_context
 def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
-    """List the fitted models in DIR, by default the folder `models` of the home.
+    """List the fitted models in DIR. By default this is the folder `models` of the home.
 
-    Every file is compared with its digest; damaged models are reported.
+    Every file is compared with its digest, and damaged models are reported.
     """
-    shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
     if folder is not None and not folder.is_dir():
-        raise NotFound(f"{folder}: expected a folder of models, found none")
+        raise NotFound(f"expected a folder of models, found none at {folder}")
+    shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
     entries = model_store.list_models(shelf)
+    readable, problems = _split_entries(entries)
     champion = _find_champion(shelf)
     if as_json:
-        print_json([{**_describe_model(path, each), "champion": path.name == champion} for path, each in entries])
-    elif not entries:
-        click.echo(f"{shelf}: no models: fit one with  toolscout train RECIPE --data DIR --out {shelf / 'NAME'}")
-    readable = [(path, each) for path, each in entries if isinstance(each, Manifest)]
-    if readable and not as_json:
+        print_json([_describe_model(path, entry, champion) for path, entry in entries])
+    elif readable:
         _print_models(readable, champion)
-    damaged = [each for _, each in entries if isinstance(each, str)]
-    for problem in damaged:
+    elif not problems:
+        click.echo(f"{shelf}: no models. Fit one with  toolscout train RECIPE --data DIR --out {shelf / 'NAME'}")
+    for problem in problems:
         click.echo(f"toolscout: {problem}", err=True)
-    return (3 if readable else 1) if damaged else 0
+    return (3 if readable else 1) if problems else 0
 
 
-def _describe_model(path: Path, manifest: Manifest | str) -> dict[str, Any]:
+def _split_entries(entries: Entries) -> tuple[list[tuple[Path, Manifest]], list[str]]:
+    """Split the models of a folder into those that can be read, and the problems of the others."""
+    readable = [(path, manifest) for path, manifest in entries if isinstance(manifest, Manifest)]
+    return readable, [problem for _, problem in entries if isinstance(problem, str)]
+
+
+def _describe_model(path: Path, manifest: Manifest | str, champion: str | None) -> dict[str, Any]:
+    """Describe a model in JSON values. A text in place of the manifest says what is wrong with the model."""
     entry: dict[str, Any] = {
         "name": path.name,
         "path": str(path),
@@ -60,7 +70,7 @@ def _describe_model(path: Path, manifest: Manifest | str) -> dict[str, Any]:
             "fit_seconds": manifest.fit_seconds,
             "version": manifest.version,
         }
-    return entry
+    return {**entry, "champion": path.name == champion}
 
 
 def _find_champion(shelf: Path) -> str | None:

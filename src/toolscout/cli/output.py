@@ -66,7 +66,10 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None =
 
 
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--home` to a command and pass it the open Scout as first argument, with the shared options applied."""
+    """Add `--home` to a command, and pass it the open Scout as first argument.
+
+    The Scout has the values of the shared options.
+    """
 
     @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
     @click.pass_context

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import click
 
 from toolscout.cli.output import (
@@ -18,8 +21,11 @@ from toolscout.cli.output import (
 )
 from toolscout.scout import Scout
 from toolscout.search.why import Why
-from toolscout.types import Search
+from toolscout.types import Hit, Search
 from toolscout.types import as_json as to_json
+
+PRINTED_ID_CHARS: Final = 56
+PRINTED_DESCRIPTION_CHARS: Final = 110
 
 
 @click.command("search")
@@ -27,7 +33,7 @@ from toolscout.types import as_json as to_json
 @click.option("-k", type=click.IntRange(min=1), help="Maximum number of tools (5).")
 @recipe_option
 @model_option
-@click.option("--explain", is_flag=True, help="Show why each tool is there, and what each stage did.")
+@click.option("--explain", is_flag=True, help="Show why each tool was returned, and what each stage did.")
 @encoder_option
 @json_option
 @with_scout
@@ -63,6 +69,15 @@ def _print_explanation(explanation: Why) -> None:
     where = "no stage reaches it" if explanation.rank is None else f"rank {explanation.rank}"
     shown = "returned" if explanation.shown else "not returned"
     echo(f"{escape_line(explanation.tool)}: {shown}, {where} (of {explanation.k} asked for)\n")
+    _print_ranks(explanation)
+    _print_list("why", [f"- {sentence}" for sentence in explanation.causes])
+    _print_list("what would lift it", [f"- {sentence}" for sentence in explanation.fixes])
+    if not explanation.shown:
+        _print_list("returned instead", [f"{score:6.2f}  {tool_id}" for tool_id, score in explanation.ahead])
+
+
+def _print_ranks(explanation: Why) -> None:
+    """Print the rank that each stage gave the tool, and the words that counted."""
     for stage in explanation.stages:
         rank = "not ranked" if stage.rank is None else f"rank {stage.rank}, score {stage.score:.2f}"
         echo(f"  {stage.stage}: {rank}" + (f" ({escape_line(stage.note)})" if stage.note else ""))
@@ -70,27 +85,20 @@ def _print_explanation(explanation: Why) -> None:
         echo("  words that match: " + ", ".join(f"{word} ({part:.2f})" for word, part in explanation.matched.items()))
     if explanation.missing:
         echo("  words it lacks: " + ", ".join(explanation.missing))
-    for heading, sentences in (("why", explanation.causes), ("what would lift it", explanation.fixes)):
-        echo("".join(f"\n{heading}\n" if n == 0 else "" for n, _ in enumerate(sentences[:1])), nl=False)
-        echo("".join(f"  - {escape_line(sentence)}\n" for sentence in sentences), nl=False)
-    if explanation.ahead and not explanation.shown:
-        echo("\nreturned instead")
-        echo("".join(f"  {score:6.2f}  {escape_line(tool_id)}\n" for tool_id, score in explanation.ahead), nl=False)
+
+
+def _print_list(heading: str, lines: Sequence[str]) -> None:
+    """Print the lines under a heading, after an empty line. Without lines nothing is printed."""
+    if lines:
+        echo(f"\n{heading}")
+    for line in lines:
+        echo(f"  {escape_line(line)}")
 
 
 def print_search(answer: Search, *, explain: bool = False) -> None:
     """Print an answer as a table, or the reason why it is empty."""
     if answer.hits:
-        columns = [("", "right"), ("score", "right"), ("tool", "left"), ("what it does", "wrap")]
-        rows = [
-            (rank, f"{hit.score:.2f}", clip(hit.id, 56), clip(hit.tool.description if hit.tool else "", 110))
-            for rank, hit in enumerate(answer.hits, 1)
-        ]
-        if explain:
-            columns.insert(3, ("why", "left"))
-            pairs = zip(rows, answer.hits, strict=True)
-            rows = [(*row[:3], hit.why, row[3]) for row, hit in pairs]  # type: ignore[misc]
-        table(columns, rows)
+        _print_hits(answer.hits, explain=explain)
     if answer.reason or not answer.hits:
         reason = escape_line(str(answer.reason))
         echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")
@@ -100,3 +108,20 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
     echo(f"{len(answer.hits)} tools in {answer.seconds * 1000:.1f} ms")
+
+
+def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
+    columns = [("", "right"), ("score", "right"), ("tool", "left"), ("why", "left"), ("what it does", "wrap")]
+    rows = [
+        (
+            rank,
+            f"{hit.score:.2f}",
+            clip(hit.id, PRINTED_ID_CHARS),
+            hit.why,
+            clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS),
+        )
+        for rank, hit in enumerate(hits, 1)
+    ]
+    if not explain:
+        columns, rows = [*columns[:3], *columns[4:]], [(*row[:3], *row[4:]) for row in rows]  # type: ignore[misc]
+    table(columns, rows)

@@ -1,4 +1,4 @@
-"""The command `selftest`."""
+"""The command `selftest`: measures how well the catalogue's tools are found."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from toolscout.scout import Scout
 
 
 @click.command("selftest")
-@click.option("--recipe", "-r", "names", multiple=True, help="One more recipe to score; may be repeated.")
+@click.option("--recipe", "-r", "names", multiple=True, help="Another recipe to score; may be repeated.")
 @click.option(
     "--most",
     "max_queries",
     type=click.IntRange(min=1),
     default=1_000,
     show_default=True,
-    help="Synthetic queries at most.",
+    help="Maximum number of synthetic queries.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the synthetic queries.")
 @click.option("--min-recall", type=click.FloatRange(0, 1), help="Exit 1 if recall@5 of the serving recipe is lower.")
 @click.option("--write", "target", metavar="FILE", type=click.Path(path_type=Path), help="Write a baseline for CI.")
-@click.option("--check", metavar="FILE", type=click.Path(path_type=Path), help="Exit 1 below this baseline.")
+@click.option(
+    "--check", metavar="FILE", type=click.Path(path_type=Path), help="Exit 1 if recall@5 is below this baseline."
+)
 @json_option
 @with_scout
 def selftest_command(
@@ -41,13 +43,13 @@ def selftest_command(
     """Measure how well your own tools are found, and recommend a recipe.
 
     Queries are generated from names, descriptions and parameters. If the journal holds enough queries, those are used
-    too. The figures compare recipes and reveal regressions. They do not tell how well people are served.
+    too. The figures compare recipes and reveal regressions. They do not say how well people are served.
     """
-    way, _ = scout.serving()
-    serving = "champion" if way.model is not None else way.recipe
+    selection, _ = scout.serving()
+    serving = "champion" if selection.model is not None else selection.recipe
     checked, baseline = read_baseline(check) if check else (serving, min_recall)
     extra = [name for name in (*names, serving, checked) if name != "champion"]
-    with progress("asking") as say:
+    with progress("searching") as say:
         result = run_selftest(scout, recipe=extra, max_queries=max_queries, seed=seed, say=say)
     if target is not None:
         try:

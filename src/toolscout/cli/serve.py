@@ -1,4 +1,4 @@
-"""The command `serve`."""
+"""The command `serve`: serves search, catalogue, journal and a web page over HTTP."""
 
 from __future__ import annotations
 
@@ -18,26 +18,37 @@ DEFAULT_QUERIES_PER_S = 200.0  # for each caller, if there is a policy file
 
 
 @click.command("serve")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine: --policy.")
-@click.option("--port", default=8766, show_default=True, type=click.IntRange(0, 65535), help="Where; 0: a free port.")
-@click.option("--allow-host", "names", multiple=True, help="A further host name of this service.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen at. Others than this machine need --policy.",
+)
+@click.option(
+    "--port",
+    default=8766,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen at. 0: any free port.",
+)
+@click.option("--allow-host", "names", multiple=True, help="Another host name of this service; may be repeated.")
 @click.option(
     "--policy",
     type=click.Path(path_type=Path),
-    help="Who may use it and see what; by default policy.toml in the home, if it is there.",
+    help="File that says who may use the service and see what. Default: policy.toml in the home, if it exists.",
 )
 @click.option(
     "--rate",
     type=click.FloatRange(0),
-    help="Average queries a second of one caller, 0 for no limit.  [default: 200 with a policy, else 0]",
+    help="Average queries per second that one caller may send; 0: no limit.  [default: 200 with a policy, else 0]",
 )
-@click.option("--results", type=click.Path(path_type=Path), help="A folder of `bench --out`, for the page's charts.")
+@click.option("--results", type=click.Path(path_type=Path), help="Folder of `bench` results, for charts on the page.")
 @recipe_option
 @model_option
 @encoder_option
 @with_scout
 def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **options: Any) -> None:
-    """Serve search, catalogue, journal and a page over HTTP."""
+    """Serve search, catalogue, journal and a web page over HTTP."""
     for package in ("starlette", "uvicorn", "prometheus_client"):
         require(package, "server")
     import anyio
@@ -65,7 +76,10 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     if policy:
         say(f"the policy file {policy} says who may use the service and see what")
     else:
-        say("no policy file: everybody on this machine may see everything; other machines have no access")
+        say(
+            "there is no policy file, so everybody on this machine may see everything, and other machines "
+            "have no access"
+        )
     run = functools.partial(serve, extra="server", patience=service.limits.patience, lifespan=True, ready=ready)
     quick = importlib.util.find_spec("uvloop") is not None
     door = app(service, names_of(host, names))

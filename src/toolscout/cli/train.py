@@ -1,4 +1,4 @@
-"""The command `train`."""
+"""The command `train`: fits a recipe on a dataset."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from toolscout.errors import ConfigError, NotFound
 
 @click.command("train")
 @click.argument("recipe")
-@click.option("--data", required=True, metavar="DIR", help="The dataset: a folder, or its path below TOOLSCOUT_DATA.")
+@click.option("--data", required=True, metavar="DIR", help="Folder of the dataset, or its path below TOOLSCOUT_DATA.")
 @encoder_option
 @click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that abstain.")
 @click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @set_option
-@click.option("--out", required=True, metavar="MODEL_DIR", help="The folder of the model.")
+@click.option("--out", required=True, metavar="MODEL_DIR", help="Folder for the model.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted fit; keep a finished one.")
 @json_option
 @click.pass_context
@@ -37,9 +37,9 @@ def train_command(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Fit RECIPE on a dataset's training queries, choosing on dev, and write the model.
+    """Fit RECIPE on the training queries of a dataset, choose options on dev, and write the model.
 
-    Training queries whose text a test query repeats are left out.
+    Training queries with the text of a test query are left out.
     """
     from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.dataset import NoTool
@@ -50,7 +50,8 @@ def train_command(
 
     if Path(out).resolve() in (Path.cwd(), *Path.cwd().parents):
         raise ConfigError(
-            f"--out {out}: expected a folder of the model's own, found the one you are in: name one below"
+            f"--out: expected a folder for the model alone, found {out}, which contains the folder you are in. "
+            "Name a new folder"
         )
     place = os.environ.get("TOOLSCOUT_DATA")
     root = Path(place) if place else None

@@ -1,1 +1,1 @@
-"""The journal of searches, calls and feedback, and the evidence that it holds about which tools requests need."""
+"""The journal of searches, calls and feedback, and the evidence in it of the tools that requests need."""

@@ -1,12 +1,12 @@
-"""Collects from the journal which tools requests need: from successful calls and from feedback.
+"""Collects from the journal which tools requests need, from successful calls and feedback.
 
 An example is a search together with the tools that its caller then used successfully. The rules:
 
-* A tool shown further down was less likely looked at, so a call of it says more. It weighs 1 / p(rank) with
-  p(r) = r^-η, the propensity of Joachims et al. (arXiv:1608.04468, section 5.1). η is 0.5, because an agent reads all
-  that it is shown. A tool that was called without being shown weighs 1.
+* A tool that was shown further down was less likely read, so a call of it says more. It weighs 1 / p(rank) with
+  p(r) = r^-η, the propensity of Joachims et al. (arXiv:1608.04468, section 5.1). η is 0.5, because an agent reads
+  everything that it is shown. A tool that was called without being shown weighs 1.
 * Failed calls say nothing. Neither do calls by another caller than the one who searched. Feedback adds and removes.
-* No caller may dominate: at most a share of all examples is taken from each, the newest (`limit_per_caller`).
+* No caller may dominate. Only the newest examples of a caller are taken, up to a share of all (`limit_per_caller`).
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ MIN_CALLER_SHARE: Final = 0.05
 MAX_CALLER_SHARE: Final = 0.5
 """Share of all examples that one of few callers may bring."""
 MIN_CALLER_EXAMPLES: Final = 50
-"""Every caller may bring so many examples, whatever the others did."""
+"""Number of examples that every caller may bring."""
 MAX_LIVE_EXAMPLES: Final = 2_000
 """Bound for the examples that count before the next fit."""
 MAX_LIVE_EVENTS: Final = 30_000
-"""Live examples are read from the newest so many events."""
+"""Number of newest events from which live examples are read."""
 MAX_UPDATED_TRAILS: Final = 500
-"""If more searches were added to since the last look, everything is read anew."""
+"""Number of changed searches above which everything is read again."""
 LIVE_PER_CALLER_RANGE: Final = (20, 100)
-"""Bounds for the live examples of one caller. In between it is a twentieth of what the model knows."""
+"""Bounds for the live examples of one caller. Within them, the limit is a twentieth of what the model knows."""
 HASHED_QUERY_PREFIX: Final = "blake2b:"
 """Begins a query that was stored as a hash."""
 
@@ -292,7 +292,7 @@ class LiveEvidence:
 
 
 def _read_keys(trails: Iterable[Trail]) -> Iterator[tuple[int, tuple[str, int] | None, Example | None]]:
-    """Yield for each search its row, its caller and hash of the key, and its example; None twice if it has none."""
+    """Yield for each search its row, its (caller, hash of the key) and its example; None: no example."""
     for trail in trails:
         example = read_example(trail)
         if example is None or not _is_readable(example.query):

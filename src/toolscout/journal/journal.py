@@ -1,7 +1,7 @@
-"""The journal records searches, the tools shown, the calls made and their outcome, in an SQLite file of its own.
+"""The journal records searches, the tools that were shown, calls and their outcome, in an SQLite file.
 
-Because the file is separate, an event never waits for a change of the catalogue. An event is written when the call
-returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
+The file is not that of the catalogue, so an event never waits for a change of the catalogue. An event is written when
+the call returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import re
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,21 +22,25 @@ import msgspec
 
 from toolscout.database import BUSY_SECONDS, Database, now
 from toolscout.errors import SourceError, StoreError
+from toolscout.journal.events import EVENTS, build_line, encode_fields, parse_row
 from toolscout.privacy.redaction import redact
-from toolscout.types import clean, digest
 
-__all__ = ["EVENTS", "MAX_SEARCH_EVENTS", "SCHEMA", "Imported", "Journal", "Pruned", "Trail", "new_id", "redact"]
+__all__ = [
+    "MAX_SEARCH_EVENTS",
+    "Imported",
+    "Journal",
+    "JournalFilter",
+    "Pruned",
+    "Trail",
+    "new_id",
+    "redact",
+]
 
-SCHEMA: Final = 1
-EVENTS: Final[dict[str, dict[str, type]]] = {
-    "search": {"search_id": str, "query": str, "shown": list},
-    "call": {"tool": str, "ok": bool},
-    "feedback": {"search_id": str},
-}
-MAX_SEARCH_EVENTS: Final = 200  # of one search, that callers may bring
-MAX_NAMED_LINES: Final = 100  # bad lines of an import that are named
-EVENTS_PER_READ: Final = 500  # lines of an import that are held in memory
-ID_FIELDS: Final = {"search": ("shown",), "feedback": ("good", "bad")}  # fields that list ids of tools
+MAX_SEARCH_EVENTS: Final = 200  # events of one search after which callers may add no more
+MAX_NAMED_LINES: Final = 100  # bad lines that an import names
+IMPORT_BATCH_LINES: Final = 500  # lines of an import in memory at a time
+READ_BATCH_EVENTS: Final = 1000
+TRAILS_PER_READ: Final = 500
 JOURNAL_MIGRATIONS: Final = (
     """
     CREATE TABLE events (
@@ -57,7 +61,7 @@ JOURNAL_MIGRATIONS: Final = (
     """,
 )
 _INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body)"
-VACUUM_WAIT_S: Final = 5.0  # a prune waits so long for readers; otherwise the next prune compacts the file
+VACUUM_WAIT_S: Final = 5.0  # time that a prune waits for readers before it leaves the file to the next prune
 _log: Final = logging.getLogger("toolscout.journal.journal")
 
 
@@ -68,8 +72,51 @@ class Trail(NamedTuple):
     events: list[dict[str, Any]]
 
 
+class JournalFilter(NamedTuple):
+    """Which events a page shows: those that meet every condition. None: no condition.
+
+    Attributes:
+        event: kind of event.
+        caller: name of the caller.
+        search_id: id of the search.
+        text: part of a query or of the id of a called tool. The case of ASCII letters is ignored.
+        tools: whether `text` is also looked for in the ids of called tools.
+        since: instant, included.
+        until: instant, excluded.
+    """
+
+    event: str | None = None
+    caller: str | None = None
+    search_id: str | None = None
+    text: str | None = None
+    tools: bool = True
+    since: str | None = None
+    until: str | None = None
+
+    def list_conditions(self) -> dict[str, str | None]:
+        """Return SQL condition → its value; None: the condition does not apply."""
+        pattern = None if self.text is None else "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
+        searched = "json_extract(body, '$.query')"
+        if self.tools:
+            searched = f"coalesce({searched}, json_extract(body, '$.tool'))"
+        return {
+            "event = ?": self.event,
+            "caller = ?": self.caller,
+            "search_id = ?": self.search_id,
+            "at >= ?": self.since,
+            "at < ?": self.until,
+            f"{searched} LIKE ? ESCAPE '\\'": pattern,
+        }
+
+
 class Imported(NamedTuple):
-    """The result of an import: number of new events, (line, message) of the first bad lines, number of bad lines."""
+    """The result of an import.
+
+    Attributes:
+        new: number of new events.
+        problems: (line, message) of the first bad lines.
+        bad: number of bad lines.
+    """
 
     new: int
     problems: list[tuple[str, str]]
@@ -82,7 +129,7 @@ class Pruned(NamedTuple):
     Attributes:
         removed: number of removed events.
         undated: number of events that stay because their time cannot be read; they come from imports.
-        compacted: whether the file was rewritten; False: others were using it, and the next prune will do it.
+        compacted: whether the file was rewritten. If others were using it, the next prune rewrites it.
     """
 
     removed: int
@@ -96,16 +143,16 @@ def new_id() -> str:
 
 
 class Journal(Database):
-    """The journal file."""
+    """The journal of a home, in `journal.db`."""
 
     def __init__(self, home: Path, *, queries: str = "full", personal: bool = False, keep_days: float = 0.0) -> None:
         """Open or create the file, and remove events older than `keep_days`.
 
         Args:
             home: the folder that holds `journal.db`.
-            queries: how the text of a query is written: `full` (credentials redacted), `hash` or `none`.
+            queries: how queries are recorded: `full` (credentials redacted), `hash` or `none`.
             personal: whether e-mail addresses and telephone numbers are redacted too.
-            keep_days: how long events stay, in days; 0: for ever.
+            keep_days: number of days that events stay; 0: for ever.
         """
         super().__init__(home / "journal.db", JOURNAL_MIGRATIONS)
         self.queries, self.personal = queries, personal
@@ -116,7 +163,7 @@ class Journal(Database):
                 _log.warning("Events older than %g days were not removed: %s", keep_days, error)
 
     def pragmas(self) -> tuple[str, ...]:
-        """Return a setting that overwrites removed queries with zeros, so that free pages keep nothing of them."""
+        """Let SQLite overwrite removed content with zeros, so that free pages keep nothing of it."""
         return ("secure_delete = ON",)
 
     def prune(self, days: float) -> Pruned:
@@ -172,7 +219,7 @@ class Journal(Database):
         """Write (event, caller, fields) rows in one transaction."""
         moment = at or now()
         rows = [
-            (new_id(), moment, event, caller, fields.get("search_id"), _encode(self._protect(event, fields)))
+            (new_id(), moment, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
             for event, caller, fields in events
         ]
         with self.writing() as connection:
@@ -199,11 +246,11 @@ class Journal(Database):
         )
         left = limit
         while left is None or left > 0:
-            size = 1000 if left is None else min(1000, left)
+            size = READ_BATCH_EVENTS if left is None else min(READ_BATCH_EVENTS, left)
             with self.reading() as connection:
                 rows = connection.execute(query, (after, event, event, size)).fetchall()
             for row in rows:
-                yield _line(*row[1:])
+                yield build_line(*row[1:])
             after = rows[-1][0] if rows else after
             if len(rows) < size:
                 return
@@ -217,10 +264,10 @@ class Journal(Database):
                 "ORDER BY id LIMIT 1",
                 (search_id,),
             ).fetchone()
-        return None if row is None else _line(*row)
+        return None if row is None else build_line(*row)
 
     def is_full(self, search_id: str) -> bool:
-        """Return whether a search has as many events as callers may add. Imported events count but are not refused."""
+        """Tell whether a search has so many events that callers may add no more. Imports may always add events."""
         with self.reading() as connection:
             events = connection.execute(
                 "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
@@ -234,55 +281,33 @@ class Journal(Database):
                 "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? ORDER BY id",
                 (search_id,),
             ).fetchall()
-        return [_line(*row) for row in rows]
+        return [build_line(*row) for row in rows]
 
     def page(
-        self,
-        *,
-        event: str | None = None,
-        caller: str | None = None,
-        search_id: str | None = None,
-        text: str | None = None,
-        tools: bool = True,
-        since: str | None = None,
-        until: str | None = None,
-        before: int | None = None,
-        limit: int = 50,
+        self, only: JournalFilter | None = None, *, before: int | None = None, limit: int = 50
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Return events that pass all filters, newest first.
+        """Return a page of events, the newest first.
 
         Args:
-            event: kind of event.
-            caller: name of the caller.
-            search_id: id of the search.
-            text: part of a query or of the id of a called tool; the case of ASCII letters is ignored.
-            tools: whether `text` is also looked for in the ids of called tools.
-            since: instant, included.
-            until: instant, excluded.
+            only: the events to choose from; None: all.
             before: the second value that the previous page returned.
-            limit: the most events to return.
+            limit: maximum number of events.
 
         Returns:
             The events, and the value of `before` for the next page; None: there are no more.
         """
-        like = None if text is None else "%" + re.sub(r"([\\%_])", r"\\\1", text) + "%"
-        filters = {"id < ?": before, "event = ?": event, "caller = ?": caller, "search_id = ?": search_id}
-        filters |= {"at >= ?": since, "at < ?": until}
-        looked_at = "json_extract(body, '$.query')"
-        if tools:
-            looked_at = f"coalesce({looked_at}, json_extract(body, '$.tool'))"
-        filters[f"{looked_at} LIKE ? ESCAPE '\\'"] = like
-        active = {condition: value for condition, value in filters.items() if value is not None}
+        conditions = {"id < ?": before, **(only or JournalFilter()).list_conditions()}
+        active = {condition: value for condition, value in conditions.items() if value is not None}
         where = " AND ".join(active) or "TRUE"
         with self.reading() as connection:
             rows = connection.execute(
                 f"SELECT id, uid, at, event, caller, body FROM events WHERE {where} ORDER BY id DESC LIMIT ?",
                 (*active.values(), limit + 1),
             ).fetchall()
-        return [_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
+        return [build_line(*row[1:]) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
 
     def last(self) -> int:
-        """Row id of the newest event that there ever was; 0: there was none."""
+        """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
         with self.reading() as connection:
             row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
             return int(row[0]) if row else 0
@@ -302,33 +327,36 @@ class Journal(Database):
                     "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id > ? AND id < ? "
                     "AND EXISTS (SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' "
                     "AND id <= ?) "
-                    "ORDER BY id DESC LIMIT 500",
-                    (after, before, until),
+                    "ORDER BY id DESC LIMIT ?",
+                    (after, before, until, TRAILS_PER_READ),
                 ).fetchall()
                 trails = self._trails(connection, rows, until)
             yield from trails
-            if len(rows) < 500:
+            if len(rows) < TRAILS_PER_READ:
                 return
             before = rows[-1][0]
 
     def trails_since(self, row: int, *, until: int) -> list[Trail]:
-        """The newest 500 searches of which an event came after row id `row`, up to `until`, as in `trails`; the oldest
-        first.
+        """Return the newest 500 searches with an event after row id `row`, as in `trails`, the oldest first.
+
+        Args:
+            row: row id of an event.
+            until: events with a row id up to this.
         """
         with self.reading() as connection:
             rows = connection.execute(
                 "SELECT id, search_id FROM events AS search WHERE event = 'search' AND id <= ? AND search_id IN "
                 "(SELECT search_id FROM events WHERE id > ? AND id <= ?) "
                 "AND EXISTS (SELECT 1 FROM events WHERE search_id = search.search_id AND event <> 'search' "
-                "AND id <= ?) ORDER BY id DESC LIMIT 500",
-                (until, row, until, until),
+                "AND id <= ?) ORDER BY id DESC LIMIT ?",
+                (until, row, until, until, TRAILS_PER_READ),
             ).fetchall()
             return self._trails(connection, rows[::-1], until)
 
     def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
         """Yield the searches of these row ids, each with its events up to `until`."""
-        for start in range(0, len(rows), 500):
-            piece = rows[start : start + 500]
+        for start in range(0, len(rows), TRAILS_PER_READ):
+            piece = rows[start : start + TRAILS_PER_READ]
             with self.reading() as connection:
                 marks = ",".join("?" * len(piece))
                 matches = connection.execute(
@@ -346,7 +374,7 @@ class Journal(Database):
         )
         events_of: dict[str, list[dict[str, Any]]] = {}
         for search_id, *fields in events:
-            events_of.setdefault(search_id, []).append(_line(*fields))
+            events_of.setdefault(search_id, []).append(build_line(*fields))
         return [Trail(row, events_of[search_id]) for row, search_id in rows]
 
     def stats(self) -> dict[str, Any]:
@@ -383,18 +411,18 @@ class Journal(Database):
         bad = 0
         with self._waiting() as connection:
 
-            def copy(line: bytes) -> int:
+            def count_copies(line: bytes) -> int:
                 key = hashlib.blake2b(line, digest_size=16).digest()
                 connection.execute("INSERT INTO copies VALUES (?, 1) ON CONFLICT DO UPDATE SET n = n + 1", (key,))
                 return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
 
             numbered = enumerate(lines, 1)
-            with self.reading():  # of the temporary tables alone
-                while piece := list(itertools.islice(numbered, EVENTS_PER_READ)):
+            with self.reading():  # only the temporary tables are written
+                while piece := list(itertools.islice(numbered, IMPORT_BATCH_LINES)):
                     rows = []
                     for number, line in piece:
                         try:
-                            rows += [_event(line, copy)] if line.strip() else []
+                            rows += [parse_row(line, count_copies)] if line.strip() else []
                         except SourceError as error:
                             bad += 1
                             problems += [(f"line {number}", str(error))] if bad <= MAX_NAMED_LINES else []
@@ -405,7 +433,7 @@ class Journal(Database):
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[sqlite3.Connection]:
-        """Open temporary tables for the rows of an import, and for the count of each line."""
+        """Open temporary tables for the rows of an import and the number of copies of each line."""
         connection = self.connection
         with self.errors():
             connection.execute("CREATE TEMP TABLE waiting (uid, at, event, caller, search_id, body)")
@@ -419,72 +447,9 @@ class Journal(Database):
 
 
 def _instant(days: float) -> str:
-    """Return the instant `days` ago, UTC; or nearly the first one that Python knows, if that is earlier."""
+    """Return the instant `days` ago in UTC, and never one earlier than Python can represent."""
     try:
         moment = datetime.now(timezone.utc) - timedelta(days=days)
     except OverflowError:
         moment = datetime.min.replace(tzinfo=timezone.utc) + timedelta(days=1)
     return moment.isoformat()
-
-
-def _line(uid: str, at: str, event: str, caller: str, body: str) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "uid": uid,
-        "at": at,
-        "event": event,
-        "caller": caller,
-        **msgspec.json.decode(body),
-    }
-
-
-def _encode(fields: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(clean(dict(fields))).decode()
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _check_fields(event: str, value: Mapping[str, Any]) -> None:
-    """Refuse an event without its required fields, or with fields of the wrong type.
-
-    Raises:
-        SourceError: saying what was expected and found.
-    """
-    for key, kind in EVENTS[event].items():
-        if not isinstance(value.get(key), kind):
-            raise SourceError(f'expected "{key}" ({kind.__name__}) in a {event} event, found {value.get(key)!r:.40}')
-    for key in ID_FIELDS.get(event, ()):
-        if value.get(key) is not None and not _is_texts(value[key]):
-            raise SourceError(f'expected "{key}" to be a list of texts, found {value[key]!r:.40}')
-    search_id = value.get("search_id")
-    if search_id is not None and not isinstance(search_id, str):
-        raise SourceError(f'expected "search_id" to be text, found {search_id!r:.40}')
-
-
-def _event(line: bytes, copy: Callable[[bytes], int]) -> tuple[Any, ...]:
-    """Read one row from one line. `copy` returns the number of equal lines so far, this one included.
-
-    Raises:
-        SourceError: saying what was expected and found.
-    """
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"expected a JSON object, found something else: {error}") from None
-    if not isinstance(value, dict):
-        raise SourceError(f"expected a JSON object, found a {type(value).__name__}")
-    schema, event = value.pop("schema", SCHEMA), value.pop("event", None)
-    if schema != SCHEMA:
-        raise SourceError(f'expected "schema": {SCHEMA}, found {schema!r:.40}: this version cannot read it')
-    if event not in EVENTS:
-        raise SourceError(f'expected "event" of {", ".join(EVENTS)}, found {event!r:.40}')
-    at, caller, uid = value.pop("at", None), value.pop("caller", None), value.pop("uid", None)
-    if not isinstance(at, str) or not at:
-        raise SourceError(f'expected "at", an ISO 8601 instant, found {at!r:.40}')
-    _check_fields(event, value)
-    search_id = value.get("search_id")
-    if not isinstance(uid, str) or not uid:
-        uid = digest("event/1", [at, event, caller, copy(line), clean(value)])
-    return uid, at, event, caller if isinstance(caller, str) else "unknown", search_id, _encode(value)

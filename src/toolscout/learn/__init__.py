@@ -1,1 +1,1 @@
-"""The learning loop: fits a model on the journal, compares it with the champion, and promotes it if it is better."""
+"""The learning loop: fits a model on the journal, and promotes it if it is better than the champion."""

@@ -126,8 +126,10 @@ def judge(
         *_explain_losses(tests, slices),
     ]
     if latency_ms["p95"] > budget_ms:
-        took = f"{latency_ms['p95']:.1f} ms of processor time"
-        reasons.append(f"95 % of its searches take up to {took}, and {budget_ms:g} ms are allowed")
+        reasons.append(
+            f"it is too slow: 95 % of its searches take up to {latency_ms['p95']:.1f} ms of processor time, and "
+            f"{budget_ms:g} ms are allowed"
+        )
     return Verdict(
         n=len(sample.qrels),
         callers=len(set(sample.callers.values())),
@@ -149,7 +151,7 @@ def _explain_no_gain(
         return [
             f"it is not better: {DECIDING_MEASURE} {100 * test['candidate']:.1f} against {100 * test['champion']:.1f}, "
             f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.3f}; "
-            f"look {look} at this champion's place takes p < {level:.2g})"
+            f"comparison {look} with this champion needs p < {level:.2g})"
         ]
     if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= level):
         who = without["caller"]
@@ -164,8 +166,8 @@ def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
     if test["difference"] >= 0:
         return []
     return [
-        f"what it puts first fits less often: {FIRST_PLACE_MEASURE} {100 * test['candidate']:.1f}, "
-        f"not {100 * test['champion']:.1f}"
+        f"its first tool is right less often: {FIRST_PLACE_MEASURE} {100 * test['candidate']:.1f} "
+        f"against {100 * test['champion']:.1f}"
     ]
 
 

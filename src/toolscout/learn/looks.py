@@ -1,10 +1,11 @@
-"""Alpha spending: numbers the looks (comparisons with one champion), and gives each its share of the level.
+"""Alpha spending: numbers the comparisons with one champion, and gives each its share of the level.
 
-Each night `learn` compares a new candidate with the same champion, mostly on requests of the night before. Every look
-is another chance of a false promotion. So the significance level is spent over the looks since the champion was
-promoted: look k may use 6 / (π² k²) of it, as in Foster & Stine 2008 ("α-investing", J. R. Statist. Soc. B 70) and
-Javanmard & Montanari 2018 (arXiv:1603.09000). These shares add up to 1. By the union bound, a champion that no
-candidate beats is replaced with a probability of at most the level, for any number of looks and any overlap.
+A comparison is called a look. Each night `learn` compares a new candidate with the same champion, mostly on requests of
+the night before. Every look is another chance of a false promotion. So the significance level is spent over the looks
+since the champion was promoted: look k may use 6 / (π² k²) of it, as in Foster & Stine 2008 ("α-investing", J. R.
+Statist. Soc. B 70) and Javanmard & Montanari 2018 (arXiv:1603.09000). These shares add up to 1. By the union bound, a
+champion that no candidate beats is replaced with a probability of at most the level, for any number of looks and any
+overlap.
 
 ::
 
@@ -36,7 +37,7 @@ class _Looks(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def level_of_look(level: float, look: int) -> float:
-    """Return the share of `level` for look number `look` (from 1); all shares together stay within `level`."""
+    """Return the share of `level` for look number `look`, from 1. All shares add up to `level`."""
     return level * 6 / (math.pi * look) ** 2
 
 

@@ -1,9 +1,9 @@
-"""The learning loop: journal → dataset → fitted candidates → gate → promotion, or refusal with the reason.
+"""The learning loop: journal → dataset → fitted candidates → gate → promotion or refusal.
 
 ::
 
     <home>/learn/dataset/     the requests that the last run learned from, as a dataset folder
-                 looks.json   how often each champion was challenged (`toolscout.learn.looks`)
+                 looks.json   the comparisons with each champion (`toolscout.learn.looks`)
                  last.json    the report of the last run (`Report`)
                  run.json     the last journal event that an unfinished run reads
     <home>/models/            the candidates, and the pointer to the champion (`toolscout.models.champion`)
@@ -58,8 +58,8 @@ BUDGET_MS: Final = 50.0
 MAX_TIMED_QUERIES: Final = 200
 SEARCH_BATCH: Final = 256
 RANKING_DEPTH: Final = 20
-SAME_SCORE_TOLERANCE: Final = 1e-4  # scores that differ by less may belong to the same request, sent twice
-UNSURE_SHARE: Final = 0.1  # share of the requests that a model may be unsure of
+SAME_SCORE_TOLERANCE: Final = 1e-4  # repeated searches of one request may differ by so much
+UNSURE_SHARE: Final = 0.1  # share of the requests that may stay below the certain score
 MAX_CHAMPIONS_KEPT: Final = 5  # models of the present and former champions that stay on disk
 
 
@@ -69,7 +69,7 @@ class _Refused(Exception):
 
 @dataclasses.dataclass
 class _Run:
-    """The state of one run; the steps below fill it in."""
+    """The state of one run. The steps below fill it in."""
 
     scout: Scout
     over: champion.Stamp | None
@@ -133,7 +133,8 @@ def learn(
             try:
                 champion.promote(home, run.chosen.model, reason, over=run.over)
             except Changed:
-                reason, better = f"{run.chosen.model}: somebody changed the champion meanwhile; run it again", False
+                reason = f"{run.chosen.model} was not promoted, because somebody changed the champion. Run it again"
+                better = False
         verb = "promote" if better else "refuse"
         report = Report(
             outcome=f"would-{verb}" if dry_run else f"{verb.removesuffix('e')}ed",
@@ -167,8 +168,8 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
 
 
 def _find_champion(scout: Scout, say: Callable[[str], None]) -> Selection:
-    """Return the recipe or model of searches that name none; the default recipe if the champion cannot serve."""
-    selection, error = scout.selector.try_champion(lambda each: scout.build(each, scout.store.catalogue()))
+    """Return what serves searches that name nothing: the champion, or the default if it cannot serve."""
+    selection, error = scout.selector.try_champion(lambda chosen: scout.build(chosen, scout.store.catalogue()))
     if error is None and selection is not None:
         return selection
     assert error is not None
@@ -220,7 +221,7 @@ def _check_callers(run: _Run) -> None:
     ):
         if len(callers) == 1 and not trusted & callers:
             raise _Refused(
-                f"{which} comes from one caller ({min(callers)}), who could have made it up: wait for others, "
+                f"{which} comes from one caller ({min(callers)}), who could have invented it. Wait for others, "
                 "or name callers whom you trust in the setting learn_trust"
             )
 
@@ -239,7 +240,7 @@ def _check_news(run: _Run) -> None:
 def _check_recipes(names: Sequence[str]) -> list[str]:
     for name in names:
         if not recipes.recipe(name).is_fitted:
-            raise ConfigError(f"expected recipes that are fitted, found {name}: it can be used as it is")
+            raise ConfigError(f"expected recipes that are fitted, found {name}. Use it without a fit")
     return list(names)
 
 
@@ -269,14 +270,14 @@ def _explain_misfit(run: _Run, name: str) -> str:
     """Say why a light recipe has too few requests, or needs too much memory; empty if it can be fitted."""
     lesson = run.traffic.lesson
     if len(lesson.train) < MIN_TRAIN_REQUESTS[name]:
-        return f"it takes {MIN_TRAIN_REQUESTS[name]:,} requests to train on, and there are {len(lesson.train):,}"
+        return f"it needs {MIN_TRAIN_REQUESTS[name]:,} requests to train on, and there are {len(lesson.train):,}"
     if name == "mlc-light":
         place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         sets, _ = ToolSets.group([np.array(sorted(place[tool] for tool in gold)) for gold in lesson.train.values()])
         features = Ngrams.of([hash_features(lesson.texts[query]) for query in lesson.train]).keys.size
         cells = features * (len(lesson.tools) + len(sets))
         if cells > MAX_MLC_CELLS:
-            return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests take too much memory"
+            return f"{len(lesson.tools):,} tools and the words of {len(lesson.train):,} requests need too much memory"
     return ""
 
 
@@ -316,7 +317,10 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     )
     tested = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
     look = number_look(run.settings.home, _name_of(run.before), tested)
-    run.say(f"{run.chosen.recipe} against {_name_of(run.before)} on {len(test):,} requests held out, look {look}")
+    run.say(
+        f"comparing {run.chosen.recipe} with {_name_of(run.before)} on {len(test):,} held-out requests, "
+        f"comparison {look}"
+    )
     hits = _search(stage, texts)
     run.sure = _choose_sure_score(
         list(hits.values()), list(_search(stage, {text: text for text in CHAT_QUERIES}).values())
@@ -335,13 +339,13 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
 
 
 def _find_trusted_callers(run: _Run) -> frozenset[str]:
-    """Return the callers who may decide alone: those of the setting, and the owner if nobody else searches."""
+    """Return the callers who may decide alone: those in the setting, and an owner who alone searches."""
     only_owner = set(run.evidence.callers) == {run.settings.caller}
     return frozenset({*run.settings.learn_trust, *({run.settings.caller} if only_owner else ())})
 
 
 def _build_stage(run: _Run, selection: Selection) -> Stage:
-    """Build a pipeline with the feedback that it would have had just before the newest requests."""
+    """Build a pipeline with the live examples that it would have had just before the newest requests."""
     through = _through(selection.manifest) if selection.manifest and "journal" in selection.manifest.values else None
     seen: tuple[Example, ...] = () if through is None else tuple(e for e in run.traffic.earlier if e.row > through)
     return run.scout.build(selection, run.catalogue, live=lambda: (len(seen), seen)) >> Cut(RANKING_DEPTH)
@@ -362,10 +366,10 @@ def _ids(hits_by_query: Mapping[str, tuple[Hit, ...]]) -> dict[str, list[str]]:
 
 
 def _choose_sure_score(requests: Sequence[tuple[Hit, ...]], chat: Sequence[tuple[Hit, ...]]) -> float | None:
-    """Choose the score from which a first hit shows that the model knows such requests.
+    """Choose the score of a first hit from which the model certainly understands a request.
 
-    Nine in ten later requests reach it, but no request that needs no tool does. A model that gives both the same
-    scores is therefore hardly ever sure.
+    Nine in ten later requests reach this score, and no chat request does. A model that gives both the same scores is
+    therefore hardly ever certain.
 
     Args:
         requests: hits of requests that the model was not fitted on.
@@ -379,7 +383,7 @@ def _choose_sure_score(requests: Sequence[tuple[Hit, ...]], chat: Sequence[tuple
 
 
 def _measure_latency(stage: Stage, texts: Sequence[str]) -> dict[str, float]:
-    """Return p50 and p95 of a search in ms of processor time, which other load on the machine does not change."""
+    """Measure p50 and p95 of a search in ms of processor time, which other processes do not change."""
     from threadpoolctl import threadpool_limits
 
     times = []
@@ -416,6 +420,7 @@ def _journal_row(manifest: Manifest | None, name: str) -> int:
 
 
 def _name_of(selection: Selection) -> str:
+    """Return the name of the model, or of the recipe without one."""
     return selection.model.name if selection.model is not None else selection.recipe
 
 
@@ -427,7 +432,7 @@ def _explain_promotion(run: _Run) -> str:
         f"{run.chosen.model} is better than {_name_of(run.before)} on {run.verdict.n:,} newest requests of "
         f"{run.verdict.callers:,} callers: ndcg@5 {100 * test['champion']:.1f} to {100 * test['candidate']:.1f}, "
         f"difference {100 * test['difference']:+.1f} (95 % interval {low:+.1f} to {high:+.1f}, p {test['p']:.2g}, "
-        f"look {run.verdict.look} at its place, which took p < {run.verdict.level:.2g})"
+        f"comparison {run.verdict.look} with this champion, which needed p < {run.verdict.level:.2g})"
     )
 
 
@@ -465,12 +470,12 @@ def _remove_old_models(run: _Run) -> None:
 
 
 def _load_or_start_state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the last event that this run reads: that of an unfinished run, or else the newest of the journal."""
+    """Return the last event to read: that of an unfinished run, or else the newest of the journal."""
     file = home / "learn" / "run.json"
     try:
         unfinished: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict)
         if isinstance(unfinished.get("until"), int) and isinstance(unfinished.get("at"), str):
-            say(f"going on with the run of {unfinished['at']}, which was interrupted")
+            say(f"continuing the interrupted run of {unfinished['at']}")
             return unfinished
     except (OSError, msgspec.MsgspecError):
         pass

@@ -13,7 +13,7 @@ __all__ = ["Candidate", "Report", "last"]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One recipe that was tried: the name of its model and figures on dev, or the problem that prevented a fit."""
+    """One recipe that was tried: its model and metrics on dev, or the problem that prevented the fit."""
 
     recipe: str
     model: str | None = None

@@ -1,7 +1,7 @@
-"""Turns the journal into a dataset: requests and the tools that they used, split by time into train, dev and test.
+"""Turns the journal into a dataset of requests and used tools, split by time into train, dev and test.
 
 The newest requests are held out, because a model must serve future requests. A tool that train uses only once is left
-out of train, because a single call may be a mistake. Grades are the weights of `toolscout.journal.evidence`.
+out of train, because a single call may be a mistake. The grades are weights from `toolscout.journal.evidence`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ MAX_TEST_REQUESTS: Final = 2_000
 DEV_SHARE: Final = 0.1
 MAX_DEV_REQUESTS: Final = 1_000
 MIN_TOOL_USES: Final = 2
+MAX_SOURCE_LABELS: Final = 20  # the most frequent sources; requests of the others share a label
 JOURNAL_SOURCE: Final = "journal"
 
 
@@ -34,7 +35,7 @@ class Traffic(NamedTuple):
 
     Attributes:
         dataset: all requests as a dataset.
-        lesson: what a fit may see. Its tools have the source `journal`, so that models know them by their whole ids.
+        lesson: what a fit may see. Its tools have the source `journal` before their full ids, which models thus keep.
         test: query id → tool id → weight, for the test requests.
         callers: query id → caller, for the test requests.
         earlier: the examples of train and dev.
@@ -60,8 +61,7 @@ class Traffic(NamedTuple):
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         (partial / "qrels").mkdir(parents=True)
-        entries = (_entry(tool) for tool in self.lesson.tools)
-        _write_json_lines(partial / "corpus.jsonl", entries)
+        _write_json_lines(partial / "corpus.jsonl", map(_describe_tool, self.lesson.tools))
         queries = self.dataset.queries
         _write_json_lines(partial / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
         for split, qrels in self.dataset.qrels.items():
@@ -80,10 +80,8 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
         tools: the catalogue; uses of other tools are left out.
         folder: where the dataset will be written.
     """
-    tool_ids = {tool.id for tool in tools}
-    usable = [msgspec.structs.replace(example, tools=_keep_tools(example, tool_ids)) for example in examples]
-    unknown = sum(len(example.tools) for example in examples) - sum(len(example.tools) for example in usable)
-    usable = [example for example in usable if example.tools]
+    ids = tuple(sorted(tool.id for tool in tools))
+    usable, unknown = _keep_catalogue_tools(examples, set(ids))
     n_test = min(MAX_TEST_REQUESTS, int(TEST_SHARE * len(usable)))
     n_dev = min(MAX_DEV_REQUESTS, int(DEV_SHARE * len(usable)))
     earlier, newest = usable[: len(usable) - n_test], usable[len(usable) - n_test :]
@@ -95,31 +93,41 @@ def split_by_time(examples: Sequence[Example], tools: Sequence[Tool], folder: Pa
         "test": {_id(example): example.tools for example in newest},
     }
     queries = {_id(example): example.query for example in usable}
-    ids = tuple(sorted(tool_ids))
     dataset = Dataset(folder, JOURNAL_SOURCE, queries, {query: {} for query in queries}, qrels, ids)
-    journal_ids = {tool: f"{JOURNAL_SOURCE}/{tool}" for tool in ids}
+    return Traffic(
+        dataset=dataset,
+        lesson=_make_lesson(dataset, tools),
+        test=qrels["test"],
+        callers={_id(example): example.caller for example in newest},
+        earlier=earlier,
+        groups=_group_requests(dataset, newest),
+        unknown=unknown,
+        unsupported=unsupported,
+    )
+
+
+def _keep_catalogue_tools(examples: Sequence[Example], tool_ids: set[str]) -> tuple[list[Example], int]:
+    """Return the examples with tools of the catalogue alone, and the number of uses that were left out."""
+    kept = [msgspec.structs.replace(example, tools=_keep_tools(example, tool_ids)) for example in examples]
+    unknown = sum(len(example.tools) for example in examples) - sum(len(example.tools) for example in kept)
+    return [example for example in kept if example.tools], unknown
+
+
+def _make_lesson(dataset: Dataset, tools: Sequence[Tool]) -> Lesson:
+    """Make the lesson from train and dev, with the tools under the source `journal`."""
+    journal_ids = {tool.id: f"{JOURNAL_SOURCE}/{tool.id}" for tool in tools}
     journal_tools = [msgspec.structs.replace(tool, id=journal_ids[tool.id]) for tool in tools]
-    lesson = Lesson(
+    return Lesson(
         name=JOURNAL_SOURCE,
         tools=sorted(journal_tools, key=lambda tool: tool.id),
-        texts=queries,
-        train=_rename_tools(qrels["train"], journal_ids),
-        dev=_rename_tools(qrels["dev"], journal_ids),
-    )
-    return Traffic(
-        dataset,
-        lesson,
-        qrels["test"],
-        {_id(example): example.caller for example in newest},
-        earlier,
-        {name: labels for name, labels in _groups(dataset, newest).items() if len(set(labels.values())) > 1},
-        unknown,
-        unsupported,
+        texts=dataset.queries,
+        train=_rename_tools(dataset.qrels["train"], journal_ids),
+        dev=_rename_tools(dataset.qrels["dev"], journal_ids),
     )
 
 
 def _keep_supported_tools(train: Sequence[Example]) -> tuple[Qrels, int]:
-    """Return train without the tools that are used less than `MIN_TOOL_USES` times, and the number of these tools."""
+    """Return train without tools that it uses less than `MIN_TOOL_USES` times, and their number."""
     uses = Counter(tool for example in train for tool in example.tools)
     supported = {tool for tool, count in uses.items() if count >= MIN_TOOL_USES}
     qrels = {_id(example): gold for example in train if (gold := _keep_tools(example, supported))}
@@ -138,17 +146,21 @@ def _rename_tools(qrels: Qrels, new_ids: dict[str, str]) -> Qrels:
     return {query: {new_ids[tool]: grade for tool, grade in gold.items()} for query, gold in qrels.items()}
 
 
-def _groups(dataset: Dataset, newest: Sequence[Example]) -> dict[str, dict[str, str]]:
-    """Return slices: number of tools, length of the request, source of a tool that it used."""
+def _group_requests(dataset: Dataset, newest: Sequence[Example]) -> dict[str, dict[str, str]]:
+    """Group the test requests by number of tools, length, and source of a used tool.
+
+    A slice with the same label for all requests is left out.
+    """
     if not newest:
         return {}
     sources = {_id(example): min(example.tools).partition("/")[0] for example in newest}
-    common = {source for source, _ in Counter(sources.values()).most_common(20)}
+    common = {source for source, _ in Counter(sources.values()).most_common(MAX_SOURCE_LABELS)}
     labels = {query: source if source in common else "other" for query, source in sources.items()}
-    return {**dataset.groups("test"), "source": labels}
+    groups = {**dataset.groups("test"), "source": labels}
+    return {name: labels for name, labels in groups.items() if len(set(labels.values())) > 1}
 
 
-def _entry(tool: Tool) -> dict[str, Any]:
+def _describe_tool(tool: Tool) -> dict[str, Any]:
     metadata = {"path": tool.path, "parameters": tool.parameters}
     return {"_id": tool.id.partition("/")[2], "title": tool.name, "text": tool.description, "metadata": metadata}
 

@@ -302,13 +302,14 @@ class SearchEngine:
 def _why_empty(catalogue: Catalogue, search: Search) -> str:
     everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
     disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
-    also = f"; not searched: source {disabled}" if disabled else ""
+    also = f" Not searched: source {disabled}." if disabled else ""
     mask = catalogue.mask(search.visible)
     if mask is not None and not mask.any():
-        return "none of the catalogue's tools is visible to this caller"
+        return "None of the catalogue's tools is visible to this caller."
     if not len(catalogue):
-        return f"the catalogue is empty: add a source with  toolscout add{also}"
+        return f"The catalogue is empty. Add a source with  toolscout add SOURCE.{also}"
     if not search.query.strip():
-        return "the query is empty"
+        return "The query is empty."
     count = len(catalogue) if mask is None else int(mask.sum())
-    return f"none of {count:,} tools scores above the floor for this query{also}"
+    start = "The only tool does not score" if count == 1 else f"None of the {count:,} tools scores"
+    return f"{start} high enough for this query.{also}"

@@ -1,4 +1,4 @@
-"""Fits a recipe on a dataset: what may be learned from, what the fit goes on from, and how the model is written."""
+"""Fits a recipe on a dataset: makes the lesson, fits the base first, and writes the model folder."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from toolscout.workspace import Workspace
 
 __all__ = ["BASE_PREFIX", "FitJob", "Lesson", "fit", "make_lesson", "on_shelf", "plan_fit", "resolve_with_base"]
 
-BASE_SETTINGS: Final = {"refit": False}  # of what a fit goes on from; see `methods.shared.usage.Blend`
-BASE_PREFIX: Final = "base."  # settings with this prefix are those of the recipe that a fit goes on from
+BASE_SETTINGS: Final = {"refit": False}  # settings of every base; see `methods.shared.usage.Blend`
+BASE_PREFIX: Final = "base."  # begins the names of settings that belong to the base
 SHELF_FOLDER: Final = "bench-models"
 
 
@@ -41,14 +41,14 @@ class FitJob:
     """One fit: what to learn from, with which options, and where the model goes.
 
     Attributes:
-        recipe: what is fitted.
-        options: of the method, resolved; None where a value is to be chosen on dev.
+        recipe: the recipe to fit.
+        options: resolved options of the method; a None is chosen on dev.
         origins: name of each option → where its value came from.
-        lesson: what may be learned from.
-        base: what it goes on from, if its options name a base.
+        lesson: the training and dev queries.
+        base: the fitted recipe that this one builds on, if its options name one.
         workspace: encoder, caches, seed and progress; its `work` and `identity` are set when the fit begins.
         out: the folder of the model.
-        notes: returns what else the manifest's `values` shall hold, as JSON values; called when the model is saved.
+        notes: returns further JSON values for the manifest's `values`; called when the model is saved.
     """
 
     recipe: Recipe
@@ -62,12 +62,12 @@ class FitJob:
 
     @property
     def work(self) -> Path:
-        """A folder beside `out` for checkpoints; it stays after a kill, and goes when the model is saved."""
+        """Folder for checkpoints beside `out`. It survives a kill, and is removed once the model is saved."""
         return self.out.with_name(f"{self.out.name}.work")
 
     @property
     def identity(self) -> str:
-        """What makes two fits the same: recipe, options, seed, encoder, data, catalogue, version, no-tool queries."""
+        """Digest of everything that determines the model. Fits with equal digests give equal models."""
         encoder = self.workspace.encoder
         mark = encoder if encoder is None or isinstance(encoder, str) else encoder.fingerprint
         lesson, revision = self.lesson, self.recipe.revision
@@ -84,24 +84,24 @@ class FitJob:
 
     @property
     def shelf(self) -> Path:
-        """The folder of the models that the laboratory fits."""
+        """Folder of the models that the laboratory fits."""
         return self.workspace.settings.home / SHELF_FOLDER
 
 
-# --- what may be learned from -----------------------------------------------------------------------------------------
+# --- the lesson -------------------------------------------------------------------------------------------------------
 
 
 def make_lesson(
     dataset: Dataset, tools: Sequence[Tool], held_out: Mapping[str, str], queries: Sequence[str] | None = None
 ) -> Lesson:
-    """Take train and dev from a dataset, without queries that repeat a held-out one.
+    """Make a lesson from train and dev of a dataset, without queries that repeat a held-out query.
 
     Args:
         dataset: the dataset.
         tools: its tools.
         held_out: query id → text of the queries that will be scored.
-        queries: ids of the queries to learn from, for folds; a tenth of them, by the rule for sets without dev, is dev.
-            None: the dataset's own train and dev.
+        queries: for folds, ids of the queries to learn from; a tenth of them becomes dev, as in sets without dev. None:
+            the dataset's own train and dev.
 
     Raises:
         UserError: if there is nothing to learn from, or nothing to choose on.
@@ -110,7 +110,7 @@ def make_lesson(
         try:
             train, dev = dataset.split("train"), dataset.split("dev")
         except NotFound as error:
-            raise NotFound(f"a fitted recipe needs queries to learn from: {error}") from None
+            raise NotFound(f"A fitted recipe needs queries to learn from. {error}") from None
     else:
         judged = {query: gold for split in dataset.qrels.values() for query, gold in split.items()}
         train = {query: judged[query] for query in queries if not in_dev(query)}
@@ -119,8 +119,8 @@ def make_lesson(
     dev, dropped_dev = drop_leaks(dev, dataset.queries, held_out)
     if not train or not dev:
         raise UserError(
-            f"{dataset.name}: there are {len(train):,} queries to train on and {len(dev):,} to choose on, and a fit "
-            "needs some of both. Add training queries"
+            f"{dataset.name} has {len(train):,} queries to train on and {len(dev):,} to choose on, and a fit needs "
+            "both. Add training queries."
         )
     ids = {tool.id.partition("/")[2]: tool.id for tool in tools}
     return Lesson(
@@ -134,7 +134,7 @@ def make_lesson(
 
 
 def _with_full_ids(qrels: Qrels, ids: Mapping[str, str]) -> Qrels:
-    """Replace ids within the source by full ids; leave out unreadable tools and queries that lose all their tools."""
+    """Replace ids within the source by full ids. Unreadable tools are left out, and queries without any tool left."""
     full = {query: {ids[tool]: grade for tool, grade in gold.items() if tool in ids} for query, gold in qrels.items()}
     return {query: gold for query, gold in full.items() if gold}
 
@@ -149,17 +149,17 @@ def plan_fit(
     out: Path,
     changes: Mapping[str, Any] | None = None,
 ) -> FitJob:
-    """Prepare a fit; the recipe that it goes on from, if there is one, is fitted or found on the shelf.
+    """Prepare a fit. If the recipe builds on another one, that is fitted first, or found among the fitted models.
 
     Args:
         recipe: its name, or the recipe.
-        lesson: what may be learned from.
+        lesson: the training and dev queries.
         workspace: its encoder may be None: the recipe's own, or the one in the settings.
         out: the folder of the model.
-        changes: options over the recipe's own; with `base.` before the name, over those of what it goes on from.
+        changes: options that replace the recipe's own; names with the prefix `base.` replace options of the base.
 
     Raises:
-        UserError: for a recipe that cannot be fitted so.
+        UserError: if the recipe cannot be fitted with these arguments.
     """
     chosen = registry.recipe(recipe) if isinstance(recipe, str) else recipe
     own, below = _split_changes(changes or {})
@@ -176,8 +176,8 @@ def plan_fit(
         base = _fit_base(base_name, lesson, workspace, below)
     elif below:
         raise ConfigError(
-            f"recipe {chosen.name}: it goes on from no other recipe, so {BASE_PREFIX}{next(iter(below))} "
-            "means nothing. Leave the setting out"
+            f"recipe {chosen.name}: it has no base, so the setting {BASE_PREFIX}{next(iter(below))} has no meaning. "
+            "Leave it out"
         )
     return FitJob(
         recipe=chosen,
@@ -192,7 +192,7 @@ def plan_fit(
 
 
 def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every option of a fit, and those of its base after the prefix `base.`; None: chosen on dev.
+    """Return the options of a fit, and those of its base with the prefix `base.`; a None is chosen on dev.
 
     Raises:
         ConfigError: for a recipe that is not fitted, or an unknown option.
@@ -208,34 +208,38 @@ def resolve_with_base(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_changes(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Separate a fit's own options from those of its base, without the prefix."""
+    """Separate the options of a fit from those of its base, which lose their prefix."""
     own = {name: value for name, value in changes.items() if not name.startswith(BASE_PREFIX)}
     below = {name.removeprefix(BASE_PREFIX): changes[name] for name in changes if name not in own}
     return own, below
 
 
 def _with_base_settings(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to the changes what holds for a recipe when another fit goes on from it."""
+    """Add the settings that hold for a recipe when it is a base."""
     method = registry.recipe(name).method
     fields = method.options_type.__struct_fields__ if method.needs_usage else ()
     return {**{name: value for name, value in BASE_SETTINGS.items() if name in fields}, **changes}
 
 
 def _check_base(recipe: Recipe, base: str) -> None:
-    """Refuse, before anything is fitted, what a recipe cannot go on from."""
+    """Refuse a base that the recipe cannot build on, before anything is fitted.
+
+    Raises:
+        ConfigError: naming what is possible.
+    """
     rule, method = recipe.method.base, registry.recipe(base).method
     if rule is not None and not (method.needs_usage and rule.option in method.options_type.__struct_fields__):
         raise ConfigError(f"--set base: expected {rule.description}, found {base}")
 
 
 def _fit_base(name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any]) -> Base:
-    """Fit the recipe that a fit goes on from over the same encoder, as `Workspace.build_base` builds it again later."""
+    """Fit the base over the same encoder, as `Workspace.build_base` later builds it."""
     catalogue = Catalogue.of(lesson.tools)
     if not registry.recipe(name).is_fitted:
         if changes:
             raise ConfigError(
-                f"the base {name} is not fitted, so {BASE_PREFIX}{next(iter(changes))} means nothing. "
-                "Leave the setting out"
+                f"the base {name} is not fitted, so the setting {BASE_PREFIX}{next(iter(changes))} has no meaning. "
+                "Leave it out"
             )
         return Base(name, None, registry.build(name, catalogue, workspace), name)
     all_changes = _with_base_settings(name, changes)
@@ -246,27 +250,27 @@ def _fit_base(name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[
     model = fit(job)
     if model.manifest.data.refit:
         workspace.say(
-            f"{name} was fitted on the queries to choose on too: what is chosen now trusts it more than it should"
+            f"{name} was fitted on the dev queries too, so values chosen on dev now trust it more than they should"
         )
     return Base(name, model, registry.build(name, catalogue, workspace, model=model.folder), job.identity)
 
 
 def on_shelf(job: FitJob) -> FitJob:
-    """Return the same fit with its model on the shelf of the laboratory, where fits of the same identity meet."""
+    """Return the same fit with its model among those of the laboratory, where equal fits share a name."""
     return dataclasses.replace(job, out=job.shelf / f"{job.recipe.name}-{job.identity[:16]}")
 
 
-# --- doing it ---------------------------------------------------------------------------------------------------------
+# --- the fit ----------------------------------------------------------------------------------------------------------
 
 
 def fit(job: FitJob) -> Model:
-    """Announce the options, do the fit, write the model, and read it back.
+    """Print the options, fit, write the model, and read it back.
 
     Raises:
-        UserError: when the fit is not possible, or the folder holds something else.
+        UserError: if the fit is impossible, or the folder holds something else.
     """
     say = job.workspace.say
-    for line in _announce(job):
+    for line in _describe_fit(job):
         say(line)
     on_the_shelf = job.out.parent == job.shelf
     if job.out.exists():
@@ -277,7 +281,7 @@ def fit(job: FitJob) -> Model:
             except StoreError as error:
                 say(str(error))
             else:
-                say(f"kept {job.out}: it is finished")
+                say(f"{job.out} is already finished, and stays as it is")
                 return model
     if not job.workspace.resume:
         shutil.rmtree(job.work, ignore_errors=True)
@@ -304,13 +308,13 @@ def _fit_and_save(job: FitJob) -> Model:
     )
     started = time.monotonic()
     artifacts = method.fit(workspace, dataclasses.replace(job.lesson, base=job.base), job.options)
-    model_store.save(job.out, _draft(job, artifacts, time.monotonic() - started))
+    model_store.save(job.out, _make_draft(job, artifacts, time.monotonic() - started))
     shutil.rmtree(job.work, ignore_errors=True)
     return model_store.load(job.out, recipe=job.recipe.name)
 
 
-def _draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
-    """Put together what the model folder holds."""
+def _make_draft(job: FitJob, artifacts: Artifacts, seconds: float) -> Draft:
+    """Make the draft of the model folder."""
     chosen = artifacts.chosen
     settings = {
         name: Setting(chosen.get(name, value), "dev" if name in chosen else job.origins.get(name, "default"))
@@ -340,7 +344,7 @@ def _write_card(
     lines = [
         f"Fitted on the dataset **{data.name}** (licence: {licence or 'none known'}): {data.n_train:,} queries to "
         f"train on, {data.n_dev:,} to choose on; {data.dropped_leaks:,} left out because a test query has their text.",
-        "After choosing, it was fitted on both." if data.refit else "Those to choose on were not trained on.",
+        "After choosing, it was fitted on both." if data.refit else "It was not trained on the queries to choose on.",
         "",
         "| setting | value | from |",
         "|---|---|---|",
@@ -353,8 +357,8 @@ def _write_card(
     return "\n".join(lines)
 
 
-def _announce(job: FitJob) -> list[str]:
-    """What is learned from, and every option with its origin; one line each."""
+def _describe_fit(job: FitJob) -> list[str]:
+    """Describe the data and every option with its origin, one line each."""
     encoder, data = job.workspace.encoder, job.lesson.data
     name = encoder if encoder is None or isinstance(encoder, str) else encoder.name
     options = msgspec.structs.asdict(job.options)
@@ -370,14 +374,14 @@ def _announce(job: FitJob) -> list[str]:
 
 
 def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
-    """Read the manifest of the model that stands where this one shall go; None: nothing worth keeping stands there.
+    """Read the manifest of the model in the place of this one; None: nothing worth keeping is there.
 
     Args:
         job: the fit.
-        replace_damaged: whether nothing but this fit can have put anything there, so that damage may be overwritten.
+        replace_damaged: whether a damaged model may be overwritten, because only this fit writes there.
 
     Raises:
-        ConfigError: if it is something that must not be overwritten.
+        ConfigError: if something is there that must not be overwritten.
     """
     if not job.out.is_dir():
         raise ConfigError(f"{job.out}: this is a file, and a model is a folder. Choose another place")
@@ -392,7 +396,7 @@ def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
         content = (
             "other files"
             if isinstance(error, NotFound)
-            else f"a {model_store.MANIFEST} that is damaged, or of no model"
+            else f"a {model_store.MANIFEST} that is damaged, or not of a model"
         )
         raise ConfigError(f"{job.out}: the folder holds {content}. Choose another folder, or remove it") from None
     if manifest.recipe != job.recipe.name:

@@ -1,4 +1,4 @@
-"""Puts exact names, demotion of hostile tools and the cut behind a recipe: what every search of the product runs."""
+"""Completes the pipeline of a recipe with the stages that every search of the product runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def guard(
     scan: bool = True,
     k: int | None = None,
 ) -> Pipeline:
-    """Return a recipe's stage with exact names, demotion and the cut behind it.
+    """Add exact names, the demotion of hostile tools, and the cut to the stage of a recipe.
 
     Args:
         retrieve: ranks the tools.
         catalogue: the snapshot that it was built over.
-        workspace: caches for the vectors that near-duplicates are found by; None: none.
+        workspace: caches for the vectors that reveal near-duplicates; None: no caches.
         scan: whether suspicious and rival tools are demoted.
-        k: how many hits are kept; by default each search's own k.
+        k: number of hits to keep; None: the k of each search.
     """
     stages: list[Stage] = [retrieve, Names(catalogue)]
     if scan:

@@ -1,4 +1,4 @@
-"""A recipe: a method with a name, a summary, and the options that differ from the method's defaults."""
+"""A recipe is a method with a name, a summary, and the options that differ from the method's defaults."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Recipe"]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """One named pipeline.
+    """One recipe.
 
     Attributes:
         name: as the command line spells it.
         summary: what it is, in one sentence.
         method: what fits and builds it.
-        settings: options that differ from the method's defaults; `--set key=value` comes on top.
-        when: when to take it, in one line; for recipes that users choose from.
-        encoder: the encoder that belongs to the name. None: the one in the settings.
+        settings: options that differ from the method's defaults. `--set key=value` changes them.
+        when: when to choose it, in one line; only for recipes that users choose from.
+        encoder: the encoder that it always uses. None: the one in the settings.
         encodes: whether it needs an encoder.
         fallback: the recipe that serves while the encoder does not answer.
-        revision: of its rules; a model fitted under another revision is another model.
+        revision: raised whenever its rules change, so that an older model is not taken for the same fit.
     """
 
     name: str

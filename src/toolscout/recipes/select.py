@@ -1,9 +1,9 @@
 """Decides which recipe and which fitted model serve a search, and whether the champion can.
 
-A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. The one
-named nearest to the search decides: a model brings its recipe with it, and a recipe that needs no model is searched
-without one. If both are named at the same place, they must belong together. If neither is named anywhere, the champion
-serves (`toolscout.models.champion`); it also serves if only its recipe is named.
+A search may name a recipe, a model, both or neither; so may the code, the environment and the settings file. The name
+nearest to the search decides. A model brings its recipe with it, and a recipe that needs no model is searched without
+one. A recipe and a model that are named at the same place must belong together. If neither is named anywhere, the
+champion serves (`toolscout.models.champion`). It also serves if only its recipe is named.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from toolscout.recipes import registry
 __all__ = ["Selection", "SelectionKey", "Selector"]
 
 SelectionKey = tuple[str, Path | None, str | None]
-ORIGIN_RANKS: Final = {"default": 0, "environment": 2, "argument": 3}  # nearness to the search; the file's is 1
+ORIGIN_RANKS: Final = {"default": 0, "environment": 2, "argument": 3}
+"""Origin of a setting → how near it is to the search. Any other origin is a settings file."""
 FILE_RANK: Final = 1
 CALL_RANK: Final = 4
 
@@ -35,8 +36,8 @@ class Selection:
         recipe: its name.
         model: the folder of its model. None: it needs none.
         manifest: of that model.
-        encoder: named beside the model. None: the one that the model was fitted on.
-        promoted: whether nobody named the model: it is the champion.
+        encoder: the encoder that is named for the model. None: the one that it was fitted on.
+        promoted: whether the model serves because it is the champion, and not because it is named.
     """
 
     recipe: str
@@ -47,7 +48,7 @@ class Selection:
 
     @property
     def key(self) -> SelectionKey:
-        """Identifies the selection, whatever was fitted into the model's folder since."""
+        """Identifies the selection, even if another model was fitted into the same folder."""
         return self.recipe, self.model, self.encoder
 
 
@@ -71,8 +72,8 @@ class Selector:
     ) -> tuple[Selection, str]:
         """Return what serves a search, and a sentence if the champion should serve but cannot.
 
-        If the champion should serve, its pipeline is prepared here, and the fallback's if that fails. Other pipelines
-        are left to the caller.
+        The pipeline of the champion is prepared here, and that of the fallback if this fails. The caller prepares any
+        other pipeline.
 
         Args:
             recipe: that the search names.
@@ -126,7 +127,7 @@ class Selector:
         return selection, self._unfit[1]
 
     def find(self, recipe: str | None, model: str | Path | None) -> Selection:
-        """Return what a search names, or the champion, without trying whether it can serve.
+        """Return what a search names, or the champion, without checking that it can serve.
 
         Args:
             recipe: that the search names.
@@ -149,8 +150,8 @@ class Selector:
             model_store.refuse_other(folder, manifest, name)
         elif not registry.is_known(manifest.recipe):
             raise ConfigError(
-                f"{folder}: this model is of the recipe {manifest.recipe!r}, which this version does not have; "
-                f"toolscout {manifest.version} fitted it. Use that version, or fit another model"
+                f"{folder}: toolscout {manifest.version} fitted this model for the recipe {manifest.recipe!r}, which "
+                "this version does not have. Use that version, or fit another model"
             )
         return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model() if model is None else None)
 
@@ -172,7 +173,7 @@ class Selector:
         return Selection(manifest.recipe, folder, manifest, self._encoder_beside_model(), promoted=not named)
 
     def is_unnamed(self, recipe: str | None, model: str | Path | None) -> bool:
-        """Tell whether neither a search that names these nor any setting says what to search with."""
+        """Tell whether neither the search nor a setting names a recipe or a model."""
         return recipe is None and model is None and self.settings.model is None and not self._rank("recipe", None)
 
     def champion(self) -> Path | None:
@@ -183,10 +184,10 @@ class Selector:
         return self._champion[1]
 
     def encoder(self, selection: Selection) -> tuple[str, bool]:
-        """Return the name of the encoder to search with, and whether the pipeline surely needs it.
+        """Return the name of the encoder to search with, and whether the pipeline certainly needs it.
 
-        A model is searched with the encoder that it was fitted on, unless another is named for it; a model that brings
-        its own encoder needs none.
+        A model is searched with the encoder that it was fitted on, unless another is named for it. A model with its own
+        encoder needs none.
         """
         chosen = registry.recipe(selection.recipe)
         if selection.manifest is not None and selection.manifest.encoder is not None:
@@ -200,7 +201,7 @@ class Selector:
         return ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK) if named is None else CALL_RANK
 
     def _read_manifest(self, folder: Path) -> Manifest:
-        """Read the manifest in the folder now; the model may have been fitted again since the last search."""
+        """Return the manifest that is in the folder now. The model may have been fitted again since the last search."""
         stamp, cached = model_store.stamp(folder), self._manifests.get(folder)
         if cached is None or stamp is None or cached[0] != stamp:
             cached = self._manifests[folder] = stamp, model_store.read_manifest(folder)

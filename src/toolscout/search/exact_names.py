@@ -107,7 +107,7 @@ class Names(Stage):
         """Return the search with the selected tools as its only hits, in the order of `names`."""
         positions = dict.fromkeys(position for name in names for position in self.lookup.find(name))
         missing = [name for name in names if not self._visible_ids(search, self.lookup.find(name))]
-        reason = search.reason or (f"no visible tool is called {', '.join(map(repr, missing))}" if missing else None)
+        reason = search.reason or (f"No visible tool is called {', '.join(map(repr, missing))}." if missing else None)
         hits = _as_hits(self._visible_ids(search, positions), search)
         return msgspec.structs.replace(search, hits=hits, reason=reason)
 

@@ -488,11 +488,11 @@ class Decide(Stage):
         if verdict is not None and search.need is None:
             search = msgspec.structs.replace(search, need=verdict.need)
         if verdict is not None and verdict.answer is not None:
-            reason = f"{search.reason}; {verdict.reason}" if search.reason else verdict.reason
+            reason = f"{search.reason.rstrip('.')}. {verdict.reason}" if search.reason else verdict.reason
             return msgspec.structs.replace(search, answer=verdict.answer, reason=reason, hits=())
         if search.hits:
             return msgspec.structs.replace(search, answer="tools")
-        reason = search.reason or (self.why_empty(search) if self.why_empty else "no tool matches the query")
+        reason = search.reason or (self.why_empty(search) if self.why_empty else "No tool matches the query.")
         return msgspec.structs.replace(search, answer="no_tool_fits", reason=reason)
 
     def note(self, search: Search) -> str:

@@ -1,11 +1,13 @@
-"""Explains why a tool is missing from an answer: its rank, the words that matched, the tools ahead of it, and remedies.
+"""Explains why a tool is missing from an answer, and what would lift it.
 
-Every cause can be checked: a rank, a word in or not in the text, another tool's text, a filter. A remedy that changes
-words is tested: the words are added to the tool, the catalogue is indexed again, and the search is repeated.
+Every cause is a fact that can be checked: a rank, a word that the text has or lacks, another tool's text, a filter. A
+remedy that changes words is tested: the words are added to the tool, the catalogue is indexed again, and the search is
+repeated.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +23,8 @@ from toolscout.types import Explanation, Search, Tool, render
 __all__ = ["Why", "explain", "find"]
 
 MIN_TWIN_OVERLAP = 0.8  # overlap of words from which two tools are called near-duplicates
-MAX_LIFTING_WORDS = 3  # missing words that are tried together
-REQUEST_WORDS = frozenset(  # words of any request; they would lift a description for no good reason
+MAX_LIFTING_WORDS = 3  # missing words that are added to a description together
+REQUEST_WORDS = frozenset(  # words of any request, which say nothing about a tool
     ("want", "need", "help", "please", "like", "much", "find", "know", "give", "tell", "get", "show", "could", "would")
 )
 
@@ -40,7 +42,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         missing: words of the query that the tool lacks.
         ahead: (id, score) of the tools that are returned instead.
         causes: sentences, the most important first.
-        fixes: sentences; those about words were tested.
+        fixes: sentences; those that add words were tested.
     """
 
     query: str
@@ -71,12 +73,12 @@ def find(catalogue: Catalogue, name: str) -> str:
     if len(same) == 1:
         return same[0]
     if same:
-        raise NotFound(f"expected the id of one tool, found {len(same)} called {name!r}: {', '.join(same[:5])}")
+        raise NotFound(f"{len(same)} tools are called {name!r}. Name one by its id: {', '.join(same[:5])}")
     for source, (why, names) in catalogue.disabled.items():
         if folded in names:
             raise NotFound(f"{names[folded]} is not searched: source {source!r} is {why}")
     raise NotFound(
-        f"expected the id or the name of a tool in the catalogue, found {name!r}: see  toolscout list --tools"
+        f"expected the id or the name of a tool in the catalogue, found {name!r}. See  toolscout list --tools"
     )
 
 
@@ -109,7 +111,13 @@ def explain(
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
     elif not shown:
-        causes, fixes = _causes(catalogue, rebuild, search, tool, answer, explanation, matched, missing)
+        rank = explanation.rank if explanation else None
+        demotions = [stage.note for stage in stages if stage.stage == "demote"]
+        absence = _Absence(search, tool, answer, rank, demotions, matched, missing)
+        twins = _find_twins(tool, absence.returned_tools)
+        causes, fixes = _find_causes(absence, twins), _find_fixes(absence, twins)
+        lift = _lift(catalogue, rebuild, search, tool, missing) if rebuild else None
+        fixes = [lift, *fixes] if lift else fixes
     return Why(
         query=search.query,
         tool=tool_id,
@@ -150,55 +158,84 @@ def _map_terms(query: str) -> dict[str, str]:
     return words_by_term
 
 
-def _causes(
-    catalogue: Catalogue,
-    rebuild: Callable[[Catalogue], Stage] | None,
-    search: Search,
-    tool: Tool,
-    answer: Search,
-    explanation: Explanation | None,
-    matched: Mapping[str, float],
-    missing: Sequence[str],
-) -> tuple[list[str], list[str]]:
-    fixes = []
-    rank = explanation.rank if explanation else None
-    behind = [part.note for part in (_leaves(explanation) if explanation else ()) if part.stage == "demote"]
-    returned_tools = [hit.tool for hit in answer.hits if hit.tool]
-    causes = [f"all other tools stand before it: {note}" for note in behind]
-    causes += _find_text_causes(search, tool, returned_tools, matched, missing)
-    twins = _find_twins(tool, returned_tools)
+@dataclasses.dataclass(frozen=True)
+class _Absence:
+    """Facts about a tool that a search did not return.
+
+    Attributes:
+        search: the query.
+        tool: the tool.
+        answer: what was returned.
+        rank: the tool's rank before the hits are cut, from 1; None: no stage ranks it.
+        demotions: notes of the stages that put it behind all others.
+        matched: word of the query → its contribution to the BM25 score.
+        missing: words of the query that the tool lacks.
+    """
+
+    search: Search
+    tool: Tool
+    answer: Search
+    rank: int | None
+    demotions: Sequence[str]
+    matched: Mapping[str, float]
+    missing: Sequence[str]
+
+    @property
+    def returned_tools(self) -> list[Tool]:
+        return [hit.tool for hit in self.answer.hits if hit.tool]
+
+    @property
+    def is_turned_away(self) -> bool:
+        """Whether the search abstained although it ranks the tool high enough."""
+        is_high = self.rank is not None and self.rank <= self.search.k
+        return is_high and not self.answer.hits and bool(self.answer.reason)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the tool is ranked too low to be returned."""
+        return self.rank is not None and self.rank > self.search.k
+
+
+def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
+    causes = []
+    if absence.is_turned_away:
+        causes.append(f"the whole request is turned away: {absence.answer.reason}")
+    causes += [f"all other tools stand before it: {note}" for note in absence.demotions]
+    causes += _find_text_causes(absence)
     if twins:
         causes.append(f"{_list(twins)} says almost the same and stands before it")
-        fixes.append(f"say in its description what it does that {twins[0]} does not")
-    if rank is not None and rank <= search.k and not answer.hits and answer.reason:
-        causes.insert(0, f"the whole request is turned away: {answer.reason}")
-        fixes.append(f"ask for it by its name, {tool.name}, or set false_rejects to 0")
-    if rank is not None and rank > search.k:
-        causes.append(f"it stands at rank {rank}, and {search.k} tools are asked for")
-        fixes.append(f"ask for {rank}: -k {rank}")
-    elif rank is None and not behind:
+    if absence.is_cut:
+        causes.append(f"it stands at rank {absence.rank}, and {absence.search.k} tools are asked for")
+    elif absence.rank is None and not absence.demotions:
         causes.append("no stage ranks it among its candidates")
-    if rebuild and (lift := _lift(catalogue, rebuild, search, tool, missing)):
-        fixes.insert(0, lift)
-    return causes, fixes
+    return causes
 
 
-def _find_text_causes(
-    search: Search, tool: Tool, returned_tools: Sequence[Tool], matched: Mapping[str, float], missing: Sequence[str]
-) -> list[str]:
+def _find_fixes(absence: _Absence, twins: Sequence[str]) -> list[str]:
+    fixes = []
+    if twins:
+        fixes.append(f"say in its description what it does that {twins[0]} does not")
+    if absence.is_turned_away:
+        fixes.append(f"ask for it by its name, {absence.tool.name}, or set false_rejects to 0")
+    if absence.is_cut:
+        fixes.append(f"ask for {absence.rank} tools: -k {absence.rank}")
+    return fixes
+
+
+def _find_text_causes(absence: _Absence) -> list[str]:
     """Return the causes that lie in the tool's own text: no description, missing words, no word in common."""
-    causes = []
-    if not tool.description:
+    causes, missing = [], absence.missing
+    if not absence.tool.description:
         causes.append("it has no description, so only its name, path and parameters can be found")
     if missing:
-        ahead = [word for word in missing if any(_has(other, word) for other in returned_tools)]
+        shared = [word for word in missing if any(_has(other, word) for other in absence.returned_tools)]
         causes.append(
             f"{_list(missing)} of the query {'is' if len(missing) == 1 else 'are'} nowhere in its text"
-            + (f"; tools that are returned instead have {_list(ahead)}" if ahead else "")
+            + (f"; tools that are returned instead have {_list(shared)}" if shared else "")
         )
-    if matched and missing:
-        causes.append(f"it matches only on {_list(list(matched))}")
-    elif not matched and not _map_terms(search.query):
+    if absence.matched and missing:
+        causes.append(f"it matches only on {_list(list(absence.matched))}")
+    elif not absence.matched and not _map_terms(absence.search.query):
         causes.append("no word of the query can be searched for")
     return causes
 
@@ -221,15 +258,18 @@ def _has(tool: Tool, word: str) -> bool:
 def _lift(
     catalogue: Catalogue, rebuild: Callable[[Catalogue], Stage], search: Search, tool: Tool, missing: Sequence[str]
 ) -> str | None:
-    """Return the fewest missing words that, added to the description, bring the tool into the answer; tested."""
+    """Say which missing words, added to the description, bring the tool into the answer; None: none do.
+
+    The words are tried out, as few as possible.
+    """
     if not missing:
         return None
     all_tools = catalogue.tools()
-    tried = _telling(missing, all_tools)
+    tried = _sort_by_rarity(missing, all_tools)
     for count in range(1, min(MAX_LIFTING_WORDS, len(tried)) + 1):
         added = " ".join(tried[:count])
         changed = _replace_description(tool, f"{tool.description} {added}".strip())
-        trial = Catalogue.of(changed if each.id == tool.id else each for each in all_tools)
+        trial = Catalogue.of(changed if other.id == tool.id else other for other in all_tools)
         explanation = rebuild(trial).explain(search, tool.id)
         if explanation and explanation.rank is not None and explanation.rank <= search.k:
             return (
@@ -238,8 +278,8 @@ def _lift(
     return None
 
 
-def _telling(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
-    """Return the words that carry meaning, the rarest in the catalogue first."""
+def _sort_by_rarity(words: Sequence[str], tools: Sequence[Tool]) -> list[str]:
+    """Sort words, the rarest in the catalogue first. Words of no tool come last, words of any request are dropped."""
     terms = {word: set(tokenize(word)) for word in words if word.casefold() not in REQUEST_WORDS}
     frequency = Counter[str]()
     for tool in tools:

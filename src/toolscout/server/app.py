@@ -161,7 +161,7 @@ class _Endpoint:
         except (StoreError, ConfigError) as error:
             if caller.operator:
                 raise
-            _log.warning("the service cannot read its files, and told %s so: %s", caller.name, error)
+            _log.warning("the service cannot read its files, and answered %s with 503: %s", caller.name, error)
             raise RequestRefused(503, "The service cannot read its files. Tell its operator.") from None
 
     async def _run_handler(self, route: Route, request: ApiRequest[Any]) -> Response:
@@ -187,7 +187,7 @@ class _Endpoint:
         for name, value in pairs:
             if getattr(parameters, name) is None:  # msgspec reads the word "null" as None
                 raise RequestRefused(
-                    422, f"expected a value for {name!r}, found {value!r:.20}: leave the parameter out"
+                    422, f"expected a value for {name!r}, found {value!r:.20}. Leave the parameter out."
                 )
         return parameters
 

@@ -15,7 +15,7 @@ from toolscout.types import Search
 
 __all__ = ["Batches"]
 
-MAX_BATCH_QUERIES: Final = 64  # of several requests; one request may bring more
+MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request may have more
 
 
 class _Job(NamedTuple):
@@ -40,7 +40,13 @@ class Batches:
     """
 
     def __init__(self, scout: Scout, pool: Executor, report_size: Callable[[int], None] = lambda size: None) -> None:
-        """Search with `scout` in a thread of `pool`; `report_size` receives the number of queries of each batch."""
+        """Take what searches.
+
+        Args:
+            scout: runs the searches.
+            pool: gives the thread.
+            report_size: called with the number of queries of each batch.
+        """
         self.scout, self.pool, self.report_size = scout, pool, report_size
         self._jobs: deque[_Job] = deque()
         self._waiting = 0
@@ -48,7 +54,7 @@ class Batches:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """The number of queries that wait."""
+        """Return the number of waiting queries."""
         return self._waiting
 
     async def search(self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller) -> list[Search]:
@@ -72,7 +78,7 @@ class Batches:
                 self._search_batch(alike)
 
     def _take_batch(self) -> list[_Job]:
-        """Take the jobs of the next batch. Empty: the thread ends."""
+        """Take the jobs of the next batch. Without jobs the thread ends."""
         with self._lock:
             jobs: list[_Job] = []
             size = 0

@@ -36,7 +36,7 @@ def require_visible(service: Service, caller: Caller, *ids: str) -> None:
     view = service.views.current(caller)
     for id in ids:
         if not view.sees(caller, id):
-            raise NotFound(f"expected the id of a tool that you may see, found {id!r:.200}: take one from a search")
+            raise NotFound(f"expected the id of a tool that you may see, found {id!r:.200}. Take one from a search.")
 
 
 async def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:
@@ -95,7 +95,7 @@ async def check_findability(request: ApiRequest[LintRequest]) -> Lint:
 
 
 def _check_findability(service: Service, caller: Caller, max_tools: int) -> Lint:
-    service.scout.pipeline()  # opened before the snapshot, which should be short
+    service.scout.pipeline()  # opening it may take long, and a snapshot should be held only for a short time
     with service.scout.store.reading():  # tools and searches see the same state
         catalogue, pipeline = service.scout.pipeline()
         visible = [tool for tool in catalogue.tools() if caller.visible is None or allows(caller.visible, tool)]

@@ -17,7 +17,7 @@ __all__ = ["Door"]
 
 
 class Door:
-    """Refuses requests for other host names and from other pages (DNS rebinding), and authenticates callers."""
+    """Refuses requests for other hosts and from other pages (DNS rebinding), and authenticates callers."""
 
     def __init__(self, policies: Policies, names: Iterable[str]) -> None:
         """Take the policies, and the host names of the service."""

@@ -1,4 +1,4 @@
-"""The files of the page: HTML, CSS and JavaScript modules. The content policy allows nothing from elsewhere."""
+"""The files of the page: HTML, CSS and JavaScript modules. Its content policy forbids anything from elsewhere."""
 
 from __future__ import annotations
 

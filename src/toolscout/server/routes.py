@@ -18,7 +18,7 @@ PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """One address and method.
+    """One path with one method.
 
     Attributes:
         method: GET or POST.
@@ -27,7 +27,7 @@ class Route:
         request_type: the type of the parameters (GET) or of the body (POST).
         answer_type: the type of the answer. None if it is not JSON.
         group: its tag in the OpenAPI document.
-        open: whether it needs no credential.
+        open: whether callers need no credential.
         operators_only: whether only operators may use it.
         cost: how many queries it counts for in the caller's rate limit.
         body_media: media type of the body.

@@ -11,7 +11,7 @@ import msgspec
 
 from toolscout.access.policy import Caller
 from toolscout.errors import NotFound
-from toolscout.journal.journal import MAX_SEARCH_EVENTS, Imported
+from toolscout.journal.journal import MAX_SEARCH_EVENTS, Imported, JournalFilter
 from toolscout.server.catalogue import require_visible
 from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import (
@@ -83,8 +83,16 @@ async def read_journal(request: ApiRequest[JournalRequest]) -> JournalAnswer:
 
 
 def _read_journal(service: Service, caller: Caller, parameters: JournalRequest) -> JournalAnswer:
-    tools = caller.rules is None  # filtering by a hidden id would reveal it
-    events, following = service.scout.journal.page(**msgspec.structs.asdict(parameters), tools=tools)
+    only = JournalFilter(
+        event=parameters.event,
+        caller=parameters.caller,
+        search_id=parameters.search_id,
+        text=parameters.text,
+        tools=caller.rules is None,  # a filter by the id of a hidden tool would reveal it
+        since=parameters.since,
+        until=parameters.until,
+    )
+    events, following = service.scout.journal.page(only, before=parameters.before, limit=parameters.limit)
     return JournalAnswer([_hide_tools(service, caller, event) for event in events], following)
 
 

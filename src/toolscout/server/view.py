@@ -40,6 +40,7 @@ class View:
     """One generation of the catalogue, for lists and the tree. Immutable."""
 
     def __init__(self, catalogue: Catalogue) -> None:
+        """Index the tools of a snapshot by their places in the tree."""
         self.catalogue = catalogue
         self.generation = catalogue.generation
         self.rows: list[Row] = []
@@ -69,7 +70,7 @@ class View:
         return numbers if mask is None else numbers[mask[numbers]]
 
     def sees(self, caller: Caller, id: str) -> bool:
-        """Whether the tool exists and the caller may see it."""
+        """Tell whether the tool exists and the caller may see it."""
         number = self._numbers.get(id)
         mask = self.catalogue.mask(caller.visible)
         return number is not None and (mask is None or bool(mask[number]))

@@ -1,4 +1,4 @@
-"""anatomy."""
+"""The command `lab anatomy`: how an encoder places queries and tools, and what each stage costs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from toolscout.cli.lab.bench import out_option
 from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
 from toolscout.config import load_settings
 
+COSINE_KINDS = ("positive", "negative")
+CLOUD_NAMES = {"queries": "test queries", "usage": "tools by usage", "description": "tools by description"}
+
 
 @click.command("anatomy")
 @click.argument("name", metavar="DATASET")
 @encoder_option
-@click.option("--recipe", "-r", help="Measure what each stage of this recipe costs, too.")
+@click.option("--recipe", "-r", help="Also measure the cost of each stage of this recipe.")
 @click.option("--model", type=click.Path(path_type=Path), metavar="DIR", help="The recipe's model, if it is fitted.")
-@click.option("--seed", default=0, show_default=True, help="Of the samples and of t-SNE.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the samples and of t-SNE.")
 @data_option
 @out_option
 @json_option
@@ -36,12 +39,14 @@ def anatomy_command(
     out: str,
     as_json: bool,
 ) -> None:
-    """Show where an encoder puts DATASET's queries and tools, and with --recipe or --model what each stage costs.
+    """Show where an encoder places DATASET's queries and tools.
 
-    Compares the mean of the training queries that use a tool with the tool's description: cosines with test queries
-    that need it and with others, and t-SNE. Writes SLUG.anatomy.json and PNGs below DIR/DATASET. An encoder that a
-    recipe has tuned lies in its model: --encoder MODEL/encoder. A model of masstool is shown by the parts of its query
-    vectors, too.
+    With --recipe or --model the cost of each stage is measured too.
+
+    A tool is placed twice: by its description, and by the mean of the training queries that use it. Both are compared
+    by their cosines with test queries that need the tool and with other test queries, and drawn by t-SNE. Writes
+    SLUG.anatomy.json and PNGs below DIR/DATASET. The tuned encoder of a model is MODEL/encoder. For a model of masstool
+    the parts of its query vectors are shown too.
     """
     from toolscout import encoders
     from toolscout.catalogue.vector_cache import VectorStore
@@ -61,96 +66,110 @@ def anatomy_command(
     vectors = VectorStore(settings.home / "bench")
     result: dict[str, Any] = {"dataset": dataset.name, "encoder": loaded_encoder.name, "seed": seed, "recipe": recipe}
     with progress(f"looking into {dataset.name}") as say:
-        if recipe:  # first: what the geometry holds in memory is not the pipeline's
+        if recipe:  # before the geometry, which needs memory that the pipeline does not
             texts = list(dataset.texts("test").values())
             result["cost"] = cost(
                 recipe, tools, texts, encoder=loaded_encoder, model=model, settings=settings, vectors=vectors, say=say
             )
         if model and (recipe or "").startswith("masstool"):
-            say("what a query's vector is put together of")
+            say("looking into the parts of query vectors")
             result["intents"] = intents(model, dataset, seed)
         result["geometry"] = geometry(dataset, tools, loaded_encoder, vectors=vectors, seed=seed, say=say)
     result |= provenance("scikit-learn")
-    path = Path(out) / dataset.name / f"{slug(recipe, loaded_encoder.name)}{ANATOMY}"
+    path = Path(out) / dataset.name / f"{make_slug(recipe, loaded_encoder.name)}{ANATOMY}"
     write_json(path, result)
-    written = [path, *_draw(result, path)]
+    written = [path, *_write_charts(result, path)]
     if as_json:
         print_json(result)
         return
-    _show(result)
-    for each in written:
-        click.echo(each)
+    _print_result(result)
+    for file in written:
+        click.echo(file)
 
 
-def slug(recipe: str | None, encoder: str) -> str:
-    """`recipe-encoder` as a file's name; of a folder the last two parts, for those of models are all called alike."""
+def make_slug(recipe: str | None, encoder: str) -> str:
+    """Return `recipe-encoder` as a file name. A folder gives its last two parts, because models use the same names."""
     place = Path(encoder)
     last = place.resolve().parts[-2:] if place.is_dir() else (place.name,)
-    return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", each).strip("-") for each in (recipe, *last) if each)
+    return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", part).strip("-") for part in (recipe, *last) if part)
 
 
-def _draw(result: Mapping[str, Any], path: Path) -> list[Path]:
-    """The charts, beside the result."""
-    from toolscout.lab import charts
-
-    found, cost = result["geometry"], result.get("cost")
-    title = f"{result['dataset']}, {result['encoder']}"
-    named = {"queries": "test queries", "usage": "tools by usage", "description": "tools by description"}
-    pictures = {
-        "cosines": charts.boxes(
-            f"{title}: cosine of test queries with tools",
-            {
-                f"{side}\nAUC {each['auc']:.3f}": {"needed": each["positive"], "not needed": each["negative"]}
-                for side, each in found["cosines"].items()
-            },
-            "cosine",
-        )
-    }
-    if any(found["tsne"].values()):
-        pictures["tsne"] = charts.cloud(
-            f"{title}: t-SNE", {named[name]: points for name, points in found["tsne"].items()}
-        )
-    if meant := result.get("intents"):
-        pictures["intents"] = charts.cloud(
-            f"{result['dataset']}, {result['recipe']}: t-SNE of what {meant['n_queries']} queries are put together of",
-            meant["tsne"],
-        )
-    if cost:
-        rows = [(each["stage"], each["p50"], each["p95"]) for each in cost["stages"]]
-        total = cost["total"]
-        pictures["stages"] = charts.stages(
-            f"{result['dataset']}, {cost['recipe']}: time of each stage; {cost['memory_mb']['peak']:.0f} MiB at most",
-            [*rows, ("all stages", total["p50"], total["p95"])],
-        )
+def _write_charts(result: Mapping[str, Any], path: Path) -> list[Path]:
+    """Write the charts beside the result file, and return their files."""
     files = []
-    for name, picture in pictures.items():
+    for name, picture in _draw_charts(result).items():
         files.append(path.with_suffix(f".{name}.png"))
         files[-1].write_bytes(picture)
     return files
 
 
-def _show(result: Mapping[str, Any]) -> None:
-    found = result["geometry"]
-    parts = ("low", "q1", "median", "q3", "high")
-    table(
-        [("tools by", "left"), ("queries", "left"), *((name, "right") for name in parts), ("AUC", "right")],
-        [
-            (side, "that need it" if kind == "positive" else "others", *(f"{each[kind][name]:.3f}" for name in parts),
-             f"{each['auc']:.4f}" if kind == "positive" else "")
-            for side, each in found["cosines"].items()
-            for kind in ("positive", "negative")
-        ],
-        title=f"{result['dataset']}: cosine of {found['n_queries']:,} test queries with {found['n_tools']:,} tools",
-    )  # fmt: skip
+def _draw_charts(result: Mapping[str, Any]) -> dict[str, bytes]:
+    """Draw the charts: name → PNG."""
+    from toolscout.lab import charts
+
+    geometry, cost = result["geometry"], result.get("cost")
+    title = f"{result['dataset']}, {result['encoder']}"
+    pictures = {
+        "cosines": charts.boxes(
+            f"{title}: cosine of test queries with tools",
+            {
+                f"{side}\nAUC {cosines['auc']:.3f}": {
+                    "needed": cosines["positive"],
+                    "not needed": cosines["negative"],
+                }
+                for side, cosines in geometry["cosines"].items()
+            },
+            "cosine",
+        )
+    }
+    if any(geometry["tsne"].values()):
+        pictures["tsne"] = charts.cloud(
+            f"{title}: t-SNE", {CLOUD_NAMES[name]: points for name, points in geometry["tsne"].items()}
+        )
+    if intents := result.get("intents"):
+        pictures["intents"] = charts.cloud(
+            f"{result['dataset']}, {result['recipe']}: t-SNE of the parts of {intents['n_queries']} query vectors",
+            intents["tsne"],
+        )
+    if cost:
+        rows = [(stage["stage"], stage["p50"], stage["p95"]) for stage in cost["stages"]]
+        total = cost["total"]
+        pictures["stages"] = charts.stages(
+            f"{result['dataset']}, {cost['recipe']}: time of each stage; {cost['memory_mb']['peak']:.0f} MiB at most",
+            [*rows, ("all stages", total["p50"], total["p95"])],
+        )
+    return pictures
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    _print_cosines(result["dataset"], result["geometry"])
     for pair, cosine in result.get("intents", {}).get("cosine", {}).items():
         click.echo(f"mean cosine of the parts {' and '.join(pair.split())} of a query: {cosine:.3f}")
-    if not found["n_used"]:
-        click.echo("no training queries: descriptions alone")
+    if not result["geometry"]["n_used"]:
+        click.echo("There are no training queries, so only descriptions were compared.")
     if cost := result.get("cost"):
-        rows = [(each["stage"], each["p50"], each["p95"], f"{100 * each['share']:.0f} %") for each in cost["stages"]]
-        table(
-            [("stage", "left"), ("p50 ms", "right"), ("p95 ms", "right"), ("share", "right")],
-            [*rows, ("all", cost["total"]["p50"], cost["total"]["p95"], "")],
-        )
-        memory = ", ".join(f"{name} {value:.0f}" for name, value in cost["memory_mb"].items())
-        click.echo(f"memory of the process, MiB: {memory}")
+        _print_cost_of_stages(cost)
+
+
+def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
+    quantiles = ("low", "q1", "median", "q3", "high")
+    rows: list[tuple[str, ...]] = []
+    for side, cosines in geometry["cosines"].items():
+        positive, negative = (tuple(f"{cosines[kind][name]:.3f}" for name in quantiles) for kind in COSINE_KINDS)
+        rows.append((side, "that need it", *positive, f"{cosines['auc']:.4f}"))
+        rows.append((side, "others", *negative, ""))
+    table(
+        [("tools by", "left"), ("queries", "left"), *((name, "right") for name in quantiles), ("AUC", "right")],
+        rows,
+        title=f"{dataset}: cosine of {geometry['n_queries']:,} test queries with {geometry['n_tools']:,} tools",
+    )
+
+
+def _print_cost_of_stages(cost: Mapping[str, Any]) -> None:
+    rows = [(stage["stage"], stage["p50"], stage["p95"], f"{100 * stage['share']:.0f} %") for stage in cost["stages"]]
+    table(
+        [("stage", "left"), ("p50 ms", "right"), ("p95 ms", "right"), ("share", "right")],
+        [*rows, ("all", cost["total"]["p50"], cost["total"]["p95"], "")],
+    )
+    memory = ", ".join(f"{name} {value:.0f}" for name, value in cost["memory_mb"].items())
+    click.echo(f"memory of the process, MiB: {memory}")

@@ -1,9 +1,10 @@
-"""downstream."""
+"""The command `lab downstream`: an agent works with the tools that it is given."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -12,8 +13,14 @@ from toolscout.cli.data import data_option, find_root
 from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
 from toolscout.cli.output import json_option, print_json, progress, table
 
-OUTCOMES = ("condition", "n", "success", "success_ci95", "pass", "wins", "losses", "refused", "ungraded")
-CALLS = ("condition", "recall", "precision", "exact", "order", "turns", "tools_given", "tokens", "dollars")
+if TYPE_CHECKING:
+    from toolscout.config import Settings
+    from toolscout.lab.runners import Runner
+    from toolscout.search.pipeline import Stage
+    from toolscout.types import Tool
+
+OUTCOME_COLUMNS = ("condition", "n", "success", "success_ci95", "pass", "wins", "losses", "refused", "ungraded")
+CALL_COLUMNS = ("condition", "recall", "precision", "exact", "order", "turns", "tools_given", "tokens", "dollars")
 
 
 @click.command("downstream")
@@ -24,30 +31,30 @@ CALLS = ("condition", "recall", "precision", "exact", "order", "turns", "tools_g
     multiple=True,
     default=("retrieved", "gold", "none"),
     show_default=True,
-    help="retrieved, all, none, gold, missing:N, wrong:N, each with +shuffled; may be repeated.",
+    help="Tools for the agent: retrieved, all, none, gold, missing:N or wrong:N, also with +shuffled; may be repeated.",
 )
-@click.option("--recipe", "-r", default="hybrid", show_default=True, help="What retrieves.")
-@click.option("--model", metavar="DIR", help="Its model, if it is fitted.")
-@click.option("-k", default=5, show_default=True, help="How many tools it retrieves.")
-@click.option("-n", "count", default=100, show_default=True, help="How many queries of the split.")
-@click.option("--split", default="test", show_default=True, help="Whose queries.")
+@click.option("--recipe", "-r", default="hybrid", show_default=True, help="Recipe that retrieves the tools.")
+@click.option("--model", metavar="DIR", help="The recipe's model, if it is fitted.")
+@click.option("-k", default=5, show_default=True, help="Number of tools to retrieve.")
+@click.option("-n", "count", default=100, show_default=True, help="Number of queries.")
+@click.option("--split", default="test", show_default=True, help="The split that the queries come from.")
 @click.option(
     "--run-python",
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Run functions of this module for real; may be repeated. Everything else is simulated.",
+    help="Really run functions of this module; may be repeated. Other tools are simulated.",
 )
 @click.option(
     "--run-mcp",
     "servers",
     multiple=True,
     metavar="SERVER",
-    help="Call tools of this MCP server for real; may be repeated.",
+    help="Really call tools of this MCP server; may be repeated.",
 )
-@click.option("--turns", default=8, show_default=True, help="Of one episode, at most.")
-@click.option("--seed", default=0, show_default=True, help="Of the queries, and of what is missing or wrong.")
-@click.option("--out", metavar="FILE", help="Write each episode as a line of JSON.")
+@click.option("--turns", default=8, show_default=True, help="Maximum number of turns per request.")
+@click.option("--seed", default=0, show_default=True, help="Seed for drawing queries, and missing or wrong tools.")
+@click.option("--out", metavar="FILE", help="Write each episode as a JSON line.")
 @spending_options
 @data_option
 @json_option
@@ -72,15 +79,11 @@ def downstream_command(
     as_json: bool,
     **limits: Any,
 ) -> None:
-    """Let an agent fulfil the queries of DATASET with the tools that each condition gives it."""
-    from toolscout.catalogue.store import Catalogue
+    """Let an agent work on queries of DATASET, with the tools that each condition gives it."""
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.downstream import Protocol, Task, condition, measure, summary
-    from toolscout.lab.runners import MCP, DryRunner, Python, Runner
     from toolscout.lab.synth import chance
-    from toolscout.recipes import registry
     from toolscout.sources.folder import read_tools
-    from toolscout.workspace import Workspace
 
     settings = load_llm_settings(ctx, place)
     conditions = [condition(name) for name in names]
@@ -89,16 +92,10 @@ def downstream_command(
     gold = loaded.split(split)
     sample = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
     tasks = [Task(id, loaded.queries[id], tuple(gold[id])) for id in sample]
-    runners: list[Runner] = [
-        *(Python([module]) for module in modules),
-        *(MCP([server], settings) for server in servers),
-    ]
-    if limits["dry_run"]:
-        runners = [DryRunner(runner) for runner in runners]
+    runners = _make_runners(modules, servers, settings, dry_run=limits["dry_run"])
     stage = None
     if any(condition.kind == "retrieved" for condition in conditions):
-        workspace = Workspace(settings=settings)
-        stage = registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
+        stage = _build_stage(recipe, model, tools, settings)
     title = f"{len(tasks):,} queries under {len(conditions)} conditions"
     with progress(title) as say, open_llm(settings, **limits) as llm:
         protocol = Protocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
@@ -109,30 +106,60 @@ def downstream_command(
     if out:
         Path(out).write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in episodes))
     rows = summary(episodes)
+    _warn_of_refusals(rows)
+    if as_json:
+        print_json({"dataset": loaded.name, "split": split, "recipe": recipe, "k": k, "conditions": rows})
+    else:
+        _print_summary(rows)
+
+
+def _make_runners(modules: Sequence[str], servers: Sequence[str], settings: Settings, *, dry_run: bool) -> list[Runner]:
+    """Make the runners of real tools. In a dry run they call nothing."""
+    from toolscout.lab.runners import MCP, DryRunner, Python
+
+    runners: list[Runner] = [
+        *(Python([module]) for module in modules),
+        *(MCP([server], settings) for server in servers),
+    ]
+    return [DryRunner(runner) for runner in runners] if dry_run else runners
+
+
+def _build_stage(recipe: str, model: str | None, tools: Sequence[Tool], settings: Settings) -> Stage:
+    """Build the pipeline that retrieves tools for the agent."""
+    from toolscout.catalogue.store import Catalogue
+    from toolscout.recipes import registry
+    from toolscout.workspace import Workspace
+
+    workspace = Workspace(settings=settings)
+    return registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
+
+
+def _warn_of_refusals(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a warning for each condition with requests that the endpoint refused."""
     for row in rows:
         if row["refused"]:
             click.echo(
-                f"{row['condition']}: the endpoint refused {row['refused']:,} of {row['n']:,} requests, with "
-                f"{row['tools_given']:,.0f} tools each: give fewer tools if it does not take as many",
+                f"{row['condition']}: the endpoint refused {row['refused']:,} of {row['n']:,} requests, which had "
+                f"{row['tools_given']:,.0f} tools each. It may accept requests with fewer tools",
                 err=True,
             )
-    if as_json:
-        print_json({"dataset": loaded.name, "split": split, "recipe": recipe, "k": k, "conditions": rows})
-        return
-    for names in (OUTCOMES, CALLS):
+
+
+def _print_summary(rows: Sequence[dict[str, Any]]) -> None:
+    for names in (OUTCOME_COLUMNS, CALL_COLUMNS):
         keys = [f"call_{name}" if name in ("recall", "precision", "exact", "order") else name for name in names]
         table(
             [(name, "left" if name == "condition" else "right") for name in names],
-            [[_cell(row[key]) for key in keys] for row in rows],
+            [[_format_cell(row[key]) for key in keys] for row in rows],
         )
 
 
-def _cell(value: Any) -> object:
+def _format_cell(value: Any) -> object:
     if isinstance(value, list):
         return " … ".join(map(str, value))
     return "–" if value is None else value
 
 
-def _strip_source(tool: Any) -> Any:
-    """Return the tool with its id in the dataset."""
+def _strip_source(tool: Tool) -> Tool:
+    """Return the tool with its id within the dataset."""
     return msgspec.structs.replace(tool, id=tool.id.partition("/")[2])

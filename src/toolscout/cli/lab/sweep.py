@@ -1,7 +1,8 @@
-"""sweep."""
+"""The command `lab sweep`: compares combinations of settings on dev queries."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,22 @@ from toolscout.errors import ConfigError
 
 @click.command("sweep")
 @click.argument("name", metavar="DATASET")
-@click.option("--recipe", "-r", required=True, help="What to try.")
+@click.option("--recipe", "-r", required=True, help="Recipe to fit.")
 @click.option(
     "--over",
     multiple=True,
     required=True,
     metavar="NAME=V1,V2,…",
-    help="A setting and its values (NAME=[…] for JSON); may be repeated. NAME may be encoder, or base.SETTING.",
+    help="A setting and its values (NAME=[…] for a JSON list); may be repeated. NAME can be encoder or base.SETTING.",
 )
 @set_option
 @encoder_option
-@click.option("--seed", default=0, show_default=True, help="Of everything random.")
-@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that judge the need.")
-@click.option("--trials", type=click.IntRange(min=1), help="So many combinations at most; by default all.")
-@click.option("--label", help="Name of the result file; by default the recipe's name.")
-@click.option("--resume", is_flag=True, help="Go on with the same sweep where it stopped.")
-@click.option("--force", is_flag=True, help="Overwrite a sweep of the same label.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the fits and of the order of trials.")
+@click.option("--no-tool", metavar="DIR", help="Queries that need no tool, for recipes that abstain.")
+@click.option("--trials", type=click.IntRange(min=1), help="Maximum number of combinations. Default: all.")
+@click.option("--label", help="Name of the result file. Default: the recipe's name.")
+@click.option("--resume", is_flag=True, help="Continue the same sweep where it stopped.")
+@click.option("--force", is_flag=True, help="Overwrite a sweep with the same label.")
 @data_option
 @click.option("--out", default="benchmarks/results/sweeps", show_default=True, metavar="DIR", help="Results.")
 @json_option
@@ -54,9 +55,9 @@ def sweep_command(
     out: str,
     as_json: bool,
 ) -> int:
-    """Fit a recipe on DATASET's training queries with each combination of settings, and judge it on dev.
+    """Fit a recipe with each combination of settings on DATASET's training queries, and score it on dev.
 
-    Test queries are not scored. Of the models, the best one's stays on the shelf of bench.
+    Test queries are not scored. The best model stays in the folder of `bench` models; the others are deleted.
     """
     from toolscout.dataset import NoTool
     from toolscout.lab.bench import label_of, load_dataset
@@ -66,7 +67,7 @@ def sweep_command(
     job = Sweep(
         load_dataset(name, root),
         recipe,
-        values(over),
+        parse_values(over),
         Path(out),
         label=label_of(recipe, label, seed=seed),
         changes=parse_settings(pairs),
@@ -81,45 +82,47 @@ def sweep_command(
     if as_json:
         print_json(result)
     else:
-        _show(result)
+        _print_trials(result)
         click.echo(f"best on dev: {describe_settings(result['best']['settings'])}")
         click.echo(job.path)
-    for each in result["failed"]:
-        click.echo(f"toolscout: {describe_settings(each['settings'])}: {each['error']}", err=True)
+    for trial in result["failed"]:
+        click.echo(f"toolscout: {describe_settings(trial['settings'])}: {trial['error']}", err=True)
     return 3 if result["failed"] else 0
 
 
-def values(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """`NAME=V1,V2` pairs: each value as JSON if it is JSON, else as text; `NAME=[…]` is a JSON list of values.
+def parse_values(pairs: Sequence[str]) -> dict[str, list[Any]]:
+    """Parse `NAME=V1,V2` pairs. Values that are valid JSON are decoded; `NAME=[…]` is a JSON list of values.
 
     Raises:
-        ConfigError: for what is no pair, or a name twice.
+        ConfigError: if one is not a pair, or a name comes twice.
     """
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for pair in pairs:
         name, equals, listed = pair.partition("=")
         if not equals or not name or not listed:
             raise ConfigError(f"--over: expected NAME=V1,V2, found {pair!r}")
-        if name in found:
+        if name in values:
             raise ConfigError(f"--over: expected each name once, found {name!r} twice")
-        try:
-            held = msgspec.json.decode(listed) if listed.startswith("[") else None
-        except msgspec.DecodeError:
-            held = None
-        found[name] = (
-            held if isinstance(held, list) else [parse_settings([f"v={each}"])["v"] for each in listed.split(",")]
-        )
-    return found
+        values[name] = _parse_list(listed)
+    return values
 
 
-def _show(result: Mapping[str, Any]) -> None:
-    names = list(result["trials"][0]["dev"])
+def _parse_list(text: str) -> list[Any]:
+    """Parse a JSON list, else values between commas."""
+    if text.startswith("["):
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=list[Any])
+    return [parse_settings([f"value={item}"])["value"] for item in text.split(",")]
+
+
+def _print_trials(result: Mapping[str, Any]) -> None:
+    measures = list(result["trials"][0]["dev"])
     table(
-        [*((name, "left") for name in result["over"]), *((name, "right") for name in names), ("fit s", "right")],
+        [*((name, "left") for name in result["over"]), *((name, "right") for name in measures), ("fit s", "right")],
         [
             (
                 *(str(value) for value in trial["settings"].values()),
-                *(f"{100 * trial['dev'][name]:.2f}" for name in names),
+                *(f"{100 * trial['dev'][name]:.2f}" for name in measures),
                 f"{trial['fit_seconds']:.1f}",
             )
             for trial in result["trials"]

@@ -1,10 +1,11 @@
-"""synth."""
+"""The commands `lab synth …`: a language model writes datasets."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,115 +14,145 @@ from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_
 from toolscout.cli.output import clip, json_option, print_json, progress
 from toolscout.errors import ConfigError
 
-TEMPERATURE = 0.7
+if TYPE_CHECKING:
+    from toolscout.config import Settings
+    from toolscout.llm import LLM
+    from toolscout.types import Tool
+
+WRITING_TEMPERATURE: Final = 0.7
+MAX_PROMPT_CHARS: Final = 2_000  # of a prompt that `review` shows
 
 
 @click.group("synth")
 def synth_command() -> None:
     """Write datasets for your tools with a language model.
 
-    What is answered is kept: a command that was stopped goes on where it was, and pays for nothing twice.
+    Replies are kept. A command that was stopped continues where it was, and pays for nothing twice.
     """
 
 
 def _build_options(command: Any) -> Any:
+    """Add the options of a command that builds a dataset of queries and tools."""
     for option in (
         json_option,
         data_option,
         spending_options,
-        click.option("--against", multiple=True, metavar="DATASET", help="Sets whose queries must not come up again."),
-        click.option("--seed", default=0, show_default=True, help="Of everything random."),
-        click.option("-n", "--queries", "wanted", default=1000, show_default=True, help="How many queries."),
-        click.option("--out", required=True, metavar="DIR", help="The folder of the dataset."),
+        click.option("--against", multiple=True, metavar="DATASET", help="Never repeat a query of this dataset."),
+        click.option("--seed", default=0, show_default=True, help="Seed of all random choices."),
+        click.option("-n", "--queries", "wanted", default=1000, show_default=True, help="Number of queries."),
+        click.option("--out", required=True, metavar="DIR", help="Folder of the new dataset."),
         click.argument("sources", nargs=-1, metavar="[SOURCE]..."),
     ):
         command = option(command)
     return command
 
 
+@dataclasses.dataclass(frozen=True)
+class _BuildJob:
+    """What the options of a build say.
+
+    Attributes:
+        kind: `toolbank` or `toollens`.
+        sources: where the tools come from; none: the catalogue.
+        out: folder of the new dataset.
+        wanted: number of queries.
+        seed: of all random choices.
+        against: datasets with queries that must not be repeated.
+        place: the language model, as `URL#MODEL`; None: that of the settings.
+        data: data root; None: that of the environment.
+        as_json: whether to print JSON.
+    """
+
+    kind: str
+    sources: tuple[str, ...]
+    out: str
+    wanted: int
+    seed: int
+    against: tuple[str, ...]
+    place: str | None
+    data: str | None
+    as_json: bool
+
+    def make_builder(self, tools: Sequence[Tool], llm: LLM, settings: Settings) -> Any:
+        """Make the builder of this kind, a `lab.synth.Builder`."""
+        from toolscout import encoders
+        from toolscout.lab.synth.toolbank import ToolBank
+        from toolscout.lab.synth.toollens import ToolLens
+
+        if self.kind == "toolbank":
+            return ToolBank(tools, seed=self.seed)
+        return ToolLens(tools, llm, encoders.load(settings.encoder, settings), seed=self.seed)
+
+
 @synth_command.command("toolbank")
 @_build_options
 @click.pass_context
 def toolbank_command(ctx: click.Context, /, **options: Any) -> int:
-    """Queries for two to five of ten tools that are drawn, then polished (ToolBank).
+    """Write queries for two to five of ten random tools, then polish them (ToolBank).
 
-    SOURCE is what `add` takes, or boto3[:SERVICE,...]; without one, the tools of the catalogue.
+    SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """
-    return _build(ctx, "toolbank", **options)
+    return _build_dataset(ctx, "toolbank", **options)
 
 
 @synth_command.command("toollens")
 @_build_options
 @click.pass_context
 def toollens_command(ctx: click.Context, /, **options: Any) -> int:
-    """Short queries that several kinds of tools serve, from scenes (ToolLens).
+    """Write short queries from scenes that several kinds of tools serve (ToolLens).
 
-    SOURCE is what `add` takes, or boto3[:SERVICE,...]; without one, the tools of the catalogue.
+    SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """
-    return _build(ctx, "toollens", **options)
+    return _build_dataset(ctx, "toollens", **options)
 
 
-def _build(
-    ctx: click.Context,
-    kind: str,
-    *,
-    sources: tuple[str, ...],
-    out: str,
-    wanted: int,
-    seed: int,
-    against: tuple[str, ...],
-    place: str | None,
-    data: str | None,
-    as_json: bool,
-    **limits: Any,
-) -> int:
-    from toolscout import encoders
+def _build_dataset(ctx: click.Context, kind: str, **options: Any) -> int:
+    """Build a dataset. Returns the exit code, 3 if there are fewer queries than wanted."""
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.synth import build, quality, refuse_other, write_dataset
-    from toolscout.lab.synth.toolbank import ToolBank
-    from toolscout.lab.synth.toollens import ToolLens
+    from toolscout.lab.synth import build, refuse_other, write_dataset
 
-    settings = load_llm_settings(ctx, place)
-    refuse_other(Path(out))
-    root = find_root(data)
-    held_out = [text for name in against for text in load_dataset(name, root).queries.values()]
-    tools = _tools(sources, settings)
+    own_options = {field.name for field in dataclasses.fields(_BuildJob)} - {"kind"}
+    job = _BuildJob(kind, **{name: options.pop(name) for name in own_options})
+    limits = options  # those of `spending_options`
+    settings = load_llm_settings(ctx, job.place)
+    refuse_other(Path(job.out))
+    root = find_root(job.data)
+    held_out = [text for name in job.against for text in load_dataset(name, root).queries.values()]
+    tools = _load_tools(job.sources, settings)
+    report: dict[str, Any] | None = None
     with progress(f"writing queries for {len(tools):,} tools") as say:
-        with open_llm(settings, temperature=TEMPERATURE, **limits) as llm:
-            builder: Any = (
-                ToolBank(tools, seed=seed)
-                if kind == "toolbank"
-                else ToolLens(tools, llm, encoders.load(settings.encoder, settings), seed=seed)
-            )
-            done = build(builder, llm, wanted, held_out=held_out, say=say)
-            if limits["dry_run"]:
-                report: dict[str, Any] = quality(builder.tools, done)
-            else:
-                report = write_dataset(Path(out), builder, done, seed=seed, model=llm.backend.model, wanted=wanted)
+        with open_llm(settings, temperature=WRITING_TEMPERATURE, **limits) as llm:
+            builder = job.make_builder(tools, llm, settings)
+            done = build(builder, llm, job.wanted, held_out=held_out, say=say)
+            if not limits["dry_run"]:
+                model = llm.backend.model
+                report = write_dataset(Path(job.out), builder, done, seed=job.seed, model=model, wanted=job.wanted)
         print_cost(llm, dry_run=limits["dry_run"])
-    _tell(report if not limits["dry_run"] else _cost(llm), out, wanted, as_json, limits["dry_run"])
-    return 3 if not limits["dry_run"] and report["queries"] < wanted else 0
+    return _finish(report, llm, job.out, job.wanted, as_json=job.as_json)
 
 
-def _cost(llm: Any) -> dict[str, Any]:
-    spent = llm.spent
-    return {
-        "calls": spent.calls,
-        "tokens_in": spent.tokens_in,
-        "tokens_out": spent.tokens_out,
-        "dollars": spent.dollars or None,
-    }
-
-
-def _tell(report: dict[str, Any], out: str, wanted: int, as_json: bool, dry_run: bool) -> None:
+def _finish(report: dict[str, Any] | None, llm: LLM, out: str, wanted: int, *, as_json: bool) -> int:
+    """Print the report of a build, or the cost of a dry run, which has no report. Returns the exit code."""
+    if report is None:
+        if as_json:
+            spent = llm.spent
+            costs = {"calls": spent.calls, "tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
+            print_json({**costs, "dollars": spent.dollars or None})
+        return 0
     if as_json:
         print_json(report)
-    elif not dry_run:
+    else:
         drops = ", ".join(f"{count:,} {reason}" for reason, count in report["drops"].items()) or "nothing"
         click.echo(f"{out}: {report['queries']:,} of {wanted:,} queries; dropped: {drops}")
+    return 0 if report["queries"] >= wanted else 3
 
 
-def _tools(sources: Sequence[str], settings: Any) -> list[Any]:
+def _load_tools(sources: Sequence[str], settings: Settings) -> Sequence[Tool]:
+    """Load the tools of the sources, or those of the catalogue if there are no sources.
+
+    Raises:
+        ConfigError: if there are no sources and the catalogue is empty.
+    """
     if sources:
         from toolscout.lab.synth.collect import collect
 
@@ -135,17 +166,24 @@ def _tools(sources: Sequence[str], settings: Any) -> list[Any]:
         store.close()
     if not tools:
         raise ConfigError(
-            "expected a SOURCE or tools in the catalogue, found neither: name a source, or  toolscout add"
+            "there are no tools to write queries for. Name a SOURCE, or fill the catalogue with  toolscout add SOURCE"
         )
     return tools
 
 
 @synth_command.command("tooldet")
-@click.option("--prompts", "file", required=True, metavar="FILE", help="General chat prompts: .jsonl, or one a line.")
-@click.option("--queries", "dataset", required=True, metavar="DATASET", help="Whose queries need tools.")
-@click.option("--out", required=True, metavar="DIR", help="The folder, for --no-tool.")
-@click.option("-n", "wanted", default=1000, show_default=True, help="How many prompts.")
-@click.option("--window", nargs=2, type=float, default=(0.4, 0.6), show_default=True, help="Of the greatest cosine.")
+@click.option("--prompts", "file", required=True, metavar="FILE", help="General chat prompts: .jsonl, or one per line.")
+@click.option("--queries", "dataset", required=True, metavar="DATASET", help="Dataset with queries that need tools.")
+@click.option("--out", required=True, metavar="DIR", help="New folder, for the option --no-tool.")
+@click.option("-n", "wanted", default=1000, show_default=True, help="Number of prompts.")
+@click.option(
+    "--window",
+    nargs=2,
+    type=float,
+    default=(0.4, 0.6),
+    show_default=True,
+    help="Range for the greatest cosine of a prompt with a query.",
+)
 @spending_options
 @data_option
 @json_option
@@ -163,7 +201,10 @@ def tooldet_command(
     as_json: bool,
     **limits: Any,
 ) -> int:
-    """Prompts that need no tool but look as if they might (ToolDet); then  synth review."""
+    """Collect prompts that need no tool but look as if they might (ToolDet).
+
+    Continue with `synth review`.
+    """
     from toolscout import encoders
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.synth import refuse_other
@@ -172,6 +213,7 @@ def tooldet_command(
     settings = load_llm_settings(ctx, place)
     refuse_other(Path(out))
     queries = list(load_dataset(dataset, find_root(data)).queries.values())
+    report: dict[str, Any] | None = None
     with progress("sifting prompts") as say:
         encoder = encoders.load(settings.encoder, settings)
         candidates, drops = sift(prompts_of(Path(file)), queries, encoder, window=window)
@@ -179,37 +221,35 @@ def tooldet_command(
             kept = build(candidates, llm, wanted, drops, say=say)
             model = llm.backend.model
         print_cost(llm, dry_run=limits["dry_run"])
-    if limits["dry_run"]:
-        _tell(_cost(llm), out, wanted, as_json, True)
-        return 0
-    Review.write(Path(out), kept, drops, model=model, window=window, wanted=wanted)
-    _tell({"queries": len(kept), "drops": dict(sorted(drops.items()))}, out, wanted, as_json, False)
-    return 0 if len(kept) >= wanted else 3
+    if not limits["dry_run"]:
+        Review.write(Path(out), kept, drops, model=model, window=window, wanted=wanted)
+        report = {"queries": len(kept), "drops": dict(sorted(drops.items()))}
+    return _finish(report, llm, out, wanted, as_json=as_json)
 
 
 @synth_command.command("review")
 @click.argument("folder", metavar="DIR")
-@click.option("--reviewed-only", is_flag=True, help="Leave out of queries.jsonl what nobody has looked at.")
-@click.option("--by", default="", help="Who decides.")
+@click.option("--reviewed-only", is_flag=True, help="Leave prompts that nobody reviewed out of queries.jsonl.")
+@click.option("--by", default="", help="Name of the reviewer.")
 def review_command(folder: str, reviewed_only: bool, by: str) -> None:
-    """Accept or reject, one by one, what  synth tooldet  found; write queries.jsonl.
+    """Accept or reject the prompts of `synth tooldet` one by one, then write queries.jsonl.
 
-    a accepts, r rejects, s skips, q stops. Each decision is kept at once.
+    Type a to accept, r to reject, s to skip, q to stop. Each decision is saved at once.
     """
     from toolscout.lab.synth.tooldet import Review
 
     review = Review(Path(folder))
     waiting = list(review.waiting())
-    for number, each in enumerate(waiting, 1):
-        click.echo(f"[{number} of {len(waiting)}] {clip(each.text, 2_000)}")
-        click.echo(f"    cosine {each.similarity:.2f}; the model: {clip(each.reason)}")
+    for number, candidate in enumerate(waiting, 1):
+        click.echo(f"[{number} of {len(waiting)}] {clip(candidate.text, MAX_PROMPT_CHARS)}")
+        click.echo(f"    cosine {candidate.similarity:.2f}; the model: {clip(candidate.reason)}")
         try:
-            said = click.prompt("needs no tool?", type=click.Choice(["a", "r", "s", "q"]), show_choices=True)
+            decision = click.prompt("needs no tool?", type=click.Choice(["a", "r", "s", "q"]), show_choices=True)
         except click.Abort:
             break
-        if said == "q":
+        if decision == "q":
             break
-        if said != "s":
-            review.decide(each.id, "accept" if said == "a" else "reject", by=by)
+        if decision != "s":
+            review.decide(candidate.id, "accept" if decision == "a" else "reject", by=by)
     count = review.export(reviewed_only=reviewed_only)
     click.echo(f"{folder}/queries.jsonl: {count:,} prompts; {len(list(review.waiting())):,} wait for review")
