@@ -415,22 +415,27 @@ def test_few_published_tools_are_accused(data: Path) -> None:
 
 
 @pytest.mark.full
-def test_nothing_of_the_standard_library_is_accused(scout: Scout) -> None:
-    from toolscout.errors import UserError
+def test_nothing_of_the_standard_library_is_accused_of_stuffing(scout: Scout) -> None:
     from toolscout.sources import read
 
-    skipped = {"antigravity", "this", "idlelib", "turtledemo"}
-    accused, count = [], 0
-    for module in sorted(sys.stdlib_module_names - skipped):
-        try:
-            readings = [] if module.startswith("_") else read(f"py:{module}", settings=scout.settings)
-        except UserError:
-            continue
-        for each in (each for reading in readings for each in reading.tools):
-            count += 1
-            accused += [(each.id, finding.kind) for finding in scan(each)]
-    assert count > 3_000
-    assert accused == []
+    tools = [tool for reading in read("py:stdlib", settings=scout.settings) for tool in reading.tools]
+    assert len(tools) > 3_500
+    assert [(tool.id, finding.kind) for tool in tools for finding in scan(tool)] == []
+
+
+@pytest.mark.parametrize(
+    ("description", "accused"),
+    [
+        ("Is this logger enabled for level 'level'?", False),
+        ("Does the server support a given SMTP service extension?", False),
+        ("Does this hotel have a pool for my children?", True),
+        ("Is the museum open today? Is the zoo open today?", True),
+        ("What is the weather in the town of Rome today?", True),
+    ],
+)
+def test_a_question_about_the_object_itself_is_no_stuffing(description: str, accused: bool) -> None:
+    tool = Tool(id="s/t", name="probe", description=description)
+    assert ("stuffing" in {finding.kind for finding in scan(tool)}) is accused
 
 
 def test_servers_of_one_file_are_not_copies_of_one_another_however_long_they_take_to_answer() -> None:

@@ -47,6 +47,10 @@ _REQUEST: Final = re.compile(  # for text in lower case
     r"|^\W*(?:is\s+there|are\s+there|do\s+you|what['’]s|where['’]s|how\s+(?:do|can|could|should|would)\s+(?:i|we))\b"
     r"|^\W*(?:what|which|who|whose|where|when|why|how|is|are|do|does|did|was|were|has|have|should|may)\b[^?]*\?"
 )
+# One short question without "you" or "I" is how many functions are documented: "Is this logger enabled for a level?"
+_DOCUMENTING: Final = re.compile(r"^\W*(?:is|are|does|did|was|were|has|have|may)\b[^?.!]*\?\W*$")
+_PERSON: Final = re.compile(r"\b(?:i|me|my|mine|you|your|we|us|our)\b")
+MAX_DOCUMENTING_WORDS: Final = 12
 _JOINTS: Final = frozenset(
     re.findall(
         r"\w+",
@@ -121,13 +125,19 @@ def _parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]
 
 
 def _find_requests(text: str) -> str | None:
-    if not _REQUEST.search(text):
+    if not _REQUEST.search(text) or _asks_about_itself(text):
         return None
     words = len(_STUFFING_WORD.findall(text))
     request_words = sum(len(_STUFFING_WORD.findall(part)) for part in _SENTENCE.findall(text) if _REQUEST.search(part))
     if words < MIN_WORDS or request_words < MIN_REQUEST_SHARE * words:
         return None
     return f"{request_words} of {words} words stand in requests, as a person would make them"
+
+
+def _asks_about_itself(text: str) -> bool:
+    """Tell whether a text is one short yes-or-no question, as some functions are documented."""
+    short = len(_STUFFING_WORD.findall(text)) <= MAX_DOCUMENTING_WORDS
+    return short and bool(_DOCUMENTING.search(text)) and not _PERSON.search(text)
 
 
 def _find_list(text: str) -> str | None:
