@@ -212,16 +212,18 @@ def test_files_that_are_no_results_are_named_and_the_others_go_on(folder: Path, 
 
 
 def test_no_result_at_all_is_said_with_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"expected result files .* found none: write some with  toolscout lab bench"):
+    with pytest.raises(NotFound, match=r"holds no result files .*\. Write some with  toolscout lab bench"):
         report(tmp_path / "absent")
     write(tmp_path, {"speed": 3}, "bfcl/x.json")
-    with pytest.raises(NotFound, match=r"found none; 1 cannot be read, bfcl/x\.json: expected a result file"):
+    with pytest.raises(
+        NotFound, match=r"holds no result files .* 1 cannot be read, bfcl/x\.json: expected a result file"
+    ):
         report(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="expected a folder to write the report to"):
+    with pytest.raises(UserError, match="The report cannot be written to"):
         report(folder, tmp_path / "file")
 
 
