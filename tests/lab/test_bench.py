@@ -211,9 +211,9 @@ def test_detection_needs_a_recipe_that_judges_need(root: Path) -> None:
     folder.joinpath("queries.jsonl").write_text('{"_id": "c1", "text": "hello", "metadata": {"split": "test"}}\n')
     out = ["--out", str(root.parent / "cli"), "--data", str(root)]
     refused = cli("bench", "small", "-r", "bm25", "--no-tool", "chat", *out)
-    assert refused.exit_code == 1 and "expected a recipe that judges whether a tool is needed" in refused.stderr
+    assert refused.exit_code == 1 and "does not estimate whether a query needs a tool" in refused.stderr
     refused = cli("bench", "small", "-r", "masstool", "--set", "need=0", "--no-tool", "chat", *out)
-    assert refused.exit_code == 1 and "expected a weight above 0 for what judges the need" in refused.stderr
+    assert refused.exit_code == 1 and "--no-tool and need=0 cannot be used together" in refused.stderr
 
 
 @pytest.mark.parametrize(
