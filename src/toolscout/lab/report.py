@@ -82,8 +82,8 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
         images += draw_failures(name, slugs[name], failures_by_label) + draw_sweeps(slugs[name], set_sweeps)
         contents[name] = Content(slugs[name], set_results, set_sweeps, failures_by_label, images)
     files = {"report.html": page(contents, problems, notes, overview).encode(errors="replace")}
-    for images in (overview, *(content.images for content in contents.values())):
-        files |= {image.file: image.data for image in images}
+    for chart_group in (overview, *(content.images for content in contents.values())):
+        files |= {image.file: image.data for image in chart_group}
     place = folder if out is None else Path(out)
     _write_files(place, files)
     written = Written(place / name for name in files)
