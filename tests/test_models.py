@@ -59,7 +59,7 @@ def test_a_flipped_byte_in_any_file_is_refused_naming_both_digests(tmp_path: Pat
         whole = path.read_bytes()
         for place in range(0, len(whole), 1 if path.name == "manifest.json" else max(1, len(whole) // 40)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            with pytest.raises((StoreError, NotFound), match="expected .* found"):
+            with pytest.raises(StoreError, match=r"digest is \w+, not \w+\. Fit|no manifest of format|has format"):
                 model_store.load(tmp_path / "m")
         path.write_bytes(whole)
     assert model_store.verify(tmp_path / "m").recipe == "tool2vec"
@@ -181,4 +181,4 @@ def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     [(first, manifest), (second, problem)] = model_store.list_models(tmp_path)
     assert (first.name, second.name) == ("a", "b")
-    assert isinstance(manifest, model_store.Manifest) and "expected a manifest" in str(problem)
+    assert isinstance(manifest, model_store.Manifest) and "this is no manifest" in str(problem)
