@@ -120,7 +120,7 @@ def _draw_bar(axes: Any, row: Bars, side: int, y: float) -> Any:
 
 
 def scatter(title: str, points: Sequence[Point]) -> bytes:
-    """Draw quality against time on a log scale; each point has its label beside it, and no label covers another.
+    """Draw quality against time on a log scale. Each point has a label, and no label covers another.
 
     Raises:
         MissingExtra: without matplotlib.
@@ -151,7 +151,7 @@ def scatter(title: str, points: Sequence[Point]) -> bytes:
 
 
 def _name_points(figure: Any, axes: Any, points: Sequence[Point]) -> None:
-    """Write each label at the nearest place where it covers no label, point or edge; a line leads to a far label."""
+    """Write each label at the nearest place where it covers no label, point or edge. A line leads to a far label."""
     bounds = require("matplotlib.transforms", "lab").Bbox
     renderer = figure.canvas.get_renderer()
     frame = axes.get_window_extent(renderer)
@@ -186,7 +186,7 @@ def _align_label(x: int, y: int) -> dict[str, str]:
 
 
 def grid(title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]]) -> bytes:
-    """Draw a coloured table with the number (percent) in each cell; a cell without a value stays without colour.
+    """Draw a coloured table with the number (percent) in each cell. A cell without a value has no colour.
 
     Raises:
         MissingExtra: without matplotlib.
@@ -332,7 +332,11 @@ def spreads(title: str, fields: Sequence[tuple[str, Sequence[Spread], float | No
 def _draw_spreads(
     axes: Any, rows: Sequence[Spread], names: Sequence[str], bound: float | None
 ) -> tuple[dict[str, Any], float]:
-    """Draw the rows of one panel of `spreads`; return series → what the legend shows, and the right end of the rows."""
+    """Draw the rows of one panel of `spreads`.
+
+    Returns:
+        Series → its entry in the legend; the right end of the rows.
+    """
     handles: dict[str, Any] = {}
     height, right = 0.8 / len(names), 0.0
     for place, row in enumerate(rows):
@@ -352,7 +356,7 @@ def _draw_spreads(
 
 
 def cloud(title: str, groups: Mapping[str, Sequence[Sequence[float]]]) -> bytes:
-    """Draw groups of points in one plane, for example from t-SNE; the first group is small and faint, below the others.
+    """Draw groups of points in one plane, for example from t-SNE. The first group is small and faint, below the others.
 
     Raises:
         MissingExtra: without matplotlib.
@@ -443,7 +447,7 @@ def boxes(title: str, groups: Mapping[str, Mapping[str, Mapping[str, float]]], u
 
 
 def stages(title: str, rows: Sequence[tuple[str, float, float]]) -> bytes:
-    """Draw milliseconds of stages on a log scale, the first on top: a bar up to p50, and a line from there to p95.
+    """Draw the milliseconds of stages on a log scale, the first on top. A bar ends at p50, a line at p95.
 
     Args:
         title: above the chart.

@@ -25,7 +25,7 @@ GRID_COLOR: Final = "#E3E3E3"
 
 @contextlib.contextmanager
 def open_figure(width: float, height: float) -> Iterator[tuple[Any, Callable[[], bytes]]]:
-    """Open a figure of a size in inches that only Agg draws; yield it, and a function that returns its PNG bytes."""
+    """Open a figure of a size in inches, drawn by Agg. Yield it and a function that returns its PNG bytes."""
     style = require("matplotlib.style", "lab")
     figures = require("matplotlib.figure", "lab")
     agg = require("matplotlib.backends.backend_agg", "lab")

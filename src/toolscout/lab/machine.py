@@ -34,7 +34,7 @@ PROCESS_STATUS_FILE: Final = Path("/proc/self/status")
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Return the versions of toolscout, Python and the packages that figures depend on; `more`: further packages."""
+    """Return the versions of toolscout, Python and the packages behind figures; `more`: further packages."""
     present = {"toolscout": toolscout.__version__, "python": platform.python_version()}
     for name in (*VERSIONED_PACKAGES, *more):
         try:
@@ -45,7 +45,7 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the full hash of the commit that this package runs from; None outside of a git checkout."""
+    """Return the full hash of the commit of this package; None outside of a git checkout."""
     return _git("rev-parse", "--verify", "HEAD") if checkout() else None
 
 
@@ -127,7 +127,7 @@ def peak_mb() -> float:
 
 
 def resident_mb() -> float:
-    """Return the resident memory of this process now, in MiB; the highest so far where the system does not tell."""
+    """Return the resident memory of this process now, in MiB. Without Linux, it is the highest so far."""
     resident = _read_memory_mb("VmRSS")
     return peak_mb() if resident is None else resident
 

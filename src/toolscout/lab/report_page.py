@@ -45,7 +45,7 @@ class Content(NamedTuple):
 
 
 def count(number: int, what: str) -> str:
-    """`3 datasets`, `1 dataset`."""
+    """Write a number with its noun: `3 datasets`, `1 dataset`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 

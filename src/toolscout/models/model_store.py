@@ -221,7 +221,7 @@ class Draft:
 
 
 def keys(tools: Sequence[Tool]) -> list[Key]:
-    """Return (id within the source, name) of each tool, by which a model knows it whatever its source is called."""
+    """Return (id within the source, name) of each tool. A model recognises tools by these, whatever the source."""
     return [(tool.id.partition("/")[2], tool.name) for tool in tools]
 
 

@@ -120,7 +120,11 @@ def sum_quality(figures: metrics.PerQuery) -> Any:
 def _try_settings(
     workspace: Workspace, lesson: Lesson, options: Options, qrels: Qrels
 ) -> tuple[metrics.PerQuery, dict[_Trial, metrics.PerQuery]]:
-    """Score the queries with each combination of open settings; return the figures of the plain query, and of all."""
+    """Score the queries with each combination of open settings.
+
+    Returns:
+        The figures of the plain queries; combination → its figures.
+    """
     base = lesson.base_stage
     catalogue = Catalogue.of(lesson.tools)
     plain_searches = [Search(query=lesson.texts[query], k=DEPTH) for query in qrels]

@@ -62,7 +62,7 @@ class EncodedLesson:
 
 
 def load_tool_rows(catalogue: Catalogue, model: Model, encoder: FittedEncoder) -> Vectors:
-    """Return the vectors of a catalogue's tools, `(tools, d)`: the model's for its tools, the encoder's for new ones.
+    """Return the vectors of a catalogue's tools, `(tools, d)`; those of new tools come from the encoder.
 
     Args:
         catalogue: the tools.
