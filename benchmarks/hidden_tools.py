@@ -41,7 +41,7 @@ HIDDEN = 0.2
 BATCH = 256
 
 
-def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
+def measure_recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
     """Return the mean recall@5 of some queries in percent."""
     ids, ranking = list(gold), {}
     for start in range(0, len(ids), BATCH):
@@ -51,7 +51,9 @@ def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]
     return round(100 * metrics.score(ranking, gold, ["recall@5"]).means()["recall@5"], 2)
 
 
-def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[str, ...], settings: Settings) -> Any:
+def measure_draw(
+    name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[str, ...], settings: Settings
+) -> Any:
     """Measure one recipe with one draw of hidden tools, on test and on dev."""
     order = sorted(tool.id for tool in tools)
     hidden = set(random.Random(seed).sample(order, round(HIDDEN * len(order))))
@@ -69,16 +71,16 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     job = plan_fit(name, learned, workspace, settings.home, parse_settings(pairs))
     model = fit(on_shelf(job))
 
-    def over(some: Sequence[Tool], recipe: str = name) -> Stage:
+    def build_over(some: Sequence[Tool], recipe: str = name) -> Stage:
         encoder = job.workspace.encoder if recipe == name else chosen.encoder or "static"
         surroundings = Workspace(encoder, settings, vectors)
         folder = model.folder if recipe == name else None
         return registry.build(recipe, Catalogue.of(some), surroundings, model=folder)
 
     shown = [tool for tool in tools if tool.id not in hidden]
-    full, without, dense = over(tools), over(shown), over(tools, "dense")
+    full, without, dense = build_over(tools), build_over(shown), build_over(tools, "dense")
 
-    def asked(split: str) -> dict[str, float]:
+    def measure_split(split: str) -> dict[str, float]:
         golds = {
             query: {f"d/{tool}": grade for tool, grade in gold.items()} for query, gold in dataset.split(split).items()
         }
@@ -86,16 +88,16 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
         seen = {query: gold for query, gold in golds.items() if not hidden & set(gold)}
         found = {
             "hidden_queries": len(new),
-            "hidden": recall(full, dataset.queries, new),
-            "dense": recall(dense, dataset.queries, new),
+            "hidden": measure_recall(full, dataset.queries, new),
+            "dense": measure_recall(dense, dataset.queries, new),
             "seen_queries": len(seen),
-            "seen": recall(full, dataset.queries, seen),
-            "seen_without_hidden": recall(without, dataset.queries, seen),
+            "seen": measure_recall(full, dataset.queries, seen),
+            "seen_without_hidden": measure_recall(without, dataset.queries, seen),
         }
         kept, lost = found["hidden"] / found["dense"], found["seen_without_hidden"] - found["seen"]
         return {**found, "kept": round(kept, 4), "lost": round(lost, 2)}
 
-    return {"seed": seed, **asked("test"), "dev": asked("dev")}
+    return {"seed": seed, **measure_split("test"), "dev": measure_split("dev")}
 
 
 def main() -> None:
@@ -118,7 +120,7 @@ def main() -> None:
         before = there.get(name, []) if given.resume else []
         rows = there[name] = [row for row in before if row.get("set", []) == given.pairs]
         for seed in range(len(rows), given.seeds):
-            found = one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
+            found = measure_draw(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
             rows.append({**found, **({"set": given.pairs} if given.pairs else {}), "provenance": provenance()})
             given.out.write_text(json.dumps(held, indent=1) + "\n")
             click.echo(f"{name} {rows[-1]}")

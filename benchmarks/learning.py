@@ -156,7 +156,7 @@ def replay(
                 through.called(search, f"{SOURCE}/{tool}", caller)
 
 
-def answers(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
+def search_all(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
     """Search the queries with the champion; return ids of the dataset."""
     ids = list(texts)
     ranking: dict[str, list[str]] = {}
@@ -167,7 +167,7 @@ def answers(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
     return ranking
 
 
-def compared(after: metrics.PerQuery, before: metrics.PerQuery) -> dict[str, dict[str, float]]:
+def compare_models(after: metrics.PerQuery, before: metrics.PerQuery) -> dict[str, dict[str, float]]:
     """Compare a promoted model with its predecessor on test."""
     tests = {name: metrics.paired_test(after.values[name], before.values[name]) for name in MEASURES}
     return {name: {"difference": round(each.difference, 5), "p": round(each.p, 5)} for name, each in tests.items()}
@@ -183,7 +183,7 @@ def find_worst(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: min(tests, key=lambda test: test["difference"]) for name, tests in changes.items()}
 
 
-def shown(report: Mapping[str, Any]) -> dict[str, Any]:
+def select_figures(report: Mapping[str, Any]) -> dict[str, Any]:
     """Select the figures of a report of `learn` for a row of the result."""
     told = {name: report[name] for name in ("outcome", "candidate", "learn_wall_seconds", "reason")}
     if report["verdict"]:
@@ -195,7 +195,7 @@ def shown(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def parts(
+def run_parts(
     asked: Scout, dataset: Dataset, given: argparse.Namespace, seed: int, through: Transport
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of figures before the first part and after each part."""
@@ -206,32 +206,32 @@ def parts(
     tools = sorted({tool for needed in gold.values() for tool in needed})
     wrong = {query: [rng.choice(tools)] for query in order if rng.random() < given.noise}
     texts, qrels = dataset.texts("test"), dataset.split("test")
-    yield {"part": 0, "queries": 0, **metrics.score(answers(asked, texts), qrels, MEASURES).means()}
+    yield {"part": 0, "queries": 0, **metrics.score(search_all(asked, texts), qrels, MEASURES).means()}
     size = -(-len(order) // given.parts)
     for part in range(min(given.parts, given.only or given.parts)):
         queries = order[part * size : (part + 1) * size]
         started = time.perf_counter()
-        replay(through, dataset.queries, gold, queries, callers(given), wrong)
+        replay(through, dataset.queries, gold, queries, name_callers(given), wrong)
         took = round(time.perf_counter() - started, 1)
-        still = metrics.score(answers(asked, texts), qrels, MEASURES)
+        still = metrics.score(search_all(asked, texts), qrels, MEASURES)
         report = through.learn()
-        after = metrics.score(answers(asked, texts), qrels, MEASURES)
+        after = metrics.score(search_all(asked, texts), qrels, MEASURES)
         yield {
             "part": part + 1,
             "queries": (part + 1) * size,
             **after.means(),
             "replay_seconds": took,
-            **shown(report),
-            **({"against_former": compared(after, still)} if report["outcome"] == "promoted" else {}),
+            **select_figures(report),
+            **({"against_former": compare_models(after, still)} if report["outcome"] == "promoted" else {}),
         }
 
 
-def callers(given: argparse.Namespace) -> list[str]:
+def name_callers(given: argparse.Namespace) -> list[str]:
     """Return the names of the callers."""
     return [f"caller-{number}" for number in range(given.callers)]
 
 
-def flooded(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: Transport) -> dict[str, Any]:
+def flood(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: Transport) -> dict[str, Any]:
     """Report many false calls by one caller, then learn; nothing may be promoted."""
     rng, texts = random.Random(given.seed + 1), sorted(dataset.texts("train").values())
     queries = {f"f{number}": f"{rng.choice(texts)} {number}" for number in range(given.flood)}
@@ -239,13 +239,17 @@ def flooded(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: 
     before = len(champion.history(scout.settings.home))
     replay(through, queries, {query: {tool: 1.0} for query in queries}, list(queries), [FLOOD], {})
     report = through.learn()
-    return {"calls": given.flood, "promoted": len(champion.history(scout.settings.home)) > before, **shown(report)}
+    return {
+        "calls": given.flood,
+        "promoted": len(champion.history(scout.settings.home)) > before,
+        **select_figures(report),
+    }
 
 
-def same(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> bool:
+def serves_same_answers(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> bool:
     """Return whether the transport answers test queries like the scout; these searches go to the journal."""
     texts = dict(list(dataset.texts("test").items())[:COMPARED])
-    expected = answers(asked, texts)
+    expected = search_all(asked, texts)
     for start in range(0, len(texts), BATCH):
         some = list(texts)[start : start + BATCH]
         found = through.search([texts[query] for query in some], caller)
@@ -256,16 +260,16 @@ def same(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> boo
     return True
 
 
-def rolled_back(asked: Scout, dataset: Dataset) -> bool:
+def rollback_restores_answers(asked: Scout, dataset: Dataset) -> bool:
     """Promote the former champion, roll back, and return whether the answers are exactly restored."""
     home, texts = asked.settings.home, dataset.texts("test")
-    before, held = answers(asked, texts), champion.history(home)
+    before, held = search_all(asked, texts), champion.history(home)
     if len(held) < 2:
         raise NotFound("A rollback needs two promotions, and there were fewer. Give more --parts.")
     champion.promote(home, held[-2].model, "to take it back")
-    other = answers(asked, texts)
+    other = search_all(asked, texts)
     champion.rollback(home)
-    return bool(other != before and answers(asked, texts) == before)
+    return bool(other != before and search_all(asked, texts) == before)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -284,7 +288,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def one(dataset: Dataset, given: argparse.Namespace, seed: int) -> dict[str, Any]:
+def run_seed(dataset: Dataset, given: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Run one seed in a new home: its traffic, its promotions, and the final checks."""
     with contextlib.ExitStack() as held:
         home = Path(held.enter_context(tempfile.TemporaryDirectory()))
@@ -292,18 +296,20 @@ def one(dataset: Dataset, given: argparse.Namespace, seed: int) -> dict[str, Any
         scout.add(dataset.folder, name=SOURCE)
         through: InProcess | OverHTTP = InProcess(scout)
         if not given.in_process:
-            through = held.enter_context(OverHTTP(home, [*callers(given), FLOOD]))
+            through = held.enter_context(OverHTTP(home, [*name_callers(given), FLOOD]))
         rows = []
-        for row in parts(asked, dataset, given, seed, through):
+        for row in run_parts(asked, dataset, given, seed, through):
             rows.append(row)
             click.echo(json.dumps(row))
         promoted = champion.history(home)
         return {
             "seed": seed,
             "rows": rows,
-            "served_the_same": same(asked, dataset, through, FLOOD if not given.in_process else "caller-0"),
-            "rollback_exact": rolled_back(asked, dataset) if len(promoted) > 1 else None,
-            "flood": flooded(scout, dataset, given, through) if given.flood else None,
+            "served_the_same": serves_same_answers(
+                asked, dataset, through, FLOOD if not given.in_process else "caller-0"
+            ),
+            "rollback_exact": rollback_restores_answers(asked, dataset) if len(promoted) > 1 else None,
+            "flood": flood(scout, dataset, given, through) if given.flood else None,
         }
 
 
@@ -313,7 +319,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     dataset = load_dataset(given.data, Path(root) if root else None)
     started, found, origin = time.perf_counter(), [], provenance()
     for seed in range(given.seed, given.seed + given.seeds):
-        found.append(one(dataset, given, seed))
+        found.append(run_seed(dataset, given, seed))
         click.echo(json.dumps({name: value for name, value in found[-1].items() if name != "rows"}))
         result = {
             "dataset": dataset.name,

@@ -57,7 +57,7 @@ print(done / (time.perf_counter() - started), 1000 * (time.process_time() - busy
 """
 
 
-def queries(data: Path, count: int = 2_000) -> list[str]:
+def read_queries(data: Path, count: int = 2_000) -> list[str]:
     """Read real queries of several datasets, about `count`."""
     texts: list[str] = []
     for name in SETS:
@@ -194,28 +194,28 @@ def resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def on_core(core: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+def start_on_core(core: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     """Start a command on one core, in one thread."""
     pinned = (lambda: os.sched_setaffinity(0, {core})) if (os.cpu_count() or 1) > 1 else None
     return subprocess.Popen(command, preexec_fn=pinned, text=True, env={**os.environ, **ALONE}, **options)
 
 
-def minilm(texts: Sequence[str], seconds: float) -> tuple[float, float]:
+def measure_minilm(texts: Sequence[str], seconds: float) -> tuple[float, float]:
     """Encode queries with MiniLM on PyTorch, one at a time, on the core of the service.
 
     Returns:
         Queries per second, and the processor time of one in ms.
     """
-    process = on_core(SERVICE_CORE, [sys.executable, "-c", MINILM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = start_on_core(SERVICE_CORE, [sys.executable, "-c", MINILM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     output, _ = process.communicate(json.dumps([texts, seconds]))
     rate, busy = map(float, output.split())
     return rate, busy
 
 
-def serve(home: str) -> tuple[subprocess.Popen[str], int]:
+def start_service(home: str) -> tuple[subprocess.Popen[str], int]:
     """Start the service; return its process and its port."""
     command = [sys.executable, "-m", "toolscout", "--home", home, "serve", "--port", "0"]
-    service = on_core(SERVICE_CORE, command, stderr=subprocess.PIPE)
+    service = start_on_core(SERVICE_CORE, command, stderr=subprocess.PIPE)
     assert service.stderr is not None
     for line in service.stderr:
         if address := re.search(r"http://[\d.]+:(\d+)/", line):
@@ -251,15 +251,15 @@ def main() -> dict[str, Any]:
     read.add_argument("--out", type=Path, default=ROOT / "results" / "load.json")
     options = read.parse_args()
     data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
-    texts = queries(data)
+    texts = read_queries(data)
     short = max(2.0, options.seconds / 5)
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {LOAD_CORE})
-    before = minilm(texts, min(20.0, short))
+    before = measure_minilm(texts, min(20.0, short))
     with tempfile.TemporaryDirectory() as home:
         add = [sys.executable, "-m", "toolscout", "--home", home, "add", str(data / "tool_corpora/toucan")]
         subprocess.run(add, check=True, capture_output=True)
-        service, port = serve(home)
+        service, port = start_service(home)
         try:
             load(port, texts, seconds=min(10.0, short), connections=options.connections)  # warm
             single = load_and_watch(service, port, texts, seconds=options.seconds, connections=options.connections)
@@ -275,7 +275,7 @@ def main() -> dict[str, Any]:
         finally:
             service.terminate()
             service.communicate()
-    after = minilm(texts, min(20.0, short))
+    after = measure_minilm(texts, min(20.0, short))
     allowed, cost = max(before[0], after[0]), min(before[1], after[1])
     report = {
         "minilm_per_second": {"before": before[0], "after": after[0]},

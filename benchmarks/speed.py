@@ -31,12 +31,12 @@ def seconds(*command: str) -> float:
     return time.perf_counter() - started
 
 
-def above_bare(*command: str, pairs: int = 15) -> float:
+def time_above_bare(*command: str, pairs: int = 15) -> float:
     """Return the median seconds that `python command` takes longer than `python -c pass`; both run in turn."""
     return statistics.median(-seconds("-c", "pass") + seconds(*command) for _ in range(pairs))
 
 
-def queries(data: Path) -> list[str]:
+def read_queries(data: Path) -> list[str]:
     """Read real queries of several datasets."""
     texts: list[str] = []
     for name in ("livemcpbench", "bfcl", "metatool", "ultratool", "toolbench"):
@@ -45,7 +45,7 @@ def queries(data: Path) -> list[str]:
     return texts[:QUERIES]
 
 
-def search_beside_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
+def compare_with_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
     """Return p50 and p95 in ms of `Scout.search` and of bare bm25s, in turn for each query, in one thread."""
     import bm25s
 
@@ -96,7 +96,7 @@ print(json.dumps({"p50_ms": statistics.median(times[20:]), "p95_ms": statistics.
 """
 
 
-def hybrid_search(home: str, texts: list[str], **settings: Any) -> dict[str, float]:
+def measure_hybrid_search(home: str, texts: list[str], **settings: Any) -> dict[str, float]:
     """Measure p50, p95 and peak memory of a new process that only searches, with its journal, in one thread.
 
     Args:
@@ -122,13 +122,13 @@ def main(minilm: bool = False) -> dict[str, Any]:
         )
         with Scout(home) as scout:
             report["tools"] = sum(source.tools for source in scout.sources())
-            report["search"] = search_beside_bm25s(scout, queries(data))
-        report["hybrid_search"] = hybrid_search(home, queries(data))
-        report["hybrid_search_without_judgement"] = hybrid_search(home, queries(data), false_rejects=0.0)
+            report["search"] = compare_with_bm25s(scout, read_queries(data))
+        report["hybrid_search"] = measure_hybrid_search(home, read_queries(data))
+        report["hybrid_search_without_judgement"] = measure_hybrid_search(home, read_queries(data), false_rejects=0.0)
         if minilm:
-            report["hybrid_minilm_search"] = hybrid_search(home, queries(data), recipe="hybrid-minilm")
-    report["import_seconds_above_bare"] = above_bare("-c", "import toolscout")
-    report["help_seconds_above_bare"] = above_bare("-m", "toolscout", "--help")
+            report["hybrid_minilm_search"] = measure_hybrid_search(home, read_queries(data), recipe="hybrid-minilm")
+    report["import_seconds_above_bare"] = time_above_bare("-c", "import toolscout")
+    report["help_seconds_above_bare"] = time_above_bare("-m", "toolscout", "--help")
     return report | provenance("bm25s")
 
 

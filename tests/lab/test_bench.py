@@ -108,7 +108,7 @@ def test_scoring_twice_gives_the_same_figures(root: Path) -> None:
 def test_a_label_is_not_given_to_another_job_without_force(root: Path) -> None:
     run(job(root))
     changed = job(root, changes={"k1": 0.5})
-    with pytest.raises(UserError, match="found a result with other settings: settings"):
+    with pytest.raises(UserError, match="holds a result with other settings: settings"):
         run(changed)
     assert run(changed, force=True).result["settings"] == {"k1": 0.5}
 

@@ -273,7 +273,7 @@ def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
         far as the model has it) → points [x, y]; `cosine`: two parts → the mean cosine of both parts of a query.
     """
     test = _sample_queries(dataset.split("test"), MAX_TSNE_POINTS, np.random.default_rng(seed))
-    parts = masstool.meanings(model_store.load(folder), [dataset.queries[query] for query in test])
+    parts = masstool.compute_query_parts(model_store.load(folder), [dataset.queries[query] for query in test])
     pairs = itertools.combinations(parts, 2)
     return {
         "n_queries": len(parts["graph"]),

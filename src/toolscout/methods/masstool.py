@@ -50,7 +50,7 @@ from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import digest
 from toolscout.workspace import LiveEvidence, Workspace
 
-__all__ = ["MassTool", "Options", "Pool", "Reader", "meanings"]
+__all__ = ["MassTool", "Options", "Pool", "Reader", "compute_query_parts"]
 
 NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
@@ -311,7 +311,7 @@ class _GrowingPool:
         return len(new) - len(batch)
 
 
-def meanings(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
+def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
     """Return the parts of queries' vectors in a fitted model (`Reader.parts`), for queries with a neighbour."""
     options = model.manifest.settings
     rows = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
