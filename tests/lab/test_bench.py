@@ -179,7 +179,7 @@ def test_a_run_file_altered_by_hand_is_noticed(root: Path) -> None:
     with pytest.raises(UserError, match="expected ndcg@5"):
         compare(out, dataset, "bm25", "bm25")
     run(job(root))
-    with pytest.raises(NotFound, match="there are: bm25"):
+    with pytest.raises(NotFound, match="labels here are: bm25"):
         compare(out, dataset, "bm25", "absent")
 
 
