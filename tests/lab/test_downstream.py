@@ -252,7 +252,7 @@ def test_the_order_of_calls_is_held_against_that_of_the_dataset(called: tuple[st
 
 
 def test_retrieval_needs_a_recipe() -> None:
-    with pytest.raises(ConfigError, match="give --recipe"):
+    with pytest.raises(ConfigError, match="Give --recipe"):
         measure(LLM(ScriptedLLM()), [TASK], TOOLS, [condition("retrieved")])
 
 
