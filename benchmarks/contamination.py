@@ -1,9 +1,9 @@
-"""Which test sets were not new to what is measured on them: tools that the encoder has read, gold sets of train.
+"""Counts what test sets share with training data: tools that the encoder has read, and gold sets of train.
 
-The bundled encoder was distilled over the texts of the corpora that its manifest names. A tool of a set counts as read
-if the same tool (its name without its path, and its description, both without case, marks and spaces) is in one of
-them; sets whose own corpus was read count as a whole. Of sets with train it is counted how many test queries need a set
-of tools that some training query needs, exactly.
+The bundled encoder was distilled over the texts of the corpora that its manifest names. A tool of a dataset counts as
+read if one of these corpora has the same tool: the same name without its path and the same description, both without
+case, marks and spaces. A dataset whose own corpus was read counts as a whole. For datasets with train, the count says
+how many test queries need exactly the set of tools that a training query needs.
 
     python benchmarks/contamination.py [--data ROOT]       writes benchmarks/results/contamination.json
 """
@@ -31,17 +31,17 @@ from toolscout.types import Tool
 
 
 def normalise(text: str) -> str:
-    """Letters and digits in lower case, nothing else."""
+    """Keep letters and digits only, in lower case."""
     return re.sub(r"[\W_]+", "", text.lower())
 
 
 def find_keys(tools: Iterable[Tool]) -> set[tuple[str, str]]:
-    """(name, description) of each tool, normalised."""
+    """Return (name, description) of each tool, normalised."""
     return {(normalise(tool.name), normalise(tool.description)) for tool in tools}
 
 
 def count_read_tools(root: Path, corpora: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Of each set: its tools, and how many the encoder has read, by name and description, and by description alone."""
+    """Count the tools of each dataset that the encoder has read, by name and description, and by description alone."""
     read: set[tuple[str, str]] = set()
     for name in corpora:
         read |= find_keys(read_tools(root / name, "d").tools)
@@ -59,7 +59,7 @@ def count_read_tools(root: Path, corpora: Iterable[str]) -> dict[str, dict[str, 
 
 
 def count_repeated_gold(dataset: Dataset) -> dict[str, int]:
-    """How many sets train has, how many test queries there are, and how many of these need a set of train."""
+    """Count the gold sets of train, the test queries, and the test queries that need a gold set of train."""
     train = {frozenset(gold) for gold in dataset.split("train").values()}
     test = [frozenset(gold) for gold in dataset.split("test").values()]
     return {"train_sets": len(train), "test": len(test), "test_in_train": sum(gold in train for gold in test)}

@@ -1,4 +1,4 @@
-"""Encoders side by side, in one run and on one thread: speed, and what each finds.
+"""Compares encoders in one run and on one thread: speed and NDCG@5.
 
 Prints JSON and writes it to benchmarks/results/encoders.json. Needs TOOLSCOUT_DATA and the extra `train`, and
 all-MiniLM-L6-v2 on this machine. Compare ratios, not seconds, between machines.
@@ -55,7 +55,7 @@ def tools_of(folder: Path) -> list[Tool]:
 
 
 def ndcg(encoder: Encoder, data: Path, name: str) -> float:
-    """NDCG@5 of the test queries (500 at most), by cosine with title and text."""
+    """Return NDCG@5 of at most 500 test queries, by cosine with title and text."""
     dataset, tools = Dataset.load(data / name, name), tools_of(data / name)
     gold = dataset.split("test")
     ids = sorted(gold)[:: -(-len(gold) // MOST_QUERIES)]
@@ -69,7 +69,7 @@ def ndcg(encoder: Encoder, data: Path, name: str) -> float:
 
 
 def requests(data: Path) -> list[str]:
-    """Test queries of the three sets."""
+    """Read test queries of the three sets."""
     texts = []
     for name in SETS:
         dataset = Dataset.load(data / name, name)
@@ -78,7 +78,7 @@ def requests(data: Path) -> list[str]:
 
 
 def in_turn(calls: Mapping[str, Callable[[str], object]], texts: Sequence[str]) -> dict[str, float]:
-    """Median ms of each call, text by text in turn, after a round to warm up."""
+    """Return the median ms of each call; the calls take turns on each text, after a warm-up."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for text in (*texts[:20], *texts):
         for name, call in calls.items():
@@ -97,7 +97,7 @@ def texts_a_second(encoder: Encoder, texts: Sequence[str]) -> float:
 
 @contextlib.contextmanager
 def catalogue(home: str | None, data: Path) -> Iterator[Scout]:
-    """The home given, or a new one with toucan and the OpenAPI documents."""
+    """Open the given home, or a new one with toucan and the OpenAPI documents."""
     with tempfile.TemporaryDirectory() as made, Scout(home or made, encoder="static") as scout:
         if not home:
             scout.add(data / "tool_corpora/toucan")
@@ -111,7 +111,7 @@ def main() -> dict[str, Any]:
     parser.add_argument("--home", help="a catalogue with toucan and the OpenAPI documents; by default one is made")
     parser.add_argument("--all", action="store_true", help="NDCG on all 14 sets instead of three")
     chosen = parser.parse_args()
-    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
     import torch
 
     torch.set_num_threads(1)

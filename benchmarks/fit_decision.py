@@ -1,10 +1,10 @@
-"""Fit the decision that comes with toolscout: does a request need a tool, and does any tool of the catalogue fit?
+"""Fits the bundled abstention decision: does a request need a tool, and does a tool of the catalogue fit?
 
-Only sets with a licence are read: their training queries to learn from, their validation queries to calibrate with, and
-of the queries that need no tool those of Arena-Hard and Self-Instruct. Requests are put to the whole catalogue of their
-set and to parts of it, down to a single tool, because small catalogues score otherwise than large ones. Names of tools,
-as words, stand for people who type keywords. Requests whose gold tools are taken away, and requests of other sets, are
-those that no tool fits. Only the bundled encoder is asked, so it takes a minute or so.
+It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the
+no-tool queries of Arena-Hard and Self-Instruct. Requests are searched in the whole catalogue of their dataset and in
+parts of it, down to a single tool, because scores differ between small and large catalogues. Names of tools stand for
+users who type keywords. Requests without their gold tools, and requests of other datasets, have no tool that fits. Only
+the bundled encoder is used, so this takes about a minute.
 
     python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
 """
@@ -53,7 +53,7 @@ ENCODER = StaticEncoder()
 
 
 class Drawn:
-    """The requests of one set and part, put to catalogues, and what their rows are."""
+    """Searches requests of one dataset and split in catalogues, and collects their score features."""
 
     def __init__(self, held: Lesson, part: str, foreign: Sequence[str], chats: Sequence[str]) -> None:
         self.name, self.queries, self.golds = held.name, held.texts, getattr(held, part)
@@ -63,11 +63,11 @@ class Drawn:
         self.found: dict[tuple[bool, bool, bool | None], list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def whole(self, most: int) -> None:
-        """Put requests to the whole catalogue."""
+        """Search requests in the whole catalogue."""
         self._put(self._some(list(self.golds), most), sorted(self.tools), len(self.chats))
 
     def part(self, size: int, each: int) -> None:
-        """Put requests to their tools and others drawn at random."""
+        """Search requests among their gold tools and others drawn at random."""
         some = self._some(list(self.golds), each)
         chosen = {tool for query in some for tool in self.golds[query]}
         rest = sorted(self.tools.keys() - chosen)
@@ -78,7 +78,7 @@ class Drawn:
         return self.random.sample(every, min(len(every), most))
 
     def _put(self, some: Sequence[str], chosen: Sequence[str], n_chat: int) -> None:
-        """Requests to a catalogue: they and keywords, the same without their tools, those of others, and chat."""
+        """Search requests and keywords, both again without their gold tools, foreign requests, and chat."""
         signals = put([self.tools[each] for each in chosen])
         place = {tool_id: number for number, tool_id in enumerate(signals.words.ids)}
         words = self._some(chosen, max(1, len(some) // KEYWORDS))
@@ -110,7 +110,7 @@ class Drawn:
         self.found.setdefault(key, []).append((rows[kept], vectors[kept]))
 
     def asked(self) -> list[QueryGroup]:
-        """The rows, by what is known of the requests; whole catalogues apart from parts."""
+        """Return the rows, grouped by the labels of the requests; whole catalogues stand apart from parts."""
         return [
             QueryGroup(
                 self.name,
@@ -124,7 +124,7 @@ class Drawn:
 
 
 def put(tools: Sequence[Tool]) -> ScoreFeatures:
-    """The signals of a catalogue."""
+    """Build the score features of a catalogue."""
     ordered = sorted(tools, key=lambda tool: tool.id)
     index = Exact(ENCODER.dim)
     index.upsert([tool.id for tool in ordered], encode_tools(lambda texts: ENCODER.encode(texts, "tool"), ordered))
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=BUNDLED_DECISION)
     options = parser.parse_args()
     if options.data is None:
-        sys.exit("expected --data DIR or TOOLSCOUT_DATA, found neither: say where the datasets lie")
+        sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
     sets = {}
     for name in SETS:
         dataset = load_dataset(name, Path(options.data))

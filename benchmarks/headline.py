@@ -1,7 +1,8 @@
-"""Measures every figure of README.md anew, from a commit: what is missing or older is planned, then done in order.
+"""Measures every figure of README.md again that is missing or older than the code.
 
-A result is kept if its commit is an ancestor of HEAD, it was made by unchanged code, and nothing that makes figures
-(`machine.MAKES_FIGURES`) has changed since. So a run that was killed goes on, and results may be committed in between.
+A result is kept if its commit is an ancestor of HEAD, the code was committed, and no file that makes figures
+(`machine.MAKES_FIGURES`) has changed since. So an interrupted run can be resumed, and results may be committed in
+between.
 
     scripts/bench headline [--plan] [--force] [--out DIR] [--only zero-shot|toollens|speed|contamination] [DATASET…]
 
@@ -34,7 +35,7 @@ SCRIPTS = {"contamination": ((), 60.0), "speed": (("--minilm",), 900.0)}  # opti
 
 
 class Step(NamedTuple):
-    """One command, the file that it writes, and about how long it takes; None: nobody measured it yet."""
+    """One command, the file that it writes, and its approximate seconds; None: not known."""
 
     part: str
     command: list[str]
@@ -43,7 +44,7 @@ class Step(NamedTuple):
 
 
 def plan_steps(out: Path, names: Sequence[str]) -> Iterator[Step]:
-    """Every step, the quick ones first."""
+    """Yield all steps, the quick ones first."""
     program = [sys.executable, "-m", "toolscout", "lab", "bench"]
     for script, (options, seconds) in SCRIPTS.items():
         command = [sys.executable, f"benchmarks/{script}.py", *options, "--out", str(out / f"{script}.json")]
@@ -60,7 +61,7 @@ def plan_steps(out: Path, names: Sequence[str]) -> Iterator[Step]:
 
 
 def estimate_seconds(name: str, label: str) -> float | None:
-    """What a result took when it was measured last: its fit, its batches, its latencies."""
+    """Estimate the seconds of a result from its last measurement: fit, batches and latencies."""
     file = RESULTS / name / f"{label}.json"
     if not file.exists():
         return None

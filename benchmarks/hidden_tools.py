@@ -1,10 +1,11 @@
-"""Are tools found that training never saw, and what does it cost the others?
+"""Measures how well a fitted recipe finds tools that training never saw, and what this costs the other queries.
 
-A random fifth of a dataset's tools is hidden: training and validation queries that touch them are removed. The whole
-catalogue stays searchable. Queries that need hidden tools only are compared with `dense` over the same base encoder and
-without training; queries that need none of them are compared with the same model over a catalogue without the hidden
-tools. Recall@5, seeds 0-2, of the test queries; and of those of dev, to choose by. (A recipe that is fitted again on
-train and dev together knows the seen ones of dev; those that need hidden tools nobody learns from.)
+A random fifth of a dataset's tools is hidden: train and dev lose the queries that need them, but the whole catalogue
+stays searchable. Queries that need only hidden tools are compared with `dense` over the same encoder, without training.
+Queries that need none are compared with the same model over a catalogue without the hidden tools.
+
+The measure is recall@5 of test queries with seeds 0 to 2, and of dev queries for choices. A recipe that is refitted on
+train and dev has seen the dev queries without hidden tools; no recipe has seen the others.
 
     python benchmarks/hidden_tools.py --recipe mlc-light --recipe neighbours [--data metatool] [--set epochs=3]
 """
@@ -40,8 +41,8 @@ HIDDEN = 0.2
 BATCH = 256
 
 
-def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
-    """Mean recall@5 of some queries, percent."""
+def measure_recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]]) -> float:
+    """Return the mean recall@5 of some queries in percent."""
     ids, ranking = list(gold), {}
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
@@ -50,8 +51,10 @@ def recall(stage: Stage, texts: dict[str, str], gold: dict[str, dict[str, float]
     return round(100 * metrics.score(ranking, gold, ["recall@5"]).means()["recall@5"], 2)
 
 
-def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[str, ...], settings: Settings) -> Any:
-    """One recipe with one draw of hidden tools, asked with the queries of test, and with those of dev to choose by."""
+def measure_draw(
+    name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[str, ...], settings: Settings
+) -> Any:
+    """Measure one recipe with one draw of hidden tools, on test and on dev."""
     order = sorted(tool.id for tool in tools)
     hidden = set(random.Random(seed).sample(order, round(HIDDEN * len(order))))
     whole = make_lesson(dataset, tools, dataset.texts("test"))
@@ -68,16 +71,16 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
     job = plan_fit(name, learned, workspace, settings.home, parse_settings(pairs))
     model = fit(on_shelf(job))
 
-    def over(some: Sequence[Tool], recipe: str = name) -> Stage:
+    def build_over(some: Sequence[Tool], recipe: str = name) -> Stage:
         encoder = job.workspace.encoder if recipe == name else chosen.encoder or "static"
         surroundings = Workspace(encoder, settings, vectors)
         folder = model.folder if recipe == name else None
         return registry.build(recipe, Catalogue.of(some), surroundings, model=folder)
 
     shown = [tool for tool in tools if tool.id not in hidden]
-    full, without, dense = over(tools), over(shown), over(tools, "dense")
+    full, without, dense = build_over(tools), build_over(shown), build_over(tools, "dense")
 
-    def asked(split: str) -> dict[str, float]:
+    def measure_split(split: str) -> dict[str, float]:
         golds = {
             query: {f"d/{tool}": grade for tool, grade in gold.items()} for query, gold in dataset.split(split).items()
         }
@@ -85,20 +88,20 @@ def one(name: str, dataset: Any, tools: Sequence[Tool], seed: int, pairs: tuple[
         seen = {query: gold for query, gold in golds.items() if not hidden & set(gold)}
         found = {
             "hidden_queries": len(new),
-            "hidden": recall(full, dataset.queries, new),
-            "dense": recall(dense, dataset.queries, new),
+            "hidden": measure_recall(full, dataset.queries, new),
+            "dense": measure_recall(dense, dataset.queries, new),
             "seen_queries": len(seen),
-            "seen": recall(full, dataset.queries, seen),
-            "seen_without_hidden": recall(without, dataset.queries, seen),
+            "seen": measure_recall(full, dataset.queries, seen),
+            "seen_without_hidden": measure_recall(without, dataset.queries, seen),
         }
         kept, lost = found["hidden"] / found["dense"], found["seen_without_hidden"] - found["seen"]
         return {**found, "kept": round(kept, 4), "lost": round(lost, 2)}
 
-    return {"seed": seed, **asked("test"), "dev": asked("dev")}
+    return {"seed": seed, **measure_split("test"), "dev": measure_split("dev")}
 
 
 def main() -> None:
-    """Read the arguments; each draw is printed, and written at once."""
+    """Run all recipes and seeds; each draw is printed and written at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", action="append", required=True)
     parser.add_argument("--data", default="metatool")
@@ -117,7 +120,7 @@ def main() -> None:
         before = there.get(name, []) if given.resume else []
         rows = there[name] = [row for row in before if row.get("set", []) == given.pairs]
         for seed in range(len(rows), given.seeds):
-            found = one(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
+            found = measure_draw(name, dataset, tools, seed, tuple(given.pairs), Settings(home=given.home))
             rows.append({**found, **({"set": given.pairs} if given.pairs else {}), "provenance": provenance()})
             given.out.write_text(json.dumps(held, indent=1) + "\n")
             click.echo(f"{name} {rows[-1]}")

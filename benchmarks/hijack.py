@@ -1,17 +1,17 @@
-"""How often do hostile tools reach the first five, and what does the defence cost where nobody attacks?
+"""Measures how often hostile tools reach the first five, and what the defence costs without an attack.
 
     python benchmarks/hijack.py --data DIR [--out FILE] [--check] [--choose]
     python benchmarks/hijack.py --data DIR --benign [--out FILE]
 
-A hostile source brings 100 tools of one attack into the catalogues of metatool and toolbench, one attack at a time
-(`ATTACKS`). Its tools came after the honest ones, as those of a server that a user adds today.
+A hostile source adds 100 tools to the catalogues of metatool and toolbench, one attack of `ATTACKS` at a time. Its
+tools are newer than the honest ones, like those of a server that a user adds today.
 
-Attackers know training queries and the catalogue; where a dataset has no training queries, half of the test queries
-(by hash) are theirs, and the other half is scored. Whatever could be chosen was chosen against development queries and
+Attackers know the catalogue and the training queries. Where a dataset has no training queries, they know half of the
+test queries (by hash), and the other half is scored. The settings of the defence were chosen on dev queries with
 another seed (`--choose`).
 
-`--check` fails where a hostile tool reaches the first five more often than the bounds allow: at most a third as often
-as with plain `dense` under the same attack, or for at most `HARDLY_EVER_PERCENT` of the queries where that is more.
+`--check` fails if hostile tools reach the first five too often. They may do so a third as often as with plain `dense`
+under the same attack, or for `HARDLY_EVER_PERCENT` of the queries if that is more.
 `--benign` measures NDCG@5 on the 14 datasets with and without the defence.
 """
 
@@ -94,10 +94,10 @@ Attack = Callable[[int, "Attacker"], tuple[str, str, dict[str, object]]]  # numb
 
 
 class Attacker:
-    """What an attacker knows: requests of other people, their frequent words and names, and the honest tools."""
+    """The knowledge of an attacker: requests of other people, their frequent words and names, and the honest tools."""
 
     def __init__(self, known: Sequence[str], honest: Sequence[Tool], rng: random.Random) -> None:
-        """Take the known requests, the catalogue, and where chance comes from."""
+        """Take the known requests, the catalogue, and the random generator."""
         self.known, self.honest, self.rng = known, honest, rng
         words = Counter(word for text in known for word in dict.fromkeys(terms(text)))
         self.frequent = [word for word, _ in words.most_common(200)]
@@ -113,11 +113,11 @@ class Attacker:
         self.victims = rng.sample(list(honest), min(HOSTILE_TOOLS, len(honest)))
 
     def subject(self) -> str:
-        """The words that a request is about."""
+        """Return the words that a random request is about."""
         return " ".join(terms(self.rng.choice(self.known))[:6])
 
     def helper(self, number: int) -> str:
-        """A name that says nothing."""
+        """Return a name without meaning."""
         return f"{self.rng.choice(('smart', 'best', 'super'))}_helper_{number}"
 
 
@@ -227,7 +227,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 def attack(kind: str, known: Sequence[str], honest: Sequence[Tool], rng: random.Random) -> list[Tool]:
-    """A hundred tools of one attack, from the requests and the tools that the attacker knows."""
+    """Make the hostile tools of one attack from the requests and tools that the attacker knows."""
     by = Attacker(known, honest, rng)
     tools = []
     for number in range(HOSTILE_TOOLS):
@@ -245,7 +245,7 @@ def attack(kind: str, known: Sequence[str], honest: Sequence[Tool], rng: random.
 
 
 def terms(text: str) -> list[str]:
-    """The words of a request that say what it is about."""
+    """Return the words of a request that say what it is about."""
     stop = {
         "what",
         "with",
@@ -265,7 +265,7 @@ def terms(text: str) -> list[str]:
 
 
 def searcher(name: str, tools: Sequence[Tool], *, defended: bool) -> Stage:
-    """A recipe over the tools, cut to five; guarded as the product's searches are, or as bench measures it."""
+    """Build a recipe over the tools, cut to five hits, with or without the defence of the product."""
     hostile = any(tool.id.startswith(HOSTILE) for tool in tools)
     catalogue = Catalogue.of(tools, added={"d": "2026-01-01", "x": "2026-06-01"} if hostile else {})
     stage = registry.build(name, catalogue)
@@ -273,14 +273,14 @@ def searcher(name: str, tools: Sequence[Tool], *, defended: bool) -> Stage:
 
 
 def answers(stage: Stage, texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """The five tools for each text."""
+    """Return the first five tools for each text."""
     return [found.ids for found in stage([Search(query=text, k=5) for text in texts])]
 
 
 def measure(
     name: str, root: Path, *, choose: bool, kinds: Sequence[str] = tuple(ATTACKS), most: int = MAX_QUERIES
 ) -> dict[str, object]:
-    """The figures of one dataset, percent."""
+    """Measure all attacks on one dataset; figures in percent."""
     dataset = Dataset.load(root / name, root=root)
     rng = random.Random(20 if choose else 1)
     try:
@@ -317,7 +317,7 @@ def measure(
 
 
 def broken_bounds(figures: dict[str, dict[str, object]]) -> list[str]:
-    """One sentence for each attack that reaches the first five more often than it may."""
+    """Return a sentence for each attack that reaches the first five too often."""
     sentences = []
     for name, result in figures.items():
         for kind in ATTACKS:
@@ -353,7 +353,7 @@ def measure_benign(root: Path) -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    """Measure, print, and hold the figures against the bounds."""
+    """Measure, print, and compare the figures with the bounds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("TOOLSCOUT_DATA"), help="root of the datasets")
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
@@ -364,7 +364,7 @@ def main() -> int:
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     options = parser.parse_args()
     if not options.data:
-        parser.error("expected --data or TOOLSCOUT_DATA")
+        parser.error("Name the data folder with --data or TOOLSCOUT_DATA.")
     root = Path(options.data)
     figures: dict[str, object]
     if options.benign:

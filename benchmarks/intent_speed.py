@@ -1,7 +1,8 @@
-"""What masstool adds to its encoder: a query at a time on one thread, the encoder alone and the pipeline in turn.
+"""Measures the time that masstool adds to its encoder, one query at a time on one thread.
 
-Prints JSON and writes it to benchmarks/results/intent-speed.json. Needs a model of masstool (`--model`) and the dataset
-that it was fitted on. Compare the ratio between machines, not the milliseconds.
+The encoder alone and the whole pipeline take turns. Prints JSON and writes it to benchmarks/results/intent-speed.json.
+Needs a model of masstool (`--model`) and the dataset of its fit. Compare the ratio between machines, not the
+milliseconds.
 """
 
 from __future__ import annotations

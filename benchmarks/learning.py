@@ -1,17 +1,18 @@
-"""Does it get better from its own traffic? A dataset's training queries as traffic of many callers, `learn` in between.
+"""Measures how much the search gains from its own traffic: training queries replayed by many callers, then `learn`.
 
-A service (`toolscout serve`) runs from the first request to the last, each caller with a key of its own. The training
-queries (dev among them) are cut into parts. Of each part every query is searched by one of the callers, then its gold
-tools are called with success, wherever they stood; then `toolscout learn` runs beside the service. The test queries are
-asked without a journal before the first part and after each; whoever is promoted is compared with whom it follows. At
-the end the service itself must answer test queries the same. Ends with a rollback, which must restore the former
-answers exactly, and with a flood of false calls of one caller, if asked for. Several seeds draw the order, the parts
-and the noise anew.
+One service (`toolscout serve`) runs all the time, and each caller has its own key. The queries of train and dev are cut
+into parts. For each query of a part, a caller searches, then reports successful calls of the gold tools, whatever their
+ranks. After each part `toolscout learn` runs beside the service.
+
+The test queries are searched without a journal before the first part and after each, and a promoted model is compared
+with its predecessor. In the end the service itself must give the same answers. A rollback must restore the former
+answers exactly. With `--flood`, one caller then reports many false calls. Each seed draws order, parts and noise anew.
 
     python benchmarks/learning.py [--data toollens] [--parts 10] [--only 2] [--callers 50] [--flood 20000]
     python benchmarks/learning.py --in-process --noise 0.3 --parts 10 [--seeds 20] --out FILE
 
-The noise test runs over all parts and says which promotion changed what is found on clean test queries for the worst.
+The second command is the noise test. It names the promotion that changed the figures on clean test queries most for
+the worse.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ from toolscout.scout import Scout
 
 SOURCE, BATCH, FLOOD = "tools", 64, "flood"
 MEASURES = ("recall@5", "ndcg@5", "comp@5")
-COMPARED = 500  # test queries whose answers over HTTP must be those in process
+COMPARED = 500  # number of test queries whose answers over HTTP must equal those in process
 
 
 class Transport(Protocol):
-    """How traffic reaches toolscout, and how it learns."""
+    """The way from the traffic to toolscout."""
 
     def search(self, queries: Sequence[str], caller: str) -> Sequence[tuple[str, list[str]]]:
-        """Ask a batch; the id and the tools of each search."""
+        """Search a batch; return the id and the tools of each search."""
 
     def called(self, search_id: str, tool: str, caller: str) -> None:
-        """Say that a tool was called with success."""
+        """Report a successful call of a tool."""
 
     def learn(self) -> dict[str, Any]:
-        """A `learn`; what its report says."""
+        """Run `learn`; return its report."""
 
 
 class InProcess:
-    """Method calls."""
+    """Calls methods of a scout."""
 
     def __init__(self, scout: Scout) -> None:
         self.scout = scout
@@ -84,7 +85,7 @@ class InProcess:
 
 
 class OverHTTP:
-    """A service in a process of its own, a key for each caller; `learn` is the command."""
+    """Sends requests to a service in its own process, with a key for each caller, and runs the command `learn`."""
 
     def __init__(self, home: Path, callers: Sequence[str]) -> None:
         self.home = home
@@ -108,7 +109,7 @@ class OverHTTP:
         found = (re.search(r"http://[\d.]+:\d+", line) for line in self.service.stderr)
         address = next(filter(None, found), None)
         if address is None:
-            raise ToolscoutError("the service did not start")
+            raise ToolscoutError("The service did not start.")
         self.client = httpx.Client(base_url=address[0], timeout=60)
         return self
 
@@ -145,7 +146,7 @@ def replay(
     callers: Sequence[str],
     wrong: Mapping[str, Sequence[str]],
 ) -> None:
-    """Search each query, then call what it needs, or what `wrong` says instead; the callers take turns."""
+    """Search each query, then report calls of its gold tools, or of its tools in `wrong`; the callers take turns."""
     size = max(1, min(BATCH, len(queries) // (4 * len(callers))))
     for turn, start in enumerate(range(0, len(queries), size)):
         batch, caller = queries[start : start + size], callers[turn % len(callers)]
@@ -155,8 +156,8 @@ def replay(
                 through.called(search, f"{SOURCE}/{tool}", caller)
 
 
-def answers(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """What a search that names nothing returns, as ids of the dataset."""
+def search_all(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Search the queries with the champion; return ids of the dataset."""
     ids = list(texts)
     ranking: dict[str, list[str]] = {}
     for start in range(0, len(ids), BATCH):
@@ -166,14 +167,14 @@ def answers(scout: Scout, texts: Mapping[str, str]) -> dict[str, list[str]]:
     return ranking
 
 
-def compared(after: metrics.PerQuery, before: metrics.PerQuery) -> dict[str, dict[str, float]]:
-    """How whoever was promoted does beside whom it followed, on test."""
+def compare_models(after: metrics.PerQuery, before: metrics.PerQuery) -> dict[str, dict[str, float]]:
+    """Compare a promoted model with its predecessor on test."""
     tests = {name: metrics.paired_test(after.values[name], before.values[name]) for name in MEASURES}
     return {name: {"difference": round(each.difference, 5), "p": round(each.p, 5)} for name, each in tests.items()}
 
 
 def find_worst(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The promotion that changed each measure on test for the worst: its seed, part, difference and p; {}: none."""
+    """Find for each measure the promotion with the lowest difference on test: seed, part, difference and p."""
     changes: dict[str, list[dict[str, Any]]] = {}
     for found in runs:
         for row in found["rows"]:
@@ -182,8 +183,8 @@ def find_worst(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: min(tests, key=lambda test: test["difference"]) for name, tests in changes.items()}
 
 
-def shown(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What a line of the result says of a `learn`."""
+def select_figures(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the figures of a report of `learn` for a row of the result."""
     told = {name: report[name] for name in ("outcome", "candidate", "learn_wall_seconds", "reason")}
     if report["verdict"]:
         told |= {name: report["verdict"][name] for name in ("look", "level")}
@@ -194,10 +195,10 @@ def shown(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def parts(
+def run_parts(
     asked: Scout, dataset: Dataset, given: argparse.Namespace, seed: int, through: Transport
 ) -> Iterator[dict[str, Any]]:
-    """The result after each part; the first is before any."""
+    """Yield a row of figures before the first part and after each part."""
     rng = random.Random(seed)
     gold = {**dataset.split("train"), **(dataset.split("dev") if "dev" in dataset.qrels else {})}
     order = sorted(gold)
@@ -205,46 +206,50 @@ def parts(
     tools = sorted({tool for needed in gold.values() for tool in needed})
     wrong = {query: [rng.choice(tools)] for query in order if rng.random() < given.noise}
     texts, qrels = dataset.texts("test"), dataset.split("test")
-    yield {"part": 0, "queries": 0, **metrics.score(answers(asked, texts), qrels, MEASURES).means()}
+    yield {"part": 0, "queries": 0, **metrics.score(search_all(asked, texts), qrels, MEASURES).means()}
     size = -(-len(order) // given.parts)
     for part in range(min(given.parts, given.only or given.parts)):
         queries = order[part * size : (part + 1) * size]
         started = time.perf_counter()
-        replay(through, dataset.queries, gold, queries, callers(given), wrong)
+        replay(through, dataset.queries, gold, queries, name_callers(given), wrong)
         took = round(time.perf_counter() - started, 1)
-        still = metrics.score(answers(asked, texts), qrels, MEASURES)
+        still = metrics.score(search_all(asked, texts), qrels, MEASURES)
         report = through.learn()
-        after = metrics.score(answers(asked, texts), qrels, MEASURES)
+        after = metrics.score(search_all(asked, texts), qrels, MEASURES)
         yield {
             "part": part + 1,
             "queries": (part + 1) * size,
             **after.means(),
             "replay_seconds": took,
-            **shown(report),
-            **({"against_former": compared(after, still)} if report["outcome"] == "promoted" else {}),
+            **select_figures(report),
+            **({"against_former": compare_models(after, still)} if report["outcome"] == "promoted" else {}),
         }
 
 
-def callers(given: argparse.Namespace) -> list[str]:
-    """Their names."""
+def name_callers(given: argparse.Namespace) -> list[str]:
+    """Return the names of the callers."""
     return [f"caller-{number}" for number in range(given.callers)]
 
 
-def flooded(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: Transport) -> dict[str, Any]:
-    """One caller makes many false calls: nothing may be promoted."""
+def flood(scout: Scout, dataset: Dataset, given: argparse.Namespace, through: Transport) -> dict[str, Any]:
+    """Report many false calls by one caller, then learn; nothing may be promoted."""
     rng, texts = random.Random(given.seed + 1), sorted(dataset.texts("train").values())
     queries = {f"f{number}": f"{rng.choice(texts)} {number}" for number in range(given.flood)}
     tool = min(dataset.corpus_ids())
     before = len(champion.history(scout.settings.home))
     replay(through, queries, {query: {tool: 1.0} for query in queries}, list(queries), [FLOOD], {})
     report = through.learn()
-    return {"calls": given.flood, "promoted": len(champion.history(scout.settings.home)) > before, **shown(report)}
+    return {
+        "calls": given.flood,
+        "promoted": len(champion.history(scout.settings.home)) > before,
+        **select_figures(report),
+    }
 
 
-def same(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> bool:
-    """Whether the transport answers test queries as the figures say; these searches go to the journal."""
+def serves_same_answers(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> bool:
+    """Return whether the transport answers test queries like the scout; these searches go to the journal."""
     texts = dict(list(dataset.texts("test").items())[:COMPARED])
-    expected = answers(asked, texts)
+    expected = search_all(asked, texts)
     for start in range(0, len(texts), BATCH):
         some = list(texts)[start : start + BATCH]
         found = through.search([texts[query] for query in some], caller)
@@ -255,20 +260,20 @@ def same(asked: Scout, dataset: Dataset, through: Transport, caller: str) -> boo
     return True
 
 
-def rolled_back(asked: Scout, dataset: Dataset) -> bool:
-    """Whether taking back a promotion of another model, the former champion, restores the answers exactly."""
+def rollback_restores_answers(asked: Scout, dataset: Dataset) -> bool:
+    """Promote the former champion, roll back, and return whether the answers are exactly restored."""
     home, texts = asked.settings.home, dataset.texts("test")
-    before, held = answers(asked, texts), champion.history(home)
+    before, held = search_all(asked, texts), champion.history(home)
     if len(held) < 2:
-        raise NotFound("expected two promotions at least, found fewer: give more parts")
+        raise NotFound("A rollback needs two promotions, and there were fewer. Give more --parts.")
     champion.promote(home, held[-2].model, "to take it back")
-    other = answers(asked, texts)
+    other = search_all(asked, texts)
     champion.rollback(home)
-    return bool(other != before and answers(asked, texts) == before)
+    return bool(other != before and search_all(asked, texts) == before)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="toollens")
     parser.add_argument("--parts", type=int, default=10)
@@ -283,36 +288,38 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def one(dataset: Dataset, given: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """A home, its traffic, and what became of it."""
+def run_seed(dataset: Dataset, given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Run one seed in a new home: its traffic, its promotions, and the final checks."""
     with contextlib.ExitStack() as held:
         home = Path(held.enter_context(tempfile.TemporaryDirectory()))
         scout, asked = held.enter_context(Scout(home)), held.enter_context(Scout(home, journal=False))
         scout.add(dataset.folder, name=SOURCE)
         through: InProcess | OverHTTP = InProcess(scout)
         if not given.in_process:
-            through = held.enter_context(OverHTTP(home, [*callers(given), FLOOD]))
+            through = held.enter_context(OverHTTP(home, [*name_callers(given), FLOOD]))
         rows = []
-        for row in parts(asked, dataset, given, seed, through):
+        for row in run_parts(asked, dataset, given, seed, through):
             rows.append(row)
             click.echo(json.dumps(row))
         promoted = champion.history(home)
         return {
             "seed": seed,
             "rows": rows,
-            "served_the_same": same(asked, dataset, through, FLOOD if not given.in_process else "caller-0"),
-            "rollback_exact": rolled_back(asked, dataset) if len(promoted) > 1 else None,
-            "flood": flooded(scout, dataset, given, through) if given.flood else None,
+            "served_the_same": serves_same_answers(
+                asked, dataset, through, FLOOD if not given.in_process else "caller-0"
+            ),
+            "rollback_exact": rollback_restores_answers(asked, dataset) if len(promoted) > 1 else None,
+            "flood": flood(scout, dataset, given, through) if given.flood else None,
         }
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
-    """The whole benchmark."""
+    """Run all seeds; the file is written after each."""
     root = os.environ.get("TOOLSCOUT_DATA")
     dataset = load_dataset(given.data, Path(root) if root else None)
     started, found, origin = time.perf_counter(), [], provenance()
     for seed in range(given.seed, given.seed + given.seeds):
-        found.append(one(dataset, given, seed))
+        found.append(run_seed(dataset, given, seed))
         click.echo(json.dumps({name: value for name, value in found[-1].items() if name != "rows"}))
         result = {
             "dataset": dataset.name,

@@ -1,16 +1,15 @@
-"""Load on the HTTP service: requests a second beside what MiniLM on PyTorch allows, times, errors, growth of memory.
+"""Measures the HTTP service under load: queries per second, latency, errors, and growth of memory.
 
-Beside the rates stands the processor time of a query: on a core of its own it says the same, on a busy machine it is
-what can be compared.
+The service runs on one core with its journal, over 13,685 real tools. This program searches from the other core. Each
+connection stays open and sends a request as soon as the last one was answered.
 
-The service runs on one core, journal on, over 13,685 real tools; this program asks from the other, over connections
-that stay open, each asking again once it was answered. What MiniLM/PyTorch allows is measured on the service's core in
-the same run, before and after: one query encoded at a time, one thread, nothing else.
+The rates are compared with MiniLM on PyTorch, which encodes one query at a time in one thread on the core of the
+service, before and after. The report also has the processor time of a query, which stays comparable on a busy machine.
 
     python benchmarks/load.py                        5 minutes of single searches, 1 of batches of 16
-    python benchmarks/load.py --beside "toolscout learn --dry-run"       a further round beside that command, which is
-                                                                         started again whenever it ends; before it,
-                                                                         searches with calls that it can learn from
+    python benchmarks/load.py --beside "toolscout learn --dry-run"       a further round while that command runs again
+                                                                         and again; searches and calls before it give
+                                                                         it something to learn from
 
 Prints JSON and writes it to benchmarks/results/load.json. Needs TOOLSCOUT_DATA, and two cores that nobody else uses.
 """
@@ -58,25 +57,28 @@ print(done / (time.perf_counter() - started), 1000 * (time.process_time() - busy
 """
 
 
-def queries(data: Path, count: int = 2_000) -> list[str]:
-    """Real requests, of several sets."""
-    found: list[str] = []
+def read_queries(data: Path, count: int = 2_000) -> list[str]:
+    """Read real queries of several datasets, about `count`."""
+    texts: list[str] = []
     for name in SETS:
         lines = (data / name / "queries.jsonl").read_text().splitlines()
         step = max(1, len(lines) * len(SETS) // count)
-        found += [json.loads(line)["text"] for line in lines[::step]]
-    return found
+        texts += [json.loads(line)["text"] for line in lines[::step]]
+    return texts
 
 
 def load(port: int, texts: Sequence[str], *, seconds: float, connections: int, batch: int = 1) -> dict[str, Any]:
-    """Ask for `seconds` over so many connections. Times in ms; `errors` names what was no answer of status 200.
+    """Send searches over several connections for some time.
 
     Args:
-        port: of the service, on this machine.
-        texts: what to ask, again from the start at the end.
-        seconds: how long.
-        connections: how many ask at once.
-        batch: queries a request; 1: single searches.
+        port: port of the service on this machine.
+        texts: the queries; after the last, the first follows again.
+        seconds: duration.
+        connections: number of connections that search at once.
+        batch: queries per request; 1: single searches.
+
+    Returns:
+        Rates, quantiles of the latency in ms, and `errors`, the number of answers whose status was not 200.
     """
     path = "/v1/search" if batch == 1 else "/v1/search/batch"
     end = time.perf_counter() + seconds
@@ -88,9 +90,9 @@ def load(port: int, texts: Sequence[str], *, seconds: float, connections: int, b
         at = number * 97
         try:
             while time.perf_counter() < end:
-                asked = [texts[(at + each) % len(texts)] for each in range(batch)]
+                queries = [texts[(at + offset) % len(texts)] for offset in range(batch)]
                 at += batch
-                body = json.dumps({"query": asked[0]} if batch == 1 else {"queries": asked})
+                body = json.dumps({"query": queries[0]} if batch == 1 else {"queries": queries})
                 started = time.perf_counter()
                 connection.request("POST", path, body, {"Content-Type": "application/json"})
                 answer = connection.getresponse()
@@ -110,26 +112,26 @@ def load(port: int, texts: Sequence[str], *, seconds: float, connections: int, b
     for thread in threads:
         thread.join()
     took = time.perf_counter() - started
-    every = sorted(value for each in times for value in each)
-    cuts = statistics.quantiles(every, n=100) if len(every) > 1 else [0.0] * 99
+    all_times = sorted(value for connection_times in times for value in connection_times)
+    cuts = statistics.quantiles(all_times, n=100) if len(all_times) > 1 else [0.0] * 99
     return {
         "connections": connections,
         "batch": batch,
         "seconds": took,
-        "requests": len(every),
-        "queries_per_second": len(every) * batch / took,
+        "requests": len(all_times),
+        "queries_per_second": len(all_times) * batch / took,
         "p50_ms": cuts[49],
         "p95_ms": cuts[94],
         "p99_ms": cuts[98],
         "p99_over_p50": cuts[98] / cuts[49] if cuts[49] else None,
-        "max_ms": every[-1] if every else None,
+        "max_ms": all_times[-1] if all_times else None,
         "errors": len(errors),
         "first_errors": errors[:3],
     }
 
 
 def teach(port: int, texts: Sequence[str]) -> int:
-    """Search each text and call the first tool of the answer: something to learn from. Returns how many were called."""
+    """Search each text and report a call of the first tool, as evidence for `learn`; return the number of calls."""
     called = 0
 
     def post(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> Any:
@@ -142,15 +144,15 @@ def teach(port: int, texts: Sequence[str]) -> int:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         for start in range(0, len(texts), 64):
             batch = {"queries": texts[start : start + 64], "k": 1}
-            for found in post(connection, "/v1/search/batch", batch)["results"]:
-                for hit in found["hits"]:
-                    post(connection, "/v1/calls", {"tool": hit["id"], "ok": True, "search_id": found["search_id"]})
+            for result in post(connection, "/v1/search/batch", batch)["results"]:
+                for hit in result["hits"]:
+                    post(connection, "/v1/calls", {"tool": hit["id"], "ok": True, "search_id": result["search_id"]})
                     called += 1
     return called
 
 
 class Beside:
-    """A command that runs again and again on both cores, until it is stopped; counts its ends and what they were."""
+    """Runs a command again and again on both cores until it is stopped; records the exit codes."""
 
     def __init__(self, line: str, home: str) -> None:
         self.command, self.codes, self.seconds = shlex.split(line), list[int](), 0.0
@@ -181,62 +183,64 @@ class Beside:
 
 
 def busy_seconds(pid: int) -> float:
-    """Processor time that a process has used (Linux)."""
+    """Return the processor time of a process in seconds (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of a process that lies in RAM (Linux)."""
+    """Return the resident memory of a process in MiB (Linux)."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def on_core(core: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a command that runs on one core alone, in one thread."""
+def start_on_core(core: int, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a command on one core, in one thread."""
     pinned = (lambda: os.sched_setaffinity(0, {core})) if (os.cpu_count() or 1) > 1 else None
     return subprocess.Popen(command, preexec_fn=pinned, text=True, env={**os.environ, **ALONE}, **options)
 
 
-def minilm(texts: Sequence[str], seconds: float) -> tuple[float, float]:
-    """Queries a second that all-MiniLM-L6-v2 on PyTorch encodes, one at a time, on the service's core; and the ms of
-    processor time of one.
+def measure_minilm(texts: Sequence[str], seconds: float) -> tuple[float, float]:
+    """Encode queries with MiniLM on PyTorch, one at a time, on the core of the service.
+
+    Returns:
+        Queries per second, and the processor time of one in ms.
     """
-    asked = on_core(SERVICE_CORE, [sys.executable, "-c", MINILM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    told, _ = asked.communicate(json.dumps([texts, seconds]))
-    rate, busy = map(float, told.split())
+    process = start_on_core(SERVICE_CORE, [sys.executable, "-c", MINILM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    output, _ = process.communicate(json.dumps([texts, seconds]))
+    rate, busy = map(float, output.split())
     return rate, busy
 
 
-def serve(home: str) -> tuple[subprocess.Popen[str], int]:
-    """The service, and its port."""
+def start_service(home: str) -> tuple[subprocess.Popen[str], int]:
+    """Start the service; return its process and its port."""
     command = [sys.executable, "-m", "toolscout", "--home", home, "serve", "--port", "0"]
-    service = on_core(SERVICE_CORE, command, stderr=subprocess.PIPE)
+    service = start_on_core(SERVICE_CORE, command, stderr=subprocess.PIPE)
     assert service.stderr is not None
     for line in service.stderr:
-        if found := re.search(r"http://[\d.]+:(\d+)/", line):
-            return service, int(found[1])
-    sys.exit("the service did not start")
+        if address := re.search(r"http://[\d.]+:(\d+)/", line):
+            return service, int(address[1])
+    sys.exit("The service did not start.")
 
 
-def watched(service: subprocess.Popen[str], port: int, texts: Sequence[str], **options: Any) -> dict[str, Any]:
-    """A round of load, what a query cost, and how the service's memory grew from the first fifth of it to the end."""
-    seen: list[float] = []
+def load_and_watch(service: subprocess.Popen[str], port: int, texts: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Run a round of load; add the processor time of a query, and the growth of memory after the first fifth."""
+    resident: list[float] = []
     stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(max(0.1, options["seconds"] / 50)):
-            seen.append(resident_mb(service.pid))
+            resident.append(resident_mb(service.pid))
 
     watching = threading.Thread(target=watch)
     watching.start()
     before = busy_seconds(service.pid)
-    found = load(port, texts, **options)
-    busy = 1000 * (busy_seconds(service.pid) - before) / max(1, found["requests"] * found["batch"])
+    figures = load(port, texts, **options)
+    busy = 1000 * (busy_seconds(service.pid) - before) / max(1, figures["requests"] * figures["batch"])
     stop.set()
     watching.join()
-    early, late = seen[len(seen) // 5], max(seen[-5:])
-    return found | {"cpu_ms_per_query": busy, "rss_mb": late, "rss_growth_percent": 100 * (late / early - 1)}
+    early, late = resident[len(resident) // 5], max(resident[-5:])
+    return figures | {"cpu_ms_per_query": busy, "rss_mb": late, "rss_growth_percent": 100 * (late / early - 1)}
 
 
 def main() -> dict[str, Any]:
@@ -246,32 +250,32 @@ def main() -> dict[str, Any]:
     read.add_argument("--beside", help="a command to run beside a further round")
     read.add_argument("--out", type=Path, default=ROOT / "results" / "load.json")
     options = read.parse_args()
-    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
-    texts = queries(data)
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
+    texts = read_queries(data)
     short = max(2.0, options.seconds / 5)
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {LOAD_CORE})
-    before = minilm(texts, min(20.0, short))
+    before = measure_minilm(texts, min(20.0, short))
     with tempfile.TemporaryDirectory() as home:
         add = [sys.executable, "-m", "toolscout", "--home", home, "add", str(data / "tool_corpora/toucan")]
         subprocess.run(add, check=True, capture_output=True)
-        service, port = serve(home)
+        service, port = start_service(home)
         try:
             load(port, texts, seconds=min(10.0, short), connections=options.connections)  # warm
-            single = watched(service, port, texts, seconds=options.seconds, connections=options.connections)
-            batches = watched(service, port, texts, seconds=short, connections=2, batch=16)
+            single = load_and_watch(service, port, texts, seconds=options.seconds, connections=options.connections)
+            batches = load_and_watch(service, port, texts, seconds=short, connections=2, batch=16)
             beside: dict[str, Any] = {}
             if options.beside:
                 taught = teach(port, texts)
                 other = Beside(options.beside, home)
-                beside = watched(service, port, texts, seconds=short, connections=options.connections)
+                beside = load_and_watch(service, port, texts, seconds=short, connections=options.connections)
                 beside |= {"examples": taught} | other.stop()
                 if any(beside["ended"]) or beside["longest_seconds"] < min(2.0, short / 2):
-                    sys.exit(f"the command beside the load did not run as it should: {beside}")
+                    sys.exit(f"The command beside the load failed or ended too soon: {beside}")
         finally:
             service.terminate()
             service.communicate()
-    after = minilm(texts, min(20.0, short))
+    after = measure_minilm(texts, min(20.0, short))
     allowed, cost = max(before[0], after[0]), min(before[1], after[1])
     report = {
         "minilm_per_second": {"before": before[0], "after": after[0]},

@@ -1,21 +1,22 @@
-"""Does a request need a tool, and does any tool fit? Measured on domains that the fit has not seen.
+"""Measures the abstention decision on domains that its fit has not seen: is a tool needed, and does any tool fit?
 
-**Need.** Metatool, bfcl and hammerbench, one left out at a time: fitted on training queries of ToolLens and the other
-two, and on no_tool's train part; tested on the test queries of the one left out against no_tool's test part. Of the
-domain left out its tools are used, and none of its queries. Stopped is the share of no_tool queries below a threshold:
-`oracle` is the one that rejects 2 % of that domain's own test queries, `carried` the one that the other domains'
-validation queries set. `vectors` is the baseline: logistic regression on frozen MiniLM vectors.
+**Need.** Each of metatool, bfcl and hammerbench is left out once. The fit uses training queries of ToolLens and of the
+other two, and the train part of no_tool. The test compares the test queries of the left-out dataset with the test part
+of no_tool. From the left-out dataset the fit sees the tools, but no query. The figure is the share of no_tool queries
+below a threshold. The threshold `oracle` rejects 2 % of the left-out test queries; `carried` comes from validation
+queries of the other datasets. The baseline `vectors` is a logistic regression on frozen MiniLM vectors.
 
-**Fit.** Metatool, bfcl and seal_tools_in. `near`: a query without its gold tools; `gap`: without all tools of their
-parents; `foreign`: queries of other sets. Fitted on training queries of all other sets (`others`), or of all six
-(`all`); the threshold rejects 5 % of the set's own validation queries. The baseline is MiniLM's greatest cosine.
+**Fit.** The datasets are metatool, bfcl and seal_tools_in. No tool fits a query without its gold tools (`near`),
+without all tools of their parents (`gap`), or from another dataset (`foreign`). The fit uses training queries of all
+other datasets (`others`) or of all six (`all`). The threshold rejects 5 % of the dataset's own validation queries. The
+baseline is MiniLM's greatest cosine.
 
-**Bundled.** The decision that comes with toolscout, on every test set: what is turned away (`away`), and told that it
-needs no tool (`needless`), of its queries (`right`), of the same without their gold tools (`near`), and of no_tool's
-(`chat`).
+**Bundled.** The bundled decision on every test set: the shares of queries that it turns away (`away`) and for which it
+says that no tool is needed (`needless`). They are given for the test queries (`right`), for the same without their gold
+tools (`near`), and for the queries of no_tool (`chat`).
 
-`bundled` asks BM25 and the bundled encoder alone, `minilm` MiniLM too. Writes need.json; with --lists, also
-errors to read (not to be published: they hold texts of the sets).
+`bundled` uses BM25 and the bundled encoder, `minilm` also MiniLM. Writes need.json, and with --lists the errors for
+reading, which hold texts of the datasets and must not be published.
 
     python benchmarks/need.py [--data DIR] [--out benchmarks/results/need.json] [--lists DIR]
 """
@@ -67,42 +68,44 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Encoders:
-    """The bundled encoder and MiniLM, whose vectors are kept."""
+    """The bundled encoder, and MiniLM with a store of its vectors."""
 
     def __init__(self, settings: Settings, with_minilm: bool = True) -> None:
         self.static, self.settings = StaticEncoder(), settings
         self.minilm = encoders.load("minilm", settings) if with_minilm else None
-        self.kept = VectorStore(settings.home / "bench")
+        self.store = VectorStore(settings.home / "bench")
 
     def queries(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """View → (n, d)."""
-        found = {"static": self.static.encode(texts, "query")}
+        """Encode queries: view → (n, d)."""
+        vectors = {"static": self.static.encode(texts, "query")}
         if self.minilm:
             mark = f"{self.minilm.fingerprint}/query"
-            found["minilm"] = self.kept.rows(mark, texts, self.minilm.encode, name="minilm", progress=_told)
-        return found
+            vectors["minilm"] = self.store.rows(
+                mark, texts, self.minilm.encode, name="minilm", progress=_report_progress
+            )
+        return vectors
 
     def tools(self, tools: Sequence[Tool]) -> dict[str, Exact]:
-        """View → index."""
+        """Index tools: view → index."""
         rows = {"static": encode_tools(lambda texts: self.static.encode(texts, "tool"), tools)}
         if self.minilm:
             by_text, encode = {render(tool, "short"): tool for tool in tools}, self.minilm.encode
-            rows["minilm"] = self.kept.rows(
+            rows["minilm"] = self.store.rows(
                 f"{self.minilm.fingerprint}/named",
                 [render(tool, "short") for tool in tools],
                 lambda some: encode_tools(lambda texts: encode(texts, "tool"), [by_text[text] for text in some]),
                 name="minilm",
-                progress=_told,
+                progress=_report_progress,
             )
-        found = {}
-        for view, held in rows.items():
-            found[view] = Exact(held.shape[1])
-            found[view].upsert([tool.id for tool in tools], held)
-        return found
+        indexes = {}
+        for view, vectors in rows.items():
+            indexes[view] = Exact(vectors.shape[1])
+            indexes[view].upsert([tool.id for tool in tools], vectors)
+        return indexes
 
 
-def _told(done: int, every: int) -> None:
-    click.echo(f"embedding: {done:,} of {every:,} texts", err=True)
+def _report_progress(done: int, total: int) -> None:
+    click.echo(f"embedding: {done:,} of {total:,} texts", err=True)
 
 
 @dataclasses.dataclass
@@ -114,7 +117,7 @@ class Part:
     gold: list[list[int]]
 
     def only(self, places: Sequence[int]) -> Part:
-        """Some of them."""
+        """Return the queries at these places."""
         vectors = {view: rows[list(places)] for view, rows in self.vectors.items()}
         return Part([self.texts[n] for n in places], vectors, [self.gold[n] for n in places])
 
@@ -147,7 +150,7 @@ class Domain:
         }
 
     def rows(self, some: Part, gone: Sequence[Sequence[int]] | None = None) -> Floats:
-        """(n, columns); `gone`: places of tools that are taken away for each query."""
+        """Return the score features of queries, (n, columns); `gone`: places of tools hidden from each query."""
         masks = None
         if gone is not None:
             masks = [np.ones(len(self.tools), dtype=bool) for _ in gone]
@@ -156,7 +159,7 @@ class Domain:
         return self.signals.rows(some.texts, list(some.vectors.values()), masks)
 
     def relatives(self, gold: Sequence[int]) -> list[int] | None:
-        """Places of all tools whose parent one of these has; None: one has no parent, or none would be left."""
+        """Return the places of all tools with a parent of these; None: one has no parent, or no tool would be left."""
         parents = {self.tools[number].parent for number in gold}
         gone = [number for number, tool in enumerate(self.tools) if tool.parent in parents]
         return None if () in parents or len(gone) == len(self.tools) else gone
@@ -166,14 +169,14 @@ class Domain:
 
 
 def auroc(right: Floats, wrong: Floats) -> float:
-    """The share of pairs in the right order; equal ones count one half."""
+    """Return the share of pairs in the right order; equal values count one half."""
     ordered = np.sort(wrong)
     below = np.searchsorted(ordered, right, "left") + np.searchsorted(ordered, right, "right")
     return float(below.mean() / 2 / len(wrong))
 
 
 def figures(right: Floats, wrong: Floats, lost: float, threshold: float | None = None, seed: int = 0) -> dict[str, Any]:
-    """AUROC, what is stopped by the oracle threshold and by a given one, and what that loses; with 95 % intervals."""
+    """Compute AUROC, the shares stopped by the oracle and by a given threshold, and the share lost, with intervals."""
 
     def measured(a: Floats, b: Floats) -> dict[str, float]:
         found = {"auroc": auroc(a, b), "stopped": float((b < np.quantile(a, lost)).mean())}
@@ -191,17 +194,17 @@ def figures(right: Floats, wrong: Floats, lost: float, threshold: float | None =
     return {"n": [len(right), len(wrong)], **values, "ci95": intervals}
 
 
-def mean(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each figure over domains."""
+def mean(domains: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of each figure over domains."""
     return {
-        name: round(float(np.mean([each[name] for each in found])), 4)
-        for name in found[0]
-        if isinstance(found[0][name], float)
+        name: round(float(np.mean([figures[name] for figures in domains])), 4)
+        for name in domains[0]
+        if isinstance(domains[0][name], float)
     }
 
 
 def part_of(table: Floats, every: Sequence[str], views: Sequence[str]) -> Floats:
-    """The columns of some of the views."""
+    """Select the columns of some views."""
     place = {name: number for number, name in enumerate(every)}
     return table[:, [place[name] for name in names(views)]]
 
@@ -210,7 +213,7 @@ def part_of(table: Floats, every: Sequence[str], views: Sequence[str]) -> Floats
 
 
 class Bench:
-    """Everything that is measured shares rows and vectors."""
+    """The measurements, which share rows and vectors."""
 
     def __init__(self, root: Path, settings: Settings, seed: int) -> None:
         self.root, self.seed, self.settings = root, seed, settings
@@ -226,13 +229,13 @@ class Bench:
 
     @functools.cached_property
     def domains(self) -> dict[str, Domain]:
-        """The sets that have training queries."""
+        """The datasets with training queries."""
         draw = random.Random(self.seed)
         return {name: Domain(name, self.root, self.using, draw, ("train",)) for name in SOURCES}
 
     @property
     def every(self) -> tuple[str, ...]:
-        """Names of all columns."""
+        """The names of all columns."""
         return self.domains[NEED[0]].signals.names
 
     @functools.cached_property
@@ -242,7 +245,7 @@ class Bench:
         return {part: Part(some, self.using.queries(some), [[] for _ in some]) for part, some in texts.items()}
 
     def rows(self, name: str, part: str, what: str) -> tuple[Floats, Part]:
-        """Rows of a part of a domain: `right`, `near`, `chat` or `foreign`."""
+        """Return rows and queries of one kind (`right`, `near`, `chat` or `foreign`) from a split of a domain."""
         domain = self.domains[name]
         if what == "chat":
             some = self.chat[part]
@@ -263,14 +266,14 @@ class Bench:
         return self.kept[name, part, what], some
 
     def asked(self, name: str, part: str, what: str, views: Sequence[str]) -> QueryGroup:
-        """The same, for a fit with some views."""
+        """Return the same as a group of queries, for a fit with some views."""
         table, some = self.rows(name, part, what)
         vectors = {view: some.vectors[view] for view in views[1:]}
         fits = {"right": True, "near": False, "foreign": False, "chat": None}[what]
         return QueryGroup(name, part_of(table, self.every, views), vectors, what != "chat", fits)
 
     def fit(self, sources: Sequence[str], views: Sequence[str], wishes: bool = True) -> decision.Decision:
-        """As the bundled decision is fitted, but on whole catalogues, and with ToolLens and ToolDet."""
+        """Fit a decision like the bundled one, but on whole catalogues, and with ToolLens and ToolDet."""
         parts = [
             [self.asked(name, part, what, views) for name in sources for what in ("right", "near", "foreign", "chat")]
             for part in ("train", "dev")
@@ -278,12 +281,12 @@ class Bench:
         return fit_decision(names(views), *parts, dict.fromkeys(views[1:], ""), {}, wishes=wishes)
 
     def judged(self, by: decision.Decision, asked: QueryGroup) -> tuple[Floats, Floats]:
-        """(need, fit) of rows."""
+        """Return the estimates (need, fit) of rows."""
         views = ("words", *by.encoders)
         return by.estimate(decision.columns(names(views), asked.rows, asked.vectors, by.wishes))
 
     def need(self, errors: list[dict[str, Any]]) -> dict[str, Any]:
-        """Across domains, one left out."""
+        """Measure the need across domains, with one left out at a time."""
         found: dict[str, dict[str, Any]] = {"vectors": {}, **{name: {} for name in VIEWS}}
         for out in NEED:
             sources = [name for name in (SOURCES[0], *NEED) if name != out]
@@ -331,7 +334,7 @@ class Bench:
         return lambda part: sigmoid(part.vectors["minilm"] @ weights[:-1] + weights[-1])
 
     def fits(self, errors: list[dict[str, Any]]) -> dict[str, Any]:
-        """Near misses, gaps, and queries of others."""
+        """Measure the fit on near misses, gaps, and queries of other datasets."""
         labels = ["minilm_top", *(f"{label}_{which}" for label in VIEWS for which in ("others", "all"))]
         found: dict[str, Any] = {what: {label: {} for label in labels} for what in ("near", "gap", "foreign")}
         everything = {label: self.fit(SOURCES, views, wishes=False) for label, views in VIEWS.items()}
@@ -367,7 +370,7 @@ class Bench:
         }
 
     def _missed(self, domain: Domain, test: Part, values: Floats, floor: float) -> list[dict[str, Any]]:
-        """Near misses that were let through, with the gold tools and what would be returned instead."""
+        """List near misses that passed, with their gold tools and the tools that would be returned instead."""
         errors = []
         for number in np.flatnonzero(values >= floor).tolist():
             scores = self.domains[domain.name].signals.words.scores(test.texts[number]).astype(float)
@@ -386,7 +389,7 @@ class Bench:
         return errors
 
     def bundled(self) -> dict[str, Any]:
-        """What ships, on every test set."""
+        """Measure the bundled decision on every test set."""
         by, using = decision.load_bundled()[0], Encoders(self.settings, with_minilm=False)
         draw, found = random.Random(self.seed), {}
         some = draw.sample(range(len(self.kinds)), CHAT)

@@ -1,8 +1,8 @@
-"""How long a cross-encoder reads: 50 pairs of 64 pieces each, one thread, six and three layers, int8 and float32.
+"""Measures the time of a cross-encoder on 50 pairs of 64 tokens: one thread, six or three layers, int8 or float32.
 
-Prints JSON and writes it to benchmarks/results/pairs.json: wall time, and what the processor spent on the thread. Needs
-the extra `train`, and all-MiniLM-L6-v2 on this machine; its weights are not tuned for pairs, which changes nothing in
-the time. Compare ratios, not milliseconds, between machines.
+Prints JSON and writes it to benchmarks/results/pairs.json: wall time and processor time. Needs the extra `train`, and
+all-MiniLM-L6-v2 on this machine. Its weights are not tuned for pairs; the time does not depend on that. Compare ratios,
+not milliseconds, between machines.
 """
 
 from __future__ import annotations

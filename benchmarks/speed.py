@@ -1,7 +1,7 @@
-"""Times that people feel: add, sync, import, --help, and a search beside bare bm25s retrieval over the same tools.
+"""Measures times that users notice: add, sync, import, --help, and a search compared with bare bm25s retrieval.
 
 Prints JSON and writes it to benchmarks/results/speed.json. Needs TOOLSCOUT_DATA (tool_corpora/toucan and openapi/specs)
-and bm25s. Everything is measured in this one run; compare ratios, not seconds, between machines.
+and bm25s. All figures come from one run; compare ratios, not seconds, between machines.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def seconds(*command: str) -> float:
     return time.perf_counter() - started
 
 
-def above_bare(*command: str, pairs: int = 15) -> float:
-    """Median seconds that `python command` takes above `python -c pass`, run in turn."""
+def time_above_bare(*command: str, pairs: int = 15) -> float:
+    """Return the median seconds that `python command` takes longer than `python -c pass`; both run in turn."""
     return statistics.median(-seconds("-c", "pass") + seconds(*command) for _ in range(pairs))
 
 
-def queries(data: Path) -> list[str]:
-    """Real requests, of several sets."""
-    found = []
+def read_queries(data: Path) -> list[str]:
+    """Read real queries of several datasets."""
+    texts: list[str] = []
     for name in ("livemcpbench", "bfcl", "metatool", "ultratool", "toolbench"):
         lines = (data / name / "queries.jsonl").read_text().splitlines()
-        found += [json.loads(line)["text"] for line in lines[:: max(1, len(lines) // (QUERIES // 5))]]
-    return found[:QUERIES]
+        texts += [json.loads(line)["text"] for line in lines[:: max(1, len(lines) // (QUERIES // 5))]]
+    return texts[:QUERIES]
 
 
-def search_beside_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
-    """p50 and p95 in ms of `Scout.search` and of bare bm25s, query by query in turn, one thread."""
+def compare_with_bm25s(scout: Scout, texts: list[str]) -> dict[str, float]:
+    """Return p50 and p95 in ms of `Scout.search` and of bare bm25s, in turn for each query, in one thread."""
     import bm25s
 
     catalogue, _ = scout.pipeline("bm25")
@@ -96,10 +96,13 @@ print(json.dumps({"p50_ms": statistics.median(times[20:]), "p95_ms": statistics.
 """
 
 
-def hybrid_search(home: str, texts: list[str], **settings: Any) -> dict[str, float]:
-    """p50, p95 and peak memory of a fresh process that does nothing but search, journal on, one thread.
+def measure_hybrid_search(home: str, texts: list[str], **settings: Any) -> dict[str, float]:
+    """Measure p50, p95 and peak memory of a new process that only searches, with its journal, in one thread.
 
-    `settings` are of the Scout; without any, it searches as installed.
+    Args:
+        home: the home to search.
+        texts: the queries.
+        settings: settings of the scout that differ from the defaults.
     """
     command = [sys.executable, "-c", HYBRID, home, json.dumps({"recipe": "hybrid", **settings})]
     done = subprocess.run(command, input=json.dumps(texts), check=True, capture_output=True, text=True)
@@ -108,7 +111,7 @@ def hybrid_search(home: str, texts: list[str], **settings: Any) -> dict[str, flo
 
 
 def main(minilm: bool = False) -> dict[str, Any]:
-    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
     sources = [str(data / "tool_corpora/toucan"), *map(str, sorted((data / "openapi/specs").glob("*.json")))]
     with tempfile.TemporaryDirectory() as home:
         program = ("-m", "toolscout", "--home", home)
@@ -119,13 +122,13 @@ def main(minilm: bool = False) -> dict[str, Any]:
         )
         with Scout(home) as scout:
             report["tools"] = sum(source.tools for source in scout.sources())
-            report["search"] = search_beside_bm25s(scout, queries(data))
-        report["hybrid_search"] = hybrid_search(home, queries(data))
-        report["hybrid_search_without_judgement"] = hybrid_search(home, queries(data), false_rejects=0.0)
+            report["search"] = compare_with_bm25s(scout, read_queries(data))
+        report["hybrid_search"] = measure_hybrid_search(home, read_queries(data))
+        report["hybrid_search_without_judgement"] = measure_hybrid_search(home, read_queries(data), false_rejects=0.0)
         if minilm:
-            report["hybrid_minilm_search"] = hybrid_search(home, queries(data), recipe="hybrid-minilm")
-    report["import_seconds_above_bare"] = above_bare("-c", "import toolscout")
-    report["help_seconds_above_bare"] = above_bare("-m", "toolscout", "--help")
+            report["hybrid_minilm_search"] = measure_hybrid_search(home, read_queries(data), recipe="hybrid-minilm")
+    report["import_seconds_above_bare"] = time_above_bare("-c", "import toolscout")
+    report["help_seconds_above_bare"] = time_above_bare("-m", "toolscout", "--help")
     return report | provenance("bm25s")
 
 

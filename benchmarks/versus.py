@@ -1,8 +1,8 @@
-"""The paired tests that the pages show, from the results that are there.
+"""Runs the paired tests that the documentation shows, on the results in benchmarks/results.
 
-A page that holds `<!-- table versus SET A B… -->` (see scripts/tables.py) wants label A compared with each label B on a
-set, query by query: differences, 95 % intervals, p by sign-flips; and apart by what training saw of the gold tools'
-parents, where folds or splits tell. They land in benchmarks/results/versus.json with the hashes of both rankings.
+The comment `<!-- table versus SET A B… -->` in a page (see scripts/tables.py) asks to compare label A with each label B
+on a dataset. The tests give differences, 95 % intervals and p by sign-flips, for all queries and by what training saw
+of the gold tools' parents. They go to benchmarks/results/versus.json with the hashes of both rankings.
 
     python benchmarks/versus.py [--data DIR]
 """
@@ -29,7 +29,7 @@ KEPT = ("n_queries", "tests", "parents")
 
 
 def main() -> None:
-    """Read the pages, test what they want as far as there are results, and write the file."""
+    """Read the pages, run the tests whose results exist, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("TOOLSCOUT_DATA"))
     given = parser.parse_args()

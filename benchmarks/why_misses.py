@@ -1,8 +1,8 @@
-"""Asks `why` about real misses of the default recipe, and checks each cause that it names by other means.
+"""Asks `why` about real misses of the default recipe, and checks each cause independently.
 
-Twenty misses: the first four of five sets (test queries by id; a gold tool outside the top 5). Writes ids and causes,
-no texts, to benchmarks/results/why.json. A cause is checked thus: words said to be missing are looked for in the tool's
-whole text; the rank is counted in the full ranking; what was tried out is built and searched anew.
+There are twenty misses: the first four test queries by id of five datasets that have a gold tool outside the top 5. The
+check looks for missing words in the whole text of the tool, counts the rank in the full ranking, and builds and
+searches each proposed fix. Writes ids and causes, no texts, to benchmarks/results/why.json.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def misses(root: Path, name: str) -> list[dict[str, Any]]:
 
 
 def check(catalogue: Catalogue, search: Search, told: Why) -> dict[str, Any]:
-    """The causes with the outcome of each check."""
+    """Return the causes of a miss with the outcome of each check."""
     [tool] = catalogue.tools([told.tool])
     held = {term for field in FIELDS for term in tokenize(render(tool, field))}
     wide = registry.build("hybrid", catalogue)
@@ -88,7 +88,7 @@ def check(catalogue: Catalogue, search: Search, told: Why) -> dict[str, Any]:
 
 
 def main() -> None:
-    root = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
+    root = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
     found = [miss for name in SETS for miss in misses(root, name)]
     path = Path(__file__).parent / "results" / "why.json"
     path.write_text(json.dumps({"misses": found, **provenance()}, indent=1, ensure_ascii=False) + "\n")

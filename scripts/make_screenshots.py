@@ -1,5 +1,8 @@
-"""Makes docs/images: the page over 13,685 real tools, light and dark; the learning view over ToolLens's requests as
-traffic. Needs Chromium, playwright and TOOLSCOUT_DATA."""
+"""Makes the screenshots in docs/images, light and dark.
+
+The page shows 13,685 real tools; the learning view shows requests of ToolLens as traffic. Needs Chromium, playwright
+and TOOLSCOUT_DATA.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ LEARNED = {"learning": ("#/learning", "svg circle.bar")}
 PROGRAM = [sys.executable, "-m", "toolscout"]
 
 
-def learned(home: str, data: Path) -> None:
-    """A home that has learned from training queries of ToolLens, each followed by calls of the tools that it needs."""
+def fill_home(home: str, data: Path) -> None:
+    """Fill a home with training queries of ToolLens and successful calls of their gold tools, then learn."""
     from toolscout.dataset import Dataset
     from toolscout.scout import Scout
 
@@ -84,15 +87,15 @@ def shoot(browser: Any, place: str, addresses: dict[str, tuple[str, str]]) -> No
 def main() -> None:
     from playwright.sync_api import sync_playwright
 
-    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("expected TOOLSCOUT_DATA to name the data folder"))
-    chromium = shutil.which("chromium") or sys.exit("expected the program chromium, found none")
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
+    chromium = shutil.which("chromium") or sys.exit("The program chromium is missing. Install it.")
     TARGET.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
         many, taught = f"{home}/many", f"{home}/taught"
         subprocess.run(
             [*PROGRAM, "--home", many, "add", str(data / "tool_corpora/toucan"), "--name", "mcp"], check=True
         )
-        learned(taught, data)
+        fill_home(taught, data)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         with service(many, "--results", str(ROOT / "benchmarks" / "results")) as place:
             shoot(browser, place, TOOLS)

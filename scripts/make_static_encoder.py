@@ -1,19 +1,20 @@
 #!/usr/bin/env python
-"""Make the bundled static encoder: one vector for each word piece of a sentence encoder, so that their mean comes as
-close as it can to what the sentence encoder says of the whole text.
+"""Makes the bundled static encoder, which has one vector for each word piece of a sentence encoder (the teacher).
+
+The mean of the vectors of a text's pieces comes as close as possible to the teacher's vector of the text.
 
     python scripts/make_static_encoder.py --teacher FOLDER --data ROOT --cache FOLDER
 
-needs torch and sentence-transformers. `FOLDER` is all-MiniLM-L6-v2 (Apache-2.0) as sentence-transformers keeps it, ROOT
-the data root of docs/reference/datasets.md. It takes half an hour on one core, most of it the teacher's; what the
-teacher said is kept in the cache. The same inputs and packages give the same files.
+Needs torch and sentence-transformers. The teacher is the folder of all-MiniLM-L6-v2 (Apache-2.0) as
+sentence-transformers saves it, ROOT the data root of docs/reference/datasets.md. This takes half an hour on one core,
+mostly for the teacher, whose vectors are kept in the cache. The same inputs and packages give the same files.
 
-1. Texts: tools of corpora with a licence that allows it (names, descriptions, parameters, sentences); those
-   descriptions worded as requests; and groups of words of the vocabulary, so that every word is seen.
-   No query of any dataset, no relevance judgement, nothing of the corpora that only have a test split.
-2. The teacher's vectors of the texts, brought to fewer dimensions by their first right singular vectors.
-3. Vectors of the pieces: begun with the teacher's input embeddings, fitted by gradient descent on 1 - cosine.
-4. Rounded to 8 bits with one scale a piece.
+1. Collect texts: tools of corpora with a suitable licence (names, descriptions, parameters, sentences), their
+   descriptions worded as requests, and groups of words of the vocabulary, so that every word occurs. Queries of
+   datasets, relevance judgements, and corpora with only a test split are left out.
+2. Encode the texts with the teacher, and project the vectors on their first right singular vectors.
+3. Fit the vectors of the pieces by gradient descent on 1 - cosine, starting with the teacher's input embeddings.
+4. Round to 8 bits with one scale for each piece.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ Apache-2.0, like toolscout. The teacher and the vocabulary are those of sentence
 
 
 def clean(text: str) -> str:
-    """One line, identifiers split: what teacher and pupil both read."""
+    """Split identifiers and join lines, as both the teacher and the new encoder read a text."""
     return " ".join(split_identifiers(text[:1500]).split())
 
 
@@ -100,7 +101,7 @@ def sentences(description: str) -> list[str]:
 
 
 def action(tool: Tool) -> str:
-    """What the tool does, as somebody would ask for it: the first sentence, its verb without the ending."""
+    """Word the tool as a request: its first sentence, with the verb in its base form."""
     first = (sentences(tool.description) or [tool.name])[0].strip().rstrip(".!")
     verb, _, rest = clean(first).partition(" ")
     if verb.isalpha() and verb[1:].islower() and verb.endswith("s") and not verb.endswith("ss"):
@@ -109,7 +110,7 @@ def action(tool: Tool) -> str:
 
 
 def texts_of(tools: list[Tool], rng: random.Random) -> Iterator[str]:
-    """Everything that is said of the tools of one corpus, and requests for them."""
+    """Yield the texts of the tools of one corpus, and requests for them."""
     actions = [action(tool) for tool in tools]
     for tool, wanted in zip(tools, actions, strict=True):
         yield render(tool, "short")
@@ -130,7 +131,7 @@ def texts_of(tools: list[Tool], rng: random.Random) -> Iterator[str]:
 
 
 def word_groups(pieces: list[str], rng: random.Random) -> Iterator[str]:
-    """Every whole word of the vocabulary in four random company of one to four others."""
+    """Yield every whole word of the vocabulary in four random groups with one to four others."""
     words = [piece for piece in pieces if piece.isascii() and piece.isalpha() and len(piece) > 2]
     for _ in range(4):
         rng.shuffle(words)
@@ -141,8 +142,8 @@ def word_groups(pieces: list[str], rng: random.Random) -> Iterator[str]:
             start += size
 
 
-def taught(texts: list[str], teacher: str, cache: Path) -> np.ndarray:
-    """The teacher's vectors, `(n, 384)` float32 unit rows; chunk by chunk from the cache."""
+def encode_with_teacher(texts: list[str], teacher: str, cache: Path) -> np.ndarray:
+    """Return the teacher's vectors, `(n, 384)` float32 unit rows, chunk by chunk from the cache."""
     from sentence_transformers import SentenceTransformer
 
     model = None
@@ -166,7 +167,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def fit(bags: list[list[int]], targets: np.ndarray, first: np.ndarray, epochs: int, rate: float) -> np.ndarray:
-    """Vectors of the pieces, `(pieces, d)`: Adam on 1 - cosine(mean of the pieces, target), learning rate to 0."""
+    """Fit the vectors of the pieces, `(pieces, d)`: Adam on 1 - cosine(mean, target), with the rate falling to 0."""
     import torch
 
     torch.manual_seed(SEED)
@@ -192,7 +193,7 @@ def fit(bags: list[list[int]], targets: np.ndarray, first: np.ndarray, epochs: i
 
 
 def write(out: Path, pieces: list[str], vectors: np.ndarray, manifest: dict) -> None:
-    """The four files: vectors, pieces, manifest, card."""
+    """Write the four files: vectors, pieces, manifest, card."""
     from safetensors.numpy import save_file
 
     scales = (np.abs(vectors).max(axis=1) / 127).astype(np.float16)
@@ -232,10 +233,10 @@ def main() -> None:
     said = [text for name in CORPORA for text in texts_of(read_tools(options.data / name, name).tools, rng)]
     texts = list(dict.fromkeys(line for line in map(clean, said) if len(line) > 2))
     rng.shuffle(texts)
-    targets = taught(texts, options.teacher, options.cache)
+    targets = encode_with_teacher(texts, options.teacher, options.cache)
     groups = list(word_groups(pieces, rng))
     axes = np.linalg.svd(targets.T @ targets)[0][:, :DIM]
-    targets = np.concatenate([targets, taught(groups, options.teacher, options.cache)])
+    targets = np.concatenate([targets, encode_with_teacher(groups, options.teacher, options.cache)])
 
     cut = WordPieces(pieces)
     bags = [cut(text, 192) for text in texts + groups]

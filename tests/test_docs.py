@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from toolscout.cli.main import COMMANDS, LAB_COMMANDS
-from toolscout.config import ABOUT, FILE_MAY_SET, Between, Settings
+from toolscout.config import FILE_MAY_SET, RECORD_FIELDS, Between, Settings
 from toolscout.recipes.registry import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -55,7 +55,7 @@ def test_the_settings_page_lists_every_setting_with_its_default() -> None:
     shown = {cells[0].strip(" `"): (cells[1].strip(" `"), cells[-1].strip()) for cells in rows if len(cells) == 4}
     expected = {}
     for field in dataclasses.fields(Settings):
-        if field.name in ABOUT:
+        if field.name in RECORD_FIELDS:
             continue
         rule = FILE_MAY_SET[field.name]
         allowed = f"{rule.low:,} to {rule.high:,}" if isinstance(rule, Between) else "yes" if rule else "no"

@@ -59,7 +59,7 @@ def test_a_flipped_byte_in_any_file_is_refused_naming_both_digests(tmp_path: Pat
         whole = path.read_bytes()
         for place in range(0, len(whole), 1 if path.name == "manifest.json" else max(1, len(whole) // 40)):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            with pytest.raises((StoreError, NotFound), match="expected .* found"):
+            with pytest.raises(StoreError, match=r"digest is \w+, not \w+\. Fit|no manifest of format|has format"):
                 model_store.load(tmp_path / "m")
         path.write_bytes(whole)
     assert model_store.verify(tmp_path / "m").recipe == "tool2vec"
@@ -121,7 +121,7 @@ def test_a_foreign_folder_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"found no manifest\.json"):
         model_store.load(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"format": "else/2"}))
-    with pytest.raises(StoreError, match="expected a manifest of format toolscout-model/1"):
+    with pytest.raises(StoreError, match="this is no manifest of format toolscout-model/1"):
         model_store.load(tmp_path)
 
 
@@ -129,18 +129,18 @@ def test_a_model_of_a_later_format_is_refused(tmp_path: Path) -> None:
     model = saved(tmp_path / "m")
     later = msgspec.structs.replace(model.manifest, format="toolscout-model/9").seal()
     (tmp_path / "m" / "manifest.json").write_bytes(msgspec.json.encode(later))
-    with pytest.raises(StoreError, match="found 'toolscout-model/9'"):
+    with pytest.raises(StoreError, match="has format 'toolscout-model/9'"):
         model_store.load(tmp_path / "m")
 
 
 def test_a_file_too_many_or_too_few_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "m")
     (tmp_path / "m" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(StoreError, match=r"found pytorch_model\.bin one more"):
+    with pytest.raises(StoreError, match=r"pytorch_model\.bin does not belong to it"):
         model_store.load(tmp_path / "m")
     (tmp_path / "m" / "pytorch_model.bin").unlink()
     (tmp_path / "m" / "tools.json").unlink()
-    with pytest.raises(StoreError, match=r"found tools\.json missing"):
+    with pytest.raises(StoreError, match=r"tools\.json is missing"):
         model_store.load(tmp_path / "m")
 
 
@@ -181,4 +181,4 @@ def test_the_shelf_lists_models_and_names_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     [(first, manifest), (second, problem)] = model_store.list_models(tmp_path)
     assert (first.name, second.name) == ("a", "b")
-    assert isinstance(manifest, model_store.Manifest) and "expected a manifest" in str(problem)
+    assert isinstance(manifest, model_store.Manifest) and "this is no manifest" in str(problem)

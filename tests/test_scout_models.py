@@ -255,12 +255,12 @@ def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
     assert "expected the folder of a fitted model, found no manifest.json" in refuses(*home, str(gone))
     foreign.mkdir()
     (foreign / "manifest.json").write_text('{"model": "bert"}')
-    assert "expected a manifest of format toolscout-model/1" in refuses(*home, str(foreign))
+    assert "this is no manifest of format toolscout-model/1" in refuses(*home, str(foreign))
     shutil.copytree(shelf / "tool2vec", damaged)
     assert office.search("umbrella", 1, model=damaged).ids == (RAIN,)
     weights = (damaged / "model.safetensors").read_bytes()
     (damaged / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    assert "model.safetensors: expected digest" in refuses(*home, str(damaged))
+    assert "model.safetensors: the file was changed" in refuses(*home, str(damaged))
     (damaged / "manifest.json").unlink()
     with pytest.raises(NotFound, match="expected the folder of a fitted model"):
         office.search("umbrella", model=damaged)
@@ -373,7 +373,7 @@ def test_models_are_listed_with_their_figures_or_what_is_wrong(shelf: Path, tmp_
     partly = run("models")
     assert partly.exit_code == 3 and "mlc-light" in partly.stdout and "tool2vec" not in partly.stdout
     assert [line.split(": ")[0] for line in partly.stderr.splitlines()] == ["toolscout", "toolscout"]
-    assert "found no manifest.json" in partly.stderr and "model.safetensors: expected digest" in partly.stderr
+    assert "found no manifest.json" in partly.stderr and "model.safetensors: the file was changed" in partly.stderr
     problems = json.loads(run("models", "--json").stdout)
     assert [bool(each["problem"]) for each in problems] == [False, True, True]
     assert "expected a folder of models, found none" in refuses("models", str(tmp_path / "nowhere"))

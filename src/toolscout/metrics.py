@@ -125,8 +125,7 @@ def score(
     _check_run(run, qrels)
     gold = [{tool: grade for tool, grade in qrels[query].items() if grade > 0} for query in ids]
     rankings = [run.get(query, ()) for query in ids]
-    for query, tools, ranking in zip(ids, gold, rankings, strict=True):
-        _check_ranking(query, tools, ranking)
+    _check_rankings(ids, gold, rankings)
     sizes = np.array([len(tools) for tools in gold])
     depth = max([int(sizes.max()), *(measure.k for measure in parsed if measure.k)])
     gains = _pad_rows(
@@ -136,9 +135,7 @@ def score(
     values: dict[str, Floats] = {}
     for measure in parsed:
         if measure.kind == "mrr":
-            values[str(measure)] = np.array(
-                [_reciprocal_rank(tools, ranking) for tools, ranking in zip(gold, rankings, strict=True)]
-            )
+            values[str(measure)] = _reciprocal_ranks(gold, rankings)
         else:
             values[str(measure)] = _measure_at(measure, gains, ideal, sizes)
     return PerQuery(ids, values)
@@ -156,12 +153,13 @@ def _check_run(run: Mapping[str, Sequence[str]], qrels: Mapping[str, Mapping[str
         )
 
 
-def _check_ranking(query: str, tools: Mapping[str, float], ranking: Sequence[str]) -> None:
-    if not tools:
-        raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
-    if len(set(ranking)) < len(ranking):
-        twice = next(tool for rank, tool in enumerate(ranking) if tool in ranking[:rank])
-        raise ValueError(f"expected each tool once in the ranking of {query!r}, found {twice!r} again")
+def _check_rankings(ids: Sequence[str], gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> None:
+    for query, tools, ranking in zip(ids, gold, rankings, strict=True):
+        if not tools:
+            raise ValueError(f"expected a tool with a score above 0 for query {query!r}, found none")
+        if len(set(ranking)) < len(ranking):
+            twice = next(tool for rank, tool in enumerate(ranking) if tool in ranking[:rank])
+            raise ValueError(f"expected each tool once in the ranking of {query!r}, found {twice!r} again")
 
 
 def _measure_at(measure: Measure, gains: Floats, ideal: Floats, sizes: npt.NDArray[np.int64]) -> Floats:
@@ -201,8 +199,14 @@ def _dcg(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(_mask_below(gains, cutoffs) @ discounts)
 
 
-def _reciprocal_rank(tools: Mapping[str, float], ranking: Sequence[str]) -> float:
-    return next((1.0 / rank for rank, tool in enumerate(ranking, 1) if tool in tools), 0.0)
+def _reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
+    """Compute 1 / rank of the first gold tool of each query, (queries,); 0 if the ranking has none."""
+    return np.array(
+        [
+            next((1.0 / rank for rank, tool in enumerate(ranking, 1) if tool in tools), 0.0)
+            for tools, ranking in zip(gold, rankings, strict=True)
+        ]
+    )
 
 
 def slices(per_query: PerQuery, groups: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:

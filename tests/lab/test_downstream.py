@@ -252,7 +252,7 @@ def test_the_order_of_calls_is_held_against_that_of_the_dataset(called: tuple[st
 
 
 def test_retrieval_needs_a_recipe() -> None:
-    with pytest.raises(ConfigError, match="give --recipe"):
+    with pytest.raises(ConfigError, match="Give --recipe"):
         measure(LLM(ScriptedLLM()), [TASK], TOOLS, [condition("retrieved")])
 
 
@@ -353,7 +353,7 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
             assert name in done.output
         for extra in (("--run-python", "orchards"), ("--run-python", "orchard", "--run-mcp", "echo hello")):
             idle = cli(*base, *extra)
-            assert idle.exit_code == 1 and "to run for real, found none" in idle.output, idle.output
+            assert idle.exit_code == 1 and "can run none of the" in idle.output, idle.output
     with ScriptedServer(refuses=("tools",)) as server:
         refused = cli(*base, "--condition", "none", "--llm", server.place)
         assert refused.exit_code == 0 and "gold: the endpoint refused 3 of 3 requests" in refused.output

@@ -228,16 +228,18 @@ def test_single_trials_below_sweeps_are_no_results_and_sweeps_are_read_there(tmp
 
 
 def test_no_result_at_all_is_said_with_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"expected result files .* found none: write some with  toolscout lab bench"):
+    with pytest.raises(NotFound, match=r"holds no result files .*\. Write some with  toolscout lab bench"):
         report(tmp_path / "absent")
     write(tmp_path, {"speed": 3}, "bfcl/x.json")
-    with pytest.raises(NotFound, match=r"found none; 1 cannot be read, bfcl/x\.json: this is not a result file"):
+    with pytest.raises(
+        NotFound, match=r"holds no result files .* 1 cannot be read, bfcl/x\.json: this is not a result file"
+    ):
         report(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="expected a folder to write the report to"):
+    with pytest.raises(UserError, match="The report cannot be written to"):
         report(folder, tmp_path / "file")
 
 

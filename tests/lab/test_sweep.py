@@ -141,14 +141,14 @@ def test_a_label_belongs_to_one_sweep(root: Path, fits: list[Any]) -> None:
     sweep(job(root))
     with pytest.raises(UserError, match="a sweep of this label exists. Use --resume"):
         sweep(job(root))
-    with pytest.raises(UserError, match=r"found those of another: seed 0 \(now 1\)"):
+    with pytest.raises(UserError, match=r"holds the trials of another sweep: seed 0 \(now 1\)"):
         sweep(job(root, seed=1), resume=True)
     other = Settings(home=root.parent / "home", encoder="minilm")
-    with pytest.raises(UserError, match=r"found those of another: encoder 'static' \(now 'minilm'\)"):
+    with pytest.raises(UserError, match=r"holds the trials of another sweep: encoder 'static' \(now 'minilm'\)"):
         sweep(job(root, settings=other), resume=True)
     file = root / "slang" / "queries.jsonl"
     file.write_text(file.read_text().replace("umbrella", "parasol"))
-    with pytest.raises(UserError, match="found those of another: data "):
+    with pytest.raises(UserError, match="holds the trials of another sweep: data "):
         sweep(job(root), resume=True)
     assert len(fits) == 6
     assert len(sweep(job(root), force=True)["trials"]) == 6 and len(fits) == 12
@@ -158,7 +158,7 @@ def test_a_sweep_from_under_other_defaults_is_another(root: Path, monkeypatch: p
     sweep(job(root, trials=1))
     now = module.resolve_with_base("tool2vec", {})
     monkeypatch.setattr(module, "resolve_with_base", lambda name, changes: {**now, "novelty": 0.1})
-    with pytest.raises(UserError, match=r"found those of another: asked .*'novelty': 0\.6.*'novelty': 0\.1"):
+    with pytest.raises(UserError, match=r"holds the trials of another sweep: asked .*'novelty': 0\.6.*'novelty': 0\.1"):
         sweep(job(root), resume=True)
 
 
@@ -187,16 +187,16 @@ def test_a_recipe_that_is_not_fitted_and_encoders_can_be_swept(root: Path) -> No
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"over": {}}, "--over: expected a setting and its values"),
+        ({"over": {}}, "There is nothing to sweep"),
         ({"over": {"colour": [1]}}, "recipe tool2vec: a setting is not valid"),
         ({"over": {"kappa": [1.0, "much"]}}, "recipe tool2vec: a setting is not valid"),
-        ({"over": {"kappa": []}}, "--over kappa: expected values"),
-        ({"over": {"kappa": [1, 1]}}, "expected each value once"),
+        ({"over": {"kappa": []}}, "--over kappa has no values"),
+        ({"over": {"kappa": [1, 1]}}, "has a value twice"),
         ({"over": {"encoder": [1]}}, "expected names of encoders"),
-        ({"over": {"encoder": ["static"]}, "recipe": "bm25"}, "expected a recipe that encodes, found bm25"),
-        ({"changes": {"kappa": 3.0}}, "--over kappa: expected a setting that is not fixed too"),
+        ({"over": {"encoder": ["static"]}, "recipe": "bm25"}, "bm25 uses no encoder"),
+        ({"changes": {"kappa": 3.0}}, "--over kappa: this setting is also fixed"),
         ({"trials": 0}, "--trials: expected 1 or more"),
-        ({"no_tool": NoTool([], [], [])}, "--no-tool: expected a recipe that judges"),
+        ({"no_tool": NoTool([], [], [])}, "--no-tool: tool2vec does not estimate"),
     ],
 )
 def test_what_cannot_be_tried_is_refused_before_anything_is_paid(

@@ -27,7 +27,7 @@ from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
 from toolscout.methods import colt  # noqa: E402
-from toolscout.methods.masstool import Options, Pool, Reader, meanings, nearest, needs  # noqa: E402
+from toolscout.methods.masstool import Options, Pool, Reader, compute_query_parts, nearest, needs  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -226,7 +226,7 @@ def test_the_shipped_weights_and_bounds_are_those_that_were_chosen_on_dev() -> N
 
 def test_the_parts_of_a_query_are_shown_apart(slang: Lesson, model: Model, tmp_path: Path) -> None:
     texts = [*slang.dataset.texts("test").values(), "zzz"]
-    parts = meanings(model, texts)
+    parts = compute_query_parts(model, texts)
     assert set(parts) == {"graph", "search", "joint"}
     for rows in parts.values():
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)

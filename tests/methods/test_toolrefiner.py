@@ -121,7 +121,7 @@ def test_over_bm25_with_descriptions_and_fewer_hits_than_candidates(slang: Lesso
 
 def test_a_first_stage_that_finds_nothing_is_named(slang: Lesson, bert: str, home: Path) -> None:
     tools = [Tool(id=tool.id, name=f"n{number}", description="zzz") for number, tool in enumerate(slang.tools)]
-    with pytest.raises(ConfigError, match="none of the first 32 tools of bm25 .*Set another base"):
+    with pytest.raises(ConfigError, match="any of the first 32 tools that bm25 finds.*Set another base"):
         fitted(dataclasses.replace(slang, tools=tools), bert, home, "toolrefiner", base="bm25", **TUNED)
 
 

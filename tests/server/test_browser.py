@@ -317,7 +317,7 @@ def test_a_promotion_that_somebody_else_made_meanwhile_stays(visit: Open, learne
     learned.ask("POST", "/v1/promote", {"model": other})
     page.click("#rollback")
     page.click("#confirm")
-    page.get_by_text(f"expected the present champion {other}").wait_for()
+    page.get_by_text(f"The champion is now {other}").wait_for()
     assert learned.ask("GET", "/v1/learning")[1]["history"][-1]["model"] == other
     assert all("409" in text for text in visit.said)  # type: ignore[attr-defined]
     visit.said.clear()  # type: ignore[attr-defined]

@@ -139,32 +139,30 @@ def geometry(
         NotFound: without a test split.
         UserError: if no sampled query has a gold tool among those compared.
     """
-    learn = require("sklearn.metrics", "lab")
+    sklearn_metrics = require("sklearn.metrics", "lab")
     random = np.random.default_rng(seed)
     ordered = sorted(tools, key=lambda tool: tool.id)
     place = {tool.id.partition("/")[2]: number for number, tool in enumerate(ordered)}
     test = _sample_queries(dataset.split("test"), sample, random)
     say(f"embedding {len(ordered):,} tools and {len(test):,} test queries with {encoder.name}")
     described = Workspace(encoder, vectors=vectors).encode_tools(encoder, ordered)
-    queries = _query_rows(encoder, vectors, [dataset.queries[query] for query in test])
+    queries = _encode_queries(encoder, vectors, [dataset.queries[query] for query in test])
     sides: dict[str, Rows] = {"description": described}
     used = np.arange(len(ordered))
-    if train := _usage(dataset):
+    if train := _read_usage(dataset):
         say(f"embedding {len(train):,} training queries with {encoder.name}")
-        rows = _query_rows(encoder, vectors, [dataset.queries[query] for query in train])
-        means, uses = _means(
-            rows, [[place[tool] for tool in gold if tool in place] for gold in train.values()], len(place)
-        )
+        rows = _encode_queries(encoder, vectors, [dataset.queries[query] for query in train])
+        means, uses = _average_queries(rows, _find_places(train, place), len(place))
         used = np.flatnonzero(uses)
         sides = {"usage": means, "description": described}
     is_gold = np.zeros((len(test), len(ordered)), dtype=np.bool_)
-    for row, gold in zip(is_gold, test.values(), strict=True):
-        row[[place[tool] for tool in gold if tool in place]] = True
+    for row, places in zip(is_gold, _find_places(test, place), strict=True):
+        row[places] = True
     is_gold = is_gold[:, used]
     if not is_gold.any() or is_gold.all():
         raise UserError(
-            f"{dataset.name}: expected test queries with gold tools, and with others, among the {len(used):,} tools "
-            "compared, found none: use a dataset whose test queries need tools that training queries use"
+            f"{dataset.name}: no cosines can be compared, because the sampled test queries need all or none of the "
+            f"{len(used):,} tools compared. Use a dataset whose test queries need tools that training queries use."
         )
     cosines = {}
     for name, rows in sides.items():
@@ -172,7 +170,7 @@ def geometry(
         cosines[name] = {
             "positive": box(values[is_gold]),
             "negative": box(values[~is_gold]),
-            "auc": round(float(learn.roc_auc_score(is_gold.ravel(), values.ravel())), 6),
+            "auc": round(float(sklearn_metrics.roc_auc_score(is_gold.ravel(), values.ravel())), 6),
         }
     few = np.sort(random.choice(used, MAX_TSNE_POINTS, replace=False)) if len(used) > MAX_TSNE_POINTS else used
     say("t-SNE")
@@ -192,7 +190,12 @@ def _sample_queries(qrels: Qrels, sample: int, random: np.random.Generator) -> Q
     return {query: qrels[query] for query in ids}
 
 
-def _usage(dataset: Dataset) -> Qrels:
+def _find_places(qrels: Qrels, place: Mapping[str, int]) -> list[list[int]]:
+    """Return the positions of each query's gold tools; gold tools without a position are left out."""
+    return [[place[tool] for tool in gold if tool in place] for gold in qrels.values()]
+
+
+def _read_usage(dataset: Dataset) -> Qrels:
     """Return the training queries that no test query repeats; none without that split."""
     try:
         train = dataset.split("train")
@@ -201,17 +204,17 @@ def _usage(dataset: Dataset) -> Qrels:
     return drop_leaks(train, dataset.queries, dataset.texts("test"))[0]
 
 
-def _query_rows(encoder: Encoder, kept: VectorStore | None, texts: list[str]) -> Vectors:
-    """Rows of queries; those of an expensive encoder are kept where fits keep theirs."""
-    if encoder.cheap or kept is None:
+def _encode_queries(encoder: Encoder, store: VectorStore | None, texts: list[str]) -> Vectors:
+    """Encode queries, with an expensive encoder through the vector store that fits use."""
+    if encoder.cheap or store is None:
         return encoder.encode(texts, "query")
-    return kept.rows(
+    return store.rows(
         f"{encoder.fingerprint}/query", texts, lambda some: encoder.encode(some, "query"), name=encoder.name
     )
 
 
-def _means(rows: Rows, gold: Sequence[Sequence[int]], n_tools: int) -> tuple[Rows, npt.NDArray[np.intp]]:
-    """Mean vectors of the queries that use each tool, as unit rows, `(tools, dim)`; and how many use it."""
+def _average_queries(rows: Rows, gold: Sequence[Sequence[int]], n_tools: int) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """Return the mean vector of the queries that use each tool, unit rows `(tools, dim)`, and how many use it."""
     sums = np.zeros((n_tools, rows.shape[1]), dtype=np.float64)
     uses = np.zeros(n_tools, dtype=np.intp)
     for row, places in zip(rows, gold, strict=True):
@@ -221,7 +224,7 @@ def _means(rows: Rows, gold: Sequence[Sequence[int]], n_tools: int) -> tuple[Row
 
 
 def box(values: Floats) -> dict[str, float | int]:
-    """A box plot in numbers: quartiles, and whiskers at the last values within 1.5 times their distance.
+    """Compute the numbers of a box plot; the whiskers end within 1.5 times the distance of the quartiles.
 
     Returns:
         `n`, `mean`, `low` (whisker), `q1`, `median`, `q3`, `high` (whisker).
@@ -241,16 +244,16 @@ def box(values: Floats) -> dict[str, float | int]:
 
 
 def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
-    """All groups in one plane by cosine distance; no points if there are fewer than four rows."""
+    """Put all groups into one plane by cosine distance; no points if there are fewer than four rows."""
     manifold = require("sklearn.manifold", "lab")
     rows = np.concatenate(list(groups.values()))
     if len(rows) < 4:
         return {name: [] for name in groups}
-    with threadpool_limits(1):  # so few points wait for each other's threads longer than they take
+    with threadpool_limits(1):  # with so few points, threads would wait longer for each other than they work
         plane = manifold.TSNE(
             metric="cosine", init="pca", perplexity=min(PERPLEXITY, (len(rows) - 1) / 3), random_state=seed, n_jobs=1
         ).fit_transform(rows)
-    ends = np.cumsum([len(held) for held in groups.values()])[:-1]
+    ends = np.cumsum([len(rows) for rows in groups.values()])[:-1]
     return {
         name: np.round(points.astype(np.float64), 3).tolist()
         for name, points in zip(groups, np.split(plane, ends), strict=True)
@@ -258,7 +261,7 @@ def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]
 
 
 def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
-    """The parts of which a model of masstool puts a query together, in one plane (MassTool, Fig. 7).
+    """Put the parts that a masstool model adds up to a query's vector into one plane (MassTool, Fig. 7).
 
     Args:
         folder: of the model.
@@ -266,11 +269,11 @@ def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
         seed: of the sample and of t-SNE.
 
     Returns:
-        `n_queries`: sampled test queries that have a neighbour among the model's; `tsne`: `graph`, `search`, `joint`,
-        those that the model has, → points [x, y]; `cosine`: two parts → the mean cosine of the two of a query.
+        `n_queries`: sampled test queries with a neighbour in the model; `tsne`: part (`graph`, `search`, `joint`, as
+        far as the model has it) → points [x, y]; `cosine`: two parts → the mean cosine of both parts of a query.
     """
     test = _sample_queries(dataset.split("test"), MAX_TSNE_POINTS, np.random.default_rng(seed))
-    parts = masstool.meanings(model_store.load(folder), [dataset.queries[query] for query in test])
+    parts = masstool.compute_query_parts(model_store.load(folder), [dataset.queries[query] for query in test])
     pairs = itertools.combinations(parts, 2)
     return {
         "n_queries": len(parts["graph"]),
@@ -325,8 +328,8 @@ def cost(
         say: called with progress messages.
 
     Returns:
-        What `stage_costs` says, and `memory_mb`: resident before the pipeline was built (`before`), after (`built`),
-        and the highest while it searched (`peak`).
+        The figures of `stage_costs`, and `memory_mb`: resident before the pipeline was built (`before`), after
+        (`built`), and the highest during the searches (`peak`).
     """
     before = resident_mb()
     workspace = Workspace(encoder, settings or Settings(), vectors)
@@ -357,16 +360,16 @@ def stage_costs(stage: Stage, texts: Sequence[str], k: int = DEFAULT_CUT) -> dic
             stage([Search(query=text, k=k)])
         for text in texts:
             [search] = stage([Search(query=text, k=k)])
-            seen: Counter[str] = Counter()
+            counts: Counter[str] = Counter()  # a pipeline may have the same stage twice
             for step in search.trace:
-                times.setdefault((step.stage, seen[step.stage]), []).append(1000 * step.seconds)
-                seen[step.stage] += 1
+                times.setdefault((step.stage, counts[step.stage]), []).append(1000 * step.seconds)
+                counts[step.stage] += 1
             totals.append(1000 * math.fsum(step.seconds for step in search.trace))
-    every = math.fsum(totals)
+    total = math.fsum(totals)
     return {
         "n": len(texts),
         "stages": [
-            {"stage": name, **percentiles(stage_times), "share": round(math.fsum(stage_times) / every, 4)}
+            {"stage": name, **percentiles(stage_times), "share": round(math.fsum(stage_times) / total, 4)}
             for (name, _), stage_times in times.items()
         ],
         "total": percentiles(totals),

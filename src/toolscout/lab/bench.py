@@ -49,12 +49,12 @@ class Outcome:
 
 @dataclasses.dataclass
 class _Scored:
-    """What the parts of a job have given so far.
+    """The outcome of the parts of a job so far.
 
     Attributes:
         ranking: query id → (tool id, score), best first.
         needs: query id → estimated probability that it needs a tool, where the recipe estimates it.
-        degraded: how many queries had to do without the language model that the recipe asks.
+        degraded: number of queries for which the language model of the recipe gave no answer.
         search_seconds: wall time of the searches.
         fit_seconds: wall time of the fits and builds.
         models: the fitted models, one for each fold.
@@ -93,10 +93,8 @@ def run(
         UserError: if the label is taken by another job, or something is missing.
     """
     earlier = _read_earlier_result(job, force)
-    if earlier is not None and resume and job.run_path.exists():
-        if not (changed := find_other_defaults(job.recipe, job.changes, earlier)):
-            return Outcome(earlier, kept=True)
-        say(f"{job.dataset.name}: {job.label}: measuring again, because defaults have changed: {_describe(changed)}")
+    if earlier is not None and resume and _is_current(job, earlier, say):
+        return Outcome(earlier, kept=True)
     _check_options(job)
     refuse_dirty(job.out, allow=allow_dirty)
     origin = provenance()  # of the code as it is now; it may change while this runs
@@ -112,27 +110,20 @@ def run(
     write_run(job.run_path, job.label, scored.ranking)
     with pairs.pause():
         latency = {} if part.stage.asks else _measure_latency(job, part.stage, list(qrels))
-    measured = figures(
-        qrels,
-        {query: [tool for tool, _ in hits] for query, hits in scored.ranking.items()},
-        groups(job.dataset, job.split, tools, job.folds, job.train_on),
-        job.seed,
-    )
+    rankings = {query: [tool for tool, _ in hits] for query, hits in scored.ranking.items()}
+    measured = figures(qrels, rankings, groups(job.dataset, job.split, tools, job.folds, job.train_on), job.seed)
     if job.no_tool is not None:
         say(f"{job.dataset.name}: {job.label}: judging {len(job.no_tool.test):,} queries that need no tool")
         for name, values in _score_detection(job, part.stage, scored.needs).items():
             measured[name] |= values
-    no_speed = part.stage.asks or scored.used_pair_cache
     result = {
         **job.identity(),
         "n_queries": len(qrels),
         "n_tools": len(tools),
         **measured,
-        **(describe_fits(scored.models) if scored.models else {}),
-        "fit_seconds": round(scored.fit_seconds, 3),
-        **({"degraded": scored.degraded} if part.stage.asks else {}),
+        **_describe_work(scored, asks=part.stage.asks),
         "latency_ms": latency,
-        "batch_qps": None if no_speed else round(len(qrels) / scored.search_seconds, 1),
+        "batch_qps": _queries_per_second(scored, len(qrels), asks=part.stage.asks),
         "peak_rss_mb": round(peak_mb(), 1),
         "selected_on": "dev",
         "run_sha256": hashlib.sha256(job.run_path.read_bytes()).hexdigest(),
@@ -140,6 +131,20 @@ def run(
     }
     write_json(job.json_path, result)
     return Outcome(result)
+
+
+def _describe_work(scored: _Scored, *, asks: bool) -> dict[str, Any]:
+    """Describe the fits, their time, and for a pipeline that asks a language model how often it got no answer."""
+    return {
+        **(describe_fits(scored.models) if scored.models else {}),
+        "fit_seconds": round(scored.fit_seconds, 3),
+        **({"degraded": scored.degraded} if asks else {}),
+    }
+
+
+def _queries_per_second(scored: _Scored, n_queries: int, *, asks: bool) -> float | None:
+    """Return the speed in batches; None if it depends on a language model or on the pair cache."""
+    return None if asks or scored.used_pair_cache else round(n_queries / scored.search_seconds, 1)
 
 
 def figures(
@@ -164,7 +169,22 @@ def figures(
 # --- before a job starts ----------------------------------------------------------------------------------------------
 
 
+def _is_current(job: Job, earlier: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+    """Return whether an earlier result of the job has its rankings and was fitted with the defaults of now."""
+    if not job.run_path.exists():
+        return False
+    changed = find_other_defaults(job.recipe, job.changes, earlier)
+    if changed:
+        say(f"{job.dataset.name}: {job.label}: measuring again, because defaults have changed: {_describe(changed)}")
+    return not changed
+
+
 def _check_options(job: Job) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        ConfigError: naming them.
+    """
     if job.folds and job.no_tool:
         raise ConfigError("--no-tool and --folds cannot be used together. Leave one of them out.")
     if (
@@ -172,7 +192,7 @@ def _check_options(job: Job) -> None:
         and registry.recipe(job.recipe).abstains
         and resolve_with_base(job.recipe, job.changes).get("need") == 0
     ):
-        raise ConfigError("--no-tool: expected a weight above 0 for what judges the need, found need=0: leave one out")
+        raise ConfigError("--no-tool and need=0 cannot be used together: need=0 switches the estimate of the need off.")
 
 
 def _read_earlier_result(job: Job, force: bool) -> dict[str, Any] | None:
@@ -196,8 +216,8 @@ def _read_earlier_result(job: Job, force: bool) -> dict[str, Any] | None:
     if force:
         return None
     raise UserError(
-        f"{job.json_path}: expected a free label, found a result with other settings: {_describe(changed)}; "
-        "choose another --label, or --force"
+        f"{job.json_path} holds a result with other settings: {_describe(changed)}. Choose another --label, or use "
+        "--force to overwrite it."
     )
 
 
@@ -227,11 +247,12 @@ def _rank(
     """Search the queries in batches.
 
     Returns:
-        Query id → hits; query id → need, where the recipe estimates it; how many queries had to do without the
-        language model that the recipe asks; wall seconds.
+        Query id → hits; query id → need, where the recipe estimates it; number of queries for which the language model
+        of the recipe gave no answer; wall seconds.
 
     Raises:
-        Unavailable: if no query of the first batch got the model's help: that would measure another recipe.
+        Unavailable: if the language model answered no query of the first batch. The result would describe another
+            recipe.
     """
     texts = job.dataset.queries
     ranking: dict[str, list[tuple[str, float]]] = {}

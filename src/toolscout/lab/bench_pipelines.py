@@ -78,16 +78,15 @@ def build_parts(
         job.settings,
         VectorStore(job.settings.home / "bench"),
         pairs,
-        progress=lambda done, every: report(f"embedding {done:,} of {every:,} tools"),
+        progress=lambda done, total: report(f"embedding {done:,} of {total:,} tools"),
         say=report,
         seed=job.seed,
         resume=resume,
     )
-    if recipe.encodes and (recipe.is_fitted or (job.encoder and recipe.encoder)):
+    if _encodes_with_loaded(job, recipe):
         workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     if {**recipe.settings, **job.changes}.get("hierarchy") == "oracle":
-        golds = {job.dataset.queries[query]: [f"d/{tool}" for tool in gold] for query, gold in qrels.items()}
-        workspace = dataclasses.replace(workspace, gold=golds.__getitem__)
+        workspace = _reveal_gold(workspace, job, qrels)
     if not recipe.is_fitted:
         report(f"indexing {len(tools):,} tools")
         started = time.perf_counter()
@@ -99,6 +98,17 @@ def build_parts(
     else:
         for fold in folds:
             yield _fit_part(job, workspace, catalogue, fold.test, fold.train)
+
+
+def _encodes_with_loaded(job: Job, recipe: registry.Recipe) -> bool:
+    """Return whether all parts share one loaded encoder: for fits, or if it replaces the recipe's own."""
+    return recipe.encodes and (recipe.is_fitted or bool(job.encoder and recipe.encoder))
+
+
+def _reveal_gold(workspace: Workspace, job: Job, qrels: Qrels) -> Workspace:
+    """Tell the pipeline the gold tools of each query, for recipes that measure an upper bound."""
+    gold_by_text = {job.dataset.queries[query]: [f"d/{tool}" for tool in gold] for query, gold in qrels.items()}
+    return dataclasses.replace(workspace, gold=gold_by_text.__getitem__)
 
 
 def _fit_part(
@@ -126,9 +136,7 @@ def _fit_part(
         )
     learned = {query for split in ("train", "dev") for query in source.qrels.get(split, ())}
     if train is None and source is job.dataset and learned & set(scored):
-        raise ConfigError(
-            f"--split: expected queries that a fitted recipe does not learn from, found {job.split}: use test"
-        )
+        raise ConfigError(f"--split {job.split}: {job.recipe} learns from these queries. Use --split test.")
     held_out = {**job.held_out, **{query: job.dataset.queries[query] for query in scored}}
     lesson = dataclasses.replace(make_lesson(source, source_tools, held_out, train), no_tool=job.no_tool)
     model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
@@ -139,4 +147,7 @@ def _fit_part(
 
 def _check_abstains(job: Job, stage: Stage) -> None:
     if job.no_tool is not None and "need" not in stage.writes:
-        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
+        raise ConfigError(
+            f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
+            "masstool."
+        )

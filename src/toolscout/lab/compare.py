@@ -42,7 +42,7 @@ def load_checked(out: Path, dataset: Dataset, label: str) -> tuple[dict[str, Any
         content = (folder / f"{label}.run.gz").read_bytes()
     except FileNotFoundError as error:
         labels = ", ".join(sorted(path.stem for path in folder.glob("*.json"))) or "none"
-        raise NotFound(f"{error.filename}: expected a result, found none; there are: {labels}") from None
+        raise NotFound(f"{error.filename}: there is no such result. The labels here are: {labels}") from None
     except msgspec.MsgspecError as error:
         raise UserError(f"{folder / label}.json: expected a result, found a damaged file: {error}") from None
     if result.get("run_sha256") != hashlib.sha256(content).hexdigest():
@@ -68,17 +68,17 @@ def compare(
 
     Args:
         out: the folder of results.
-        dataset: that both were scored on.
-        label_a: one.
-        label_b: the other.
-        seed: of the tests.
-        measures: what is tested, and corrected for; see `metrics.score`.
+        dataset: the dataset of both results.
+        label_a: the first result.
+        label_b: the second result.
+        seed: seed of the tests.
+        measures: the measures to test; p is corrected for their number. See `metrics.score`.
 
     Returns:
         `tests`: measure → a, b, difference (a - b), its 95 % interval, p (two-sided sign-flip), p corrected by Holm
         over the measures, wins, ties, losses of a; `slices`: slice → value → n and the difference of each measure;
-        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p, not corrected; empty where nothing
-        was trained on, or another dataset was. What was seen is what the training of `label_a` saw.
+        `parents`: seen, mixed, unseen → measure → difference, its 95 % interval, p, not corrected. `parents` refers to
+        the training of `label_a`; it is empty without training, or after training on another dataset.
 
     Raises:
         NotFound, UserError: as `load_checked`; and if the two were scored on different queries.
@@ -90,7 +90,7 @@ def compare(
             f"expected two results of one split, found {label_a} on {result_a['split']}, "
             f"{label_b} on {result_b['split']}"
         )
-    table = _table(dataset, result_a)
+    table = _load_slices(dataset, result_a)
     tests: dict[str, dict[str, Any]] = {}
     for name in measures:
         test = metrics.paired_test(a.values[name], b.values[name], seed)
@@ -113,13 +113,13 @@ def compare(
         "b": label_b,
         "n_queries": len(a.ids),
         "tests": tests,
-        "slices": _slices(metrics.slices(a, table), metrics.slices(b, table), measures),
+        "slices": _subtract_slices(metrics.slices(a, table), metrics.slices(b, table), measures),
         "parents": _by_parents(table.get("parents", {}), a, b, seed, measures),
     }
 
 
-def _table(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The slices of a result; without what training saw, if that is another dataset that does not lie beside this."""
+def _load_slices(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the slices of a result. If it was trained on a dataset that is not here, they omit what training saw."""
     settings, split = result["settings"], result["split"]
     source = None
     if settings.get("train_on", dataset.name) != dataset.name:
@@ -145,8 +145,8 @@ def _by_parents(
     return by_label
 
 
-def _slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The differences in slices of the same queries."""
+def _subtract_slices(a: Mapping[str, Any], b: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the differences in the slices of both results."""
     return {
         name: {
             value: {"n": row["n"], **{key: row[key] - b[name][value][key] for key in names}}

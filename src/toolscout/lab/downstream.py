@@ -1,9 +1,11 @@
-"""Downstream evaluation: how often an agent succeeds with the tools that it was given.
+"""Downstream evaluation: how often an agent succeeds with the tools that it gets.
 
-The agent calls tools natively, turn by turn. A runner (`toolscout.lab.runners`) runs a tool for real; the model
-simulates a tool that no runner takes from its schema. Then a model examines whether the request was fulfilled. The
-conditions: the tools that a recipe retrieves, all tools, none, the gold tools, and gold tools of which some are missing
-or wrong (COLT, table 10); in the order of retrieval, or shuffled (as ToolRerank checks).
+The agent calls tools natively, turn by turn. A runner (`toolscout.lab.runners`) runs a tool for real. The model
+simulates the other tools from their schemas. Then a model examines whether the request was fulfilled.
+
+A condition says which tools the agent gets: those that a recipe retrieves, all, none, the gold tools, or the gold tools
+without some of them or with wrong ones instead (COLT, table 10). The order is that of the retrieval, or shuffled (as
+ToolRerank checks).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Which tools the agent is given: one of `CONDITION_KINDS`, how many are missing or wrong, shuffled or not."""
+    """The tools of an agent: one of `CONDITION_KINDS`, how many are missing or wrong, and whether they are shuffled."""
 
     kind: str
     count: int = 0
@@ -78,7 +80,7 @@ class Episode(msgspec.Struct, frozen=True):
     """One request under one condition.
 
     Attributes:
-        solved: the examiner's verdict; None: no verdict of the right shape, or the agent was refused.
+        solved: the examiner's verdict; None: it gave none, or the endpoint refused the agent's request.
         recall: share of the gold tools that were called.
         precision: share of the called tools that are gold.
         exact: whether the called tools are exactly the gold tools.
@@ -217,7 +219,7 @@ def act(
             return _Run(tuple(steps), "", "refused", turn)
         if not reply.calls:
             return _Run(tuple(steps), reply.text, "answer", turn)
-        messages.append(_assistant_message(reply.text, reply.calls))
+        messages.append(_make_assistant_message(reply.text, reply.calls))
         for call in reply.calls:
             step = _answer_call(simulator or llm, menu, call, runners)
             steps.append(step)
@@ -236,7 +238,7 @@ class _Run:
     turns: int
 
 
-def _assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
+def _make_assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
     return {
         "role": "assistant",
         "content": text or None,
@@ -248,6 +250,7 @@ def _assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
 
 
 def _answer_call(llm: LLM, menu: _FunctionMenu, call: ToolCall, runners: Sequence[Runner]) -> Step:
+    """Run a call for real if a runner takes its tool; else let the model simulate its result."""
     tool = menu.tools.get(call.name)
     if tool is None:
         return Step("", call.arguments, f"there is no function {call.name!r}", False)
@@ -334,12 +337,11 @@ def measure(
 
 def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], protocol: Protocol) -> None:
     if protocol.stage is None and any(condition.kind == "retrieved" for condition in conditions):
-        raise ConfigError("condition retrieved: expected a recipe to retrieve with, found none: give --recipe")
+        raise ConfigError("The condition `retrieved` needs a recipe that retrieves the tools. Give --recipe.")
     for runner in protocol.runners:
         if not any(map(runner.takes, tools)):
             raise ConfigError(
-                f"expected tools of {runner.name} to run for real, found none among the {len(tools):,} tools: "
-                "check the name, or leave it out"
+                f"{runner.name} can run none of the {len(tools):,} tools for real. Check the name, or leave it out."
             )
 
 
@@ -370,13 +372,14 @@ def _run_episode(llm: LLM, task: Task, condition: Condition, tools: Sequence[Too
 
 
 def _score_order(called: Sequence[str], gold: Sequence[str]) -> float | None:
-    """Return the share of pairs of gold tools that were first called in the order of `gold`; None without a pair."""
+    """Return the share of pairs of gold tools whose first calls have the order of `gold`; None without a pair."""
     first = {tool: place for place, tool in reversed(list(enumerate(called)))}
     pairs = list(itertools.combinations([first[tool] for tool in gold if tool in first], 2))
     return sum(earlier < later for earlier, later in pairs) / len(pairs) if pairs else None
 
 
 def _grade_run(llm: LLM, task: Task, run: _Run) -> bool | None:
+    """Return whether the run fulfilled the request; None if it was refused, or the examiner gave no verdict."""
     if run.stopped != "answer":
         return None if run.stopped == "refused" else False
     calls = [{"function": step.tool, "arguments": step.arguments, "result": step.result} for step in run.steps]
@@ -415,18 +418,26 @@ def summary(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
 
 
 def _summarise_success(group: Sequence[Episode], baseline: Mapping[str, bool | None]) -> dict[str, Any]:
-    solved = np.array([episode.solved for episode in group if episode.solved is not None], dtype=float)
-    low, high = bootstrap_ci(solved[None, :], 0)[0] if len(solved) else (np.nan, np.nan)
     pairs = [(episode.solved, baseline.get(episode.task)) for episode in group]
-    examined = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
     return {
         "refused": sum(episode.stopped == "refused" for episode in group),
         "ungraded": sum(episode.solved is None for episode in group),
-        "success": round(float(solved.mean()), 4) if len(solved) else None,
-        "success_ci95": [round(float(low), 4), round(float(high), 4)] if len(solved) else None,
+        **_estimate_success([episode.solved for episode in group if episode.solved is not None]),
         "pass": _mean(episode.stopped == "answer" for episode in group),
-        "wins": sum(ours and not theirs for ours, theirs in examined),
-        "losses": sum(theirs and not ours for ours, theirs in examined),
+        "wins": pairs.count((True, False)),
+        "losses": pairs.count((False, True)),
+    }
+
+
+def _estimate_success(verdicts: Sequence[bool]) -> dict[str, Any]:
+    """Return the share of solved episodes with its 95 % interval; None without verdicts."""
+    if not verdicts:
+        return {"success": None, "success_ci95": None}
+    solved = np.array(verdicts, dtype=float)
+    [(low, high)] = bootstrap_ci(solved[None, :], 0)
+    return {
+        "success": round(float(solved.mean()), 4),
+        "success_ci95": [round(float(low), 4), round(float(high), 4)],
     }
 
 

@@ -1,4 +1,4 @@
-"""Where the figures of a fitted recipe come from: the settings of its fit and of the fits that it goes on from."""
+"""Records how a fitted recipe was fitted: the settings of its fit, and of the fits that it builds on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ __all__ = ["describe_fits", "find_other_defaults"]
 
 
 def describe_fits(fits: Sequence[Model]) -> dict[str, Any]:
-    """What a result says of its models, one a fold: settings with their origins, data, figures on dev, leaks dropped.
+    """Describe the models of a result, one for each fold.
 
-    Of what a method wants to know again, the plain values: the best epoch, how sure a choice on dev is. `base` is the
-    model that the fit goes on from, where there is one: recipe, settings, seed, identity, and its own `base`.
+    Returns:
+        `fitted`: for each model its `settings` with their origins, `data`, figures on `dev`, the plain `values` of its
+        manifest (such as the best epoch), and `base`, the model that the fit builds on, if any: recipe, settings, seed,
+        identity, and its own `base`. `dropped_leaks`: training queries left out of all fits.
     """
     return {
         "fitted": [
@@ -39,32 +41,43 @@ def describe_fits(fits: Sequence[Model]) -> dict[str, Any]:
     }
 
 
-def find_other_defaults(recipe: str, changes: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings of a result's fit, or of one below it, that the same words would set otherwise today, with both values.
+def find_other_defaults(
+    recipe: str, changes: Mapping[str, Any], result: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Find settings of a result's fits that the same job would set differently now.
 
-    Results from before `base` was kept say nothing of the fits below: a change of those is not seen in them.
+    Old results do not record `base`, so changed defaults of the fits below are not found in them.
+
+    Args:
+        recipe: its name.
+        changes: settings that the job changes.
+        result: the content of the result file.
+
+    Returns:
+        Setting → its value in the result, and its value now.
     """
-    if not registry.recipe(recipe).is_fitted or not held.get("fitted"):
+    if not registry.recipe(recipe).is_fitted or not result.get("fitted"):
         return {}
-    found = _flatten(held["fitted"][0])
+    recorded = _flatten_settings(result["fitted"][0])
     now = msgspec.json.decode(msgspec.json.encode(resolve_with_base(recipe, changes)))
     fixed = {name: value for name, value in now.items() if value is not None}
-    return {name: (found[name], value) for name, value in fixed.items() if found.get(name, value) != value}
+    return {name: (recorded[name], value) for name, value in fixed.items() if recorded.get(name, value) != value}
 
 
-def _flatten(fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Setting → value; those of the fits below with `base.` before their names, as `resolve_with_base` has them."""
-    found = {name: each["value"] for name, each in fitted["settings"].items()}
+def _flatten_settings(fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return setting → value; names of the fits below begin with `base.`, as in `resolve_with_base`."""
+    values = {name: setting["value"] for name, setting in fitted["settings"].items()}
     if fitted.get("base"):
-        found |= {BASE_PREFIX + name: value for name, value in _flatten(fitted["base"]).items()}
-    return found
+        values |= {BASE_PREFIX + name: value for name, value in _flatten_settings(fitted["base"]).items()}
+    return values
 
 
 def _describe_settings(manifest: Manifest) -> dict[str, Any]:
-    return {name: {"value": each.value, "origin": each.origin} for name, each in manifest.settings.items()}
+    return {name: {"value": setting.value, "origin": setting.origin} for name, setting in manifest.settings.items()}
 
 
 def _describe_base(model: Model) -> dict[str, Any]:
+    """Return the entry `base` for the model inside a model's folder; nothing if there is none."""
     folder = model.folder / BASE_FOLDER
     if not (folder / model_store.MANIFEST).is_file():
         return {}

@@ -1,4 +1,4 @@
-"""What a result says of the code and the machine that made it: versions, commit, memory."""
+"""Describes the code and the machine that made a result: versions, commit, memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROCESS_STATUS_FILE: Final = Path("/proc/self/status")
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Of toolscout, Python and the packages that figures depend on; `more`: further packages."""
+    """Return the versions of toolscout, Python and the packages behind figures; `more`: further packages."""
     present = {"toolscout": toolscout.__version__, "python": platform.python_version()}
     for name in (*VERSIONED_PACKAGES, *more):
         try:
@@ -45,29 +45,30 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The full hash of the commit that this package runs from; None outside of a checkout that holds it."""
+    """Return the full hash of the commit of this package; None outside of a git checkout."""
     return _git("rev-parse", "--verify", "HEAD") if checkout() else None
 
 
 def checkout() -> Path | None:
-    """The folder of the git checkout that holds this package among its files; None: it is installed elsewhere."""
+    """Return the folder of the git checkout that tracks this package; None: the package is installed elsewhere."""
     if _git("ls-files", "--error-unmatch", str(Path(toolscout.__file__))) is None:
         return None
-    found = _git("rev-parse", "--show-toplevel")
-    return Path(found) if found else None
+    folder = _git("rev-parse", "--show-toplevel")
+    return Path(folder) if folder else None
 
 
 def dirty() -> bool | None:
-    """Whether what makes figures (`MAKES_FIGURES`) differs from the commit; None outside of a checkout.
+    """Return whether a file that makes figures differs from the commit; None outside of a checkout.
 
-    Results and pages may differ: a run of many results writes them one by one.
+    `MAKES_FIGURES` lists these files. Results and pages may differ, because a run of many results writes them one by
+    one.
     """
     top = checkout()
     return bool(_git("-C", str(top), "status", "--porcelain", "--", *MAKES_FIGURES)) if top else None
 
 
 def provenance(*more: str) -> dict[str, Any]:
-    """What every file of figures says of where it comes from: `versions`, `commit`, `dirty`, `machine`.
+    """Return the origin that every file of figures records: `versions`, `commit`, `dirty`, `machine`.
 
     Args:
         more: further packages for `versions`.
@@ -76,10 +77,14 @@ def provenance(*more: str) -> dict[str, Any]:
 
 
 def refuse_dirty(out: Path, *, allow: bool = False) -> None:
-    """Refuse to write figures into the repository that no commit stands for.
+    """Refuse to write figures into the repository if no commit holds the code that made them.
+
+    Args:
+        out: the folder of the figures.
+        allow: write all the same.
 
     Raises:
-        UserError: if `out` lies in the checkout, and code differs from its commit; unless `allow`.
+        UserError: if `out` lies in the checkout, and the code differs from its commit.
     """
     top = checkout()
     if allow or top is None or not out.resolve().is_relative_to(top) or not dirty():
@@ -91,22 +96,22 @@ def refuse_dirty(out: Path, *, allow: bool = False) -> None:
 
 
 def _git(*words: str) -> str | None:
-    """What git says, run in the folder of this package; None where it fails or is not there."""
+    """Run git in the folder of this package and return its output; None if it fails or is not installed."""
     command = ["git", "-C", str(Path(__file__).parent), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def machine() -> str:
-    """System, processor family and cores, in one line."""
+    """Return system, processor family and number of cores in one line."""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
 def reset_peak() -> None:
-    """Forget the highest memory so far, where the system can (Linux)."""
+    """Reset the highest memory so far. Only Linux can; elsewhere nothing happens."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -114,22 +119,23 @@ def reset_peak() -> None:
 
 
 def peak_mb() -> float:
-    """The highest resident memory of this process since `reset_peak`, or since its start, MiB."""
-    found = _status("VmHWM")
-    if found is not None:
-        return found
+    """Return the highest resident memory of this process since `reset_peak`, or since its start, in MiB."""
+    peak = _read_memory_mb("VmHWM")
+    if peak is not None:
+        return peak
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
 
 
 def resident_mb() -> float:
-    """The resident memory of this process now, MiB; where the system does not say it, the highest so far."""
-    found = _status("VmRSS")
-    return peak_mb() if found is None else found
+    """Return the resident memory of this process now, in MiB. Without Linux, it is the highest so far."""
+    resident = _read_memory_mb("VmRSS")
+    return peak_mb() if resident is None else resident
 
 
-def _status(field: str) -> float | None:
+def _read_memory_mb(field: str) -> float | None:
+    """Read a field of Linux's status file of this process, in MiB; None on other systems."""
     try:
-        found = re.search(rf"{field}:\s+(\d+) kB", PROCESS_STATUS_FILE.read_text())
+        match = re.search(rf"{field}:\s+(\d+) kB", PROCESS_STATUS_FILE.read_text())
     except OSError:
         return None
-    return int(found[1]) / 1024 if found else None
+    return int(match[1]) / 1024 if match else None

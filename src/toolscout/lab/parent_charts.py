@@ -19,7 +19,7 @@ __all__ = ["parent_charts"]
 PARENTS: Final = "parents"
 SEEN_KINDS: Final = ("seen", "mixed", "unseen")
 RECALL_MEASURES: Final = {"recall@5": "R@5", "recall@10": "R@10"}
-FIRST_STAGE_PREFIX: Final = "base.base."  # of a Rerank-m's settings for its first stage, whose name lacks the last dot
+FIRST_STAGE_PREFIX: Final = "base.base."  # before the settings that a Rerank-m gives its first stage
 MAX_CHART_ROWS: Final = 60
 MAX_CHART_PANELS: Final = 6
 
@@ -43,17 +43,13 @@ def _draw_tables(name: str, slug: str, results: Sequence[Result]) -> list[Image]
 
 
 def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> Image | None:
+    """Draw the table of the results with these folds; None if training saw all parents."""
     comparable = [result for result in results if _folds(result) == folds]
     rows = comparable[:MAX_CHART_ROWS]
     cut = f", folds {folds}" if folds else ""
-    columns = [
-        (kind, metric)
-        for kind in SEEN_KINDS
-        for metric in RECALL_MEASURES
-        if any(_percent(result, kind, metric) is not None for result in rows)
-    ]
+    columns = _find_columns(rows)
     if {kind for kind, _ in columns} == {"seen"}:
-        return None  # training saw all: the other tables say the same
+        return None  # training saw all parents, so the tables of all queries have the same figures
     heads = [
         head(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
         for kind, metric in columns
@@ -72,6 +68,16 @@ def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> 
             [[_percent(result, *column) for column in columns] for result in rows],
         ),
     )
+
+
+def _find_columns(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Return the pairs (kind of query, metric) of which a result has a figure."""
+    return [
+        (kind, metric)
+        for kind in SEEN_KINDS
+        for metric in RECALL_MEASURES
+        if any(_percent(result, kind, metric) is not None for result in results)
+    ]
 
 
 def _draw_candidates(name: str, slug: str, results: Sequence[Result]) -> list[Image]:

@@ -45,13 +45,13 @@ class Content(NamedTuple):
 
 
 def count(number: int, what: str) -> str:
-    """`3 datasets`, `1 dataset`."""
+    """Write a number with its noun: `3 datasets`, `1 dataset`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def few(shown: int, every: int) -> str:
+def few(shown: int, total: int) -> str:
     """Return the sentence of a caption if not all labels are shown; else an empty text."""
-    return f" The best {shown} of {every} labels." if shown < every else ""
+    return f" The best {shown} of {total} labels." if shown < total else ""
 
 
 def head(part: str, cells: Sequence[Mapping[str, float]]) -> str:
@@ -111,11 +111,15 @@ def _quality_table(name: str, results: Sequence[Result]) -> str:
         *sorted(names.difference(DEFAULT_MEASURES)),
     ]
     rows = [
-        ("", html.escape(result.label), [_percent(result.metrics.get(one), result.ci95.get(one)) for one in metrics])
+        (
+            "",
+            html.escape(result.label),
+            [_percent(result.metrics.get(metric), result.ci95.get(metric)) for metric in metrics],
+        )
         for result in results
     ]
     for paper in papers:
-        cells = [_percent(paper.metrics[one] / 100 if one in paper.metrics else None) for one in metrics]
+        cells = [_percent(paper.metrics[metric] / 100 if metric in paper.metrics else None) for metric in metrics]
         rows.append(("published", f"{html.escape(paper.label)} <small>published, {paper.source}</small>", cells))
     note = (
         " Published rows: as the papers give them; COLT's authors chose their epoch on the test queries, ours is "
@@ -212,13 +216,13 @@ def _raw(value: msgspec.Raw) -> str:
 
 
 def _summary(sets: Mapping[str, Sequence[Result]]) -> str:
-    every = TRAINED + UNTRAINED
-    if not sets.keys() >= set(every):
+    test_sets = TRAINED + UNTRAINED
+    if not sets.keys() >= set(test_sets):
         return _summary_table(f"Means over {count(len(sets), 'dataset')}", sets, list(sets))
-    further = sorted(sets.keys() - set(every))
-    title = f"Means over the {len(every)} test sets" + (f" (without {', '.join(further)})" if further else "")
+    further = sorted(sets.keys() - set(test_sets))
+    title = f"Means over the {len(test_sets)} test sets" + (f" (without {', '.join(further)})" if further else "")
     return (
-        _summary_table(title, sets, every)
+        _summary_table(title, sets, test_sets)
         + _summary_table(f"The {len(TRAINED)} of them with training queries", sets, TRAINED)
         + _summary_table(f"The {len(UNTRAINED)} of them without", sets, UNTRAINED)
     )
@@ -307,6 +311,34 @@ def _figure(image: Image) -> str:
     )
 
 
+def _head_section(sets: Mapping[str, Content], problems: Sequence[Problem], notes: Sequence[str]) -> str:
+    """Render the title, what is missing, and the links to the datasets."""
+    n_results = sum(len(content.results) for content in sets.values())
+    n_sweeps = sum(len(content.sweeps) for content in sets.values())
+    counts = " and ".join([count(n_results, "result"), *([count(n_sweeps, "sweep")] if n_sweeps else [])])
+    parts = [f"<h1>toolscout: results</h1>\n<p>{counts} on {count(len(sets), 'dataset')}.</p>\n"]
+    parts += [f"<p>{html.escape(note)}</p>\n" for note in notes]
+    if problems:
+        items = "".join(f"<li><code>{html.escape(p.entry)}</code>: {html.escape(p.message)}</li>\n" for p in problems)
+        parts.append(f"<h2>Left out</h2>\n<ul>\n{items}</ul>\n")
+    links = " · ".join(f'<a href="#{content.slug}">{html.escape(name)}</a>' for name, content in sets.items())
+    return "".join([*parts, f"<nav>{links}</nav>\n"])
+
+
+def _dataset_section(name: str, content: Content) -> list[str]:
+    """Render the charts and tables of one dataset."""
+    parts = [f'<h2 id="{content.slug}">{html.escape(name)}</h2>\n', *map(_figure, content.images)]
+    if content.results:
+        parts += [_quality_table(name, content.results), _cost_table(name, content.results)]
+    if content.failures:
+        parts.append(_failure_table(name, content.failures))
+    parts += map(_sweep_table, content.sweeps)
+    if content.results:
+        origins = _origin_table(name, content.results)
+        parts.append(f"<details><summary>How each was made</summary>\n{origins}</details>\n")
+    return parts
+
+
 def page(
     sets: Mapping[str, Content], problems: Sequence[Problem], notes: Sequence[str], overview: Sequence[Image]
 ) -> str:
@@ -318,29 +350,12 @@ def page(
         notes: what could not be shown because something other than a result is missing.
         overview: charts over several datasets.
     """
-    links = " · ".join(f'<a href="#{content.slug}">{html.escape(name)}</a>' for name, content in sets.items())
     results = {name: content.results for name, content in sets.items() if content.results}
-    number = sum(map(len, results.values()))
-    sweeps = sum(len(content.sweeps) for content in sets.values())
-    counted = " and ".join([count(number, "result"), *([count(sweeps, "sweep")] if sweeps else [])])
-    parts = [f"<h1>toolscout: results</h1>\n<p>{counted} on {count(len(sets), 'dataset')}.</p>\n"]
-    parts += [f"<p>{html.escape(note)}</p>\n" for note in notes]
-    if problems:
-        listed = "".join(f"<li><code>{html.escape(p.entry)}</code>: {html.escape(p.message)}</li>\n" for p in problems)
-        parts.append(f"<h2>Left out</h2>\n<ul>\n{listed}</ul>\n")
-    parts.append(f"<nav>{links}</nav>\n")
+    parts = [_head_section(sets, problems, notes)]
     if results:
         parts += ["<h2>Summary</h2>\n", _summary(results), *map(_figure, overview)]
     for name, content in sets.items():
-        parts += [f'<h2 id="{content.slug}">{html.escape(name)}</h2>\n', *map(_figure, content.images)]
-        if content.results:
-            parts += [_quality_table(name, content.results), _cost_table(name, content.results)]
-        if content.failures:
-            parts.append(_failure_table(name, content.failures))
-        parts += map(_sweep_table, content.sweeps)
-        if content.results:
-            origins = _origin_table(name, content.results)
-            parts.append(f"<details><summary>How each was made</summary>\n{origins}</details>\n")
+        parts += _dataset_section(name, content)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>toolscout: results</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

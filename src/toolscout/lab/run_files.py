@@ -1,4 +1,4 @@
-"""Run files: rankings as gzipped TREC lines, and detection estimates, written and read back."""
+"""Writes and reads run files (rankings as gzipped TREC lines) and detect files (the estimated need of each query)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ RUN_DEPTH: Final = 20
 def write_run(path: str | Path, label: str, run: Mapping[str, Sequence[tuple[str, float]]]) -> None:
     """Write rankings as gzipped TREC lines `query-id Q0 tool-id rank score label`; equal runs give equal bytes.
 
-    The given order is the ranking. Scorers that sort by score must keep it, so scores are written in single precision,
-    and a score that is not below the one before it is written as the next smaller number. Scorers split at white space,
-    so white space in ids is percent-encoded, and so is a percent sign before two hexadecimal digits.
+    The given order is the ranking. Some scorers sort by score, and must get the same order. So scores are written in
+    single precision, and a score that is not below the one before it is written as the next smaller number. Scorers
+    split lines at white space. So white space in ids is percent-encoded, and a percent sign before two hexadecimal
+    digits too.
 
     Args:
         path: file to write, usually `<label>.run.gz`; replaced atomically.
-        label: last column.
-        run: query id → (tool id, score), best first; the first 20 are written.
+        label: the last column of each line.
+        run: query id → (tool id, score), best first; the first 20 of each query are written.
 
     Raises:
         ValueError: for a score that is not a finite single-precision number.
@@ -45,6 +46,7 @@ def write_run(path: str | Path, label: str, run: Mapping[str, Sequence[tuple[str
 
 
 def _make_descending(query: str, hits: Iterable[tuple[str, float]]) -> Iterator[tuple[str, np.float32]]:
+    """Yield the tools with scores in single precision, each below the one before."""
     last = np.float32(np.inf)
     for tool, score in hits:
         with np.errstate(over="ignore"):
@@ -59,7 +61,7 @@ def read_run(path: str | Path) -> dict[str, list[tuple[str, float]]]:
     """Read a TREC run, gzipped or not: query id → (tool id, score) in the order of the rank column.
 
     Raises:
-        SourceError: naming the file and the line that is not a TREC line, or that ranks a tool again.
+        SourceError: for a line that is not a TREC line or ranks a tool again; the message names file and line.
     """
     file = Path(path)
     ranked: dict[str, dict[str, tuple[int, float]]] = {}
@@ -87,7 +89,7 @@ def write_detect(path: str | Path, rows: Iterable[tuple[str, int, float]]) -> No
 
     Args:
         path: file to write, usually `<label>.detect.gz`; replaced atomically.
-        rows: query id, 1 if it needs a tool or 0, estimated probability that it needs one.
+        rows: query id, 1 if it needs a tool or 0 if not, estimated probability that it needs one.
     """
     _write_gzip(path, (f"{_escape(query)} {int(label)} {float(need)!r}" for query, label, need in rows))
 
@@ -96,7 +98,7 @@ def read_detect(path: str | Path) -> list[tuple[str, int, float]]:
     """Read a file of `write_detect`, gzipped or not: query id, label and need, in the order of the file.
 
     Raises:
-        SourceError: naming the file and the invalid line.
+        SourceError: for an invalid line; the message names file and line.
     """
     file, rows = Path(path), []
     for number, line in read_lines(file):
@@ -115,6 +117,7 @@ def read_detect(path: str | Path) -> list[tuple[str, int, float]]:
 
 
 def _escape(text: str) -> str:
+    """Percent-encode white space, and what `unquote` would otherwise decode."""
     return re.sub(r"\s|%(?=[0-9A-Fa-f]{2})", lambda match: quote(match[0]), text)
 
 

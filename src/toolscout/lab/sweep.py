@@ -142,11 +142,14 @@ def _check_job(job: Sweep) -> None:
     for name, values in job.over.items():
         _check_values(job, name, values)
     if not job.over:
-        raise ConfigError("--over: expected a setting and its values, found none: write --over NAME=V1,V2")
+        raise ConfigError("There is nothing to sweep. Name a setting and its values with --over NAME=V1,V2")
     if job.trials is not None and job.trials < 1:
         raise ConfigError(f"--trials: expected 1 or more, found {job.trials}")
     if job.no_tool is not None and not recipe.abstains:
-        raise ConfigError(f"--no-tool: expected a recipe that judges whether a tool is needed, found {job.recipe}")
+        raise ConfigError(
+            f"--no-tool: {job.recipe} does not estimate whether a query needs a tool. Use a recipe that does, such as "
+            "masstool."
+        )
     if recipe.is_fitted:
         for settings in job.grid:
             changes = {**job.changes, **settings}
@@ -157,15 +160,15 @@ def _check_job(job: Sweep) -> None:
 def _check_values(job: Sweep, name: str, values: Sequence[Any]) -> None:
     """Refuse a list of values that cannot be swept."""
     if not values:
-        raise ConfigError(f"--over {name}: expected values, found none: write {name}=V1,V2")
+        raise ConfigError(f"--over {name} has no values. Write --over {name}=V1,V2")
     if len({_to_json(value) for value in values}) < len(values):
-        raise ConfigError(f"--over {name}: expected each value once, found one twice")
+        raise ConfigError(f"--over {name} has a value twice. Write each value once.")
     if name == ENCODER and not registry.recipe(job.recipe).encodes:
-        raise ConfigError(f"--over {ENCODER}: expected a recipe that encodes, found {job.recipe}")
+        raise ConfigError(f"--over {ENCODER}: {job.recipe} uses no encoder. Leave this setting out.")
     if name == ENCODER and not all(isinstance(value, str) for value in values):
         raise ConfigError(f"--over {ENCODER}: expected names of encoders, found {values!r}")
     if name in job.changes or (name == ENCODER and job.encoder):
-        raise ConfigError(f"--over {name}: expected a setting that is not fixed too, found both")
+        raise ConfigError(f"--over {name}: this setting is also fixed. Either fix it or sweep it.")
 
 
 def _to_json(value: Any) -> str:
@@ -233,8 +236,8 @@ class _Trials:
                 if earlier.get(key) != identity.get(key)
             )
             raise UserError(
-                f"{job.journal}: expected the trials of this sweep, found those of another: {differences}; "
-                "choose another --label, or --force"
+                f"{job.journal} holds the trials of another sweep: {differences}. Choose another --label, or use "
+                "--force to start anew."
             )
 
     def _key(self, settings: Mapping[str, Any]) -> tuple[str, ...]:

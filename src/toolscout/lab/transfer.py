@@ -25,7 +25,7 @@ def jobs(first: Job, targets: Sequence[Dataset]) -> list[Job]:
     """Plan the jobs of a transfer: in-domain first, then each target. All but the first may reuse its model.
 
     Args:
-        first: the job on the dataset to fit on; its label says so already. The in-domain job is left out if that
+        first: the job on the dataset to fit on; its label names that dataset. The in-domain job is left out if the
             dataset lacks the split.
         targets: the other datasets. If the dataset to fit on is among them, it is scored once.
 
@@ -36,18 +36,7 @@ def jobs(first: Job, targets: Sequence[Dataset]) -> list[Job]:
     if first.folds:
         raise ConfigError("--train-on and --folds cannot be used together. Leave one of them out.")
     targets = [dataset for dataset in targets if dataset.name != source.name]
-    recipe = registry.recipe(first.recipe)
-    if (
-        recipe.is_fitted
-        and not recipe.method.transfers
-        and targets
-        and not any(shares_tools(source, dataset) for dataset in targets)
-    ):
-        raise ConfigError(
-            f"--train-on: {first.recipe} learns the tools of {source.name} one by one, and "
-            f"{', '.join(dataset.name for dataset in targets)} have none of them. Use a recipe over descriptions, "
-            "such as dpr."
-        )
+    _check_transferable(first.recipe, source, targets)
     splits = set(first.split.split("+"))
     scored = [*([source] if splits <= source.qrels.keys() else []), *targets]
     texts = {
@@ -57,3 +46,16 @@ def jobs(first: Job, targets: Sequence[Dataset]) -> list[Job]:
         for query, text in dataset.texts(first.split).items()
     }
     return [dataclasses.replace(first, dataset=dataset, train_on=source, held_out=texts) for dataset in scored]
+
+
+def _check_transferable(name: str, source: Dataset, targets: Sequence[Dataset]) -> None:
+    """Refuse a recipe that would know no tool of any target."""
+    recipe = registry.recipe(name)
+    serves_other_tools = not recipe.is_fitted or recipe.method.transfers
+    if serves_other_tools or not targets or any(shares_tools(source, dataset) for dataset in targets):
+        return
+    raise ConfigError(
+        f"--train-on: {name} learns the tools of {source.name} one by one, and "
+        f"{', '.join(dataset.name for dataset in targets)} have none of them. Use a recipe over descriptions, such as "
+        "dpr."
+    )

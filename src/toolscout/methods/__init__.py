@@ -32,7 +32,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class BaseRule(NamedTuple):
-    """Which recipes a method can go on from: those with this option; messages call them by the description."""
+    """The base of a method must be a recipe with this option; messages use the description for such recipes."""
 
     option: str
     description: str
@@ -40,15 +40,15 @@ class BaseRule(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Artifacts:
-    """What a fit returns.
+    """The result of a fit.
 
     Attributes:
         arrays: name → array; rows that belong to tools are in the order of `lesson.tools`.
         metrics: figures on dev with the chosen options, before any refit.
-        encoder: what queries must be encoded with. None: the model needs no encoder, or brings its own.
+        encoder: the encoder of the queries. None: the model needs no encoder, or brings its own.
         chosen: options that were chosen on dev.
-        values: JSON values that `build` wants to know again.
-        files: writes further files of the model into the folder that it is given.
+        values: JSON values that `build` reads.
+        files: writes further files of the model into a folder.
         refit: whether the model was fitted on train and dev together in the end.
         seconds_before: time spent on this fit before it was interrupted and resumed.
     """
@@ -64,7 +64,7 @@ class Artifacts:
 
 
 class _Facts(Protocol):
-    """What is true of every recipe that uses a method."""
+    """Facts about every recipe that uses the method."""
 
     @property
     def options_type(self) -> type[msgspec.Struct]:

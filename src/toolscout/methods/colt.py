@@ -14,17 +14,14 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-import numpy as np
-
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import unit_rows
-from toolscout.indexes.exact import Exact
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.novelty import choose_margin, demote_new_tools
-from toolscout.methods.shared.tool_sets import ToolSets
+from toolscout.methods.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
     Amount,
@@ -37,7 +34,7 @@ from toolscout.methods.shared.tuning import (
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage
-from toolscout.types import Tool, digest, render
+from toolscout.types import digest
 from toolscout.workspace import Workspace
 
 __all__ = ["Colt", "Options"]
@@ -85,38 +82,32 @@ class Colt:
         from toolscout.training.collaboration import Collaboration, Shape
 
         encoder = _load_stage_one(workspace, lesson)
-        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in lesson.train.values()]
-        workspace.say("encoding queries and tools")
-        queries = workspace.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
-        tools = workspace.encode_tools(encoder, lesson.tools, dpr.TUNED_TEXT_STYLE)
-        used = np.zeros(len(tools), dtype=np.bool_)
-        used[np.concatenate(gold)] = True
-        _, scene_of = ToolSets.group(gold)
+        data = EncodedLesson.encode(workspace, lesson, encoder)
+        tools = data.tools
 
         def evaluate(rows: Vectors) -> dict[str, float]:
-            cosines = queries[len(gold) :] @ unit_rows(rows).T
+            cosines = data.dev @ unit_rows(rows).T
             return lesson.evaluate(dpr.rank_nearest(cosines, lesson.dev, lesson.tools)).means()
 
         values: dict[str, Any] = {"stage_one": evaluate(tools), "tool_length": encoder.tool_length}
         earlier = 0.0
         if options.collaborative:
             task = Collaboration(
-                queries=queries[: len(gold)],
+                queries=data.train,
                 tools=tools,
-                gold=gold,
-                scene_of=scene_of,
+                gold=data.gold,
+                scene_of=data.scene_of,
                 judge=evaluate,
                 shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
                 identity=digest("colt/1", [encoder.fingerprint, lesson.fingerprint, options]),
             )
             done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"))
-            tools = np.where(used[:, None], unit_rows(task.tool_rows()), tools)
+            tools = data.replace_used(task.tool_rows())
             values |= describe_training(done)
             earlier = done.earlier
-        chosen, figures = choose_margin(lesson, queries[len(gold) :] @ tools.T, used, options.margin)
+        chosen, figures = choose_margin(lesson, data.dev @ tools.T, data.used, options.margin)
         return Artifacts(
-            {"tools": tools, "used": used},
+            {"tools": tools, "used": data.used},
             metrics=figures,
             chosen={"margin": chosen} if options.margin is None else {},
             values=values,
@@ -127,15 +118,7 @@ class Colt:
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search for the tools nearest to the query."""
         encoder = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"])
-        tools: list[Tool] = catalogue.tools()
-        places = model.places(tools)
-        fitted = np.flatnonzero(places >= 0)
-        rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
-        rows[fitted] = model.arrays["tools"][places[fitted]]
-        new = np.flatnonzero(places < 0)
-        rows[new] = encoder.encode([render(tools[number], dpr.TUNED_TEXT_STYLE) for number in new], "tool")
-        index = Exact(encoder.dim)
-        index.upsert(catalogue.ids, rows)
+        index = index_rows(catalogue, load_tool_rows(catalogue, model, encoder))
         encode = functools.partial(encoder.encode, kind="query")
         stage = Retrieve(index, label="colt", encode=encode, mask=catalogue.mask, depth=DEPTH)
         return demote_new_tools(stage, catalogue, model)

@@ -385,13 +385,12 @@ class CrossEncoderRerank:
         tuned = _load_tuned_encoder(lesson.base.model) if options.start == "base" else None
         start = tuned or raw
         workspace.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
-        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+        place, gold = lesson.positions(), lesson.gold_positions()
         sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
         learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (lesson.train, sample))
         tower = make_tower(start, options)
         net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=workspace.seed)
         texts = [render_pair_text(tool, options.length) for tool in lesson.tools]
-        gold = [np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()]
         dev_pairs = _DevPairs(lesson, dev, _measure_scale(learned), options)
         pairs = net.pairs(*dev_pairs.pairs(texts))
         negatives = _collect_negatives(learned, gold, len(texts), options.unused)

@@ -6,7 +6,7 @@ positive against the other tools of its batch. The same encoder serves tools tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -126,7 +126,9 @@ def rank_nearest(cosines: Vectors, queries: Qrels, tools: Sequence[Tool]) -> dic
     }
 
 
-def _rank_by_words(lesson: Lesson, place: Mapping[str, int]) -> list[Places]:
+def _rank_by_words(lesson: Lesson) -> list[Places]:
+    """Return the positions of the first tools of each training query by BM25, for hard negatives."""
+    place = lesson.positions()
     depth = HARD_NEGATIVE_DEPTH + max(map(len, lesson.train.values()))
     ids, _ = BM25.build(lesson.tools).search([lesson.texts[query] for query in lesson.train], depth)
     return [np.array([place[tool] for tool in ranking], dtype=np.intp) for ranking in ids]
@@ -154,12 +156,11 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
 
     encoder = require_tunable(workspace.load_encoder())
     tower = make_tower(encoder, options)
-    place = {tool.id: number for number, tool in enumerate(lesson.tools)}
     texts = Texts(
         tower=tower,
         queries=tower.tokens([lesson.texts[query] for query in lesson.train], "query"),
         tools=tower.tokens([render(tool, TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", options.tool_length),
-        gold=[np.array([place[tool] for tool in tools], dtype=np.intp) for tools in lesson.train.values()],
+        gold=lesson.gold_positions(),
         dev=tower.tokens([lesson.texts[query] for query in lesson.dev], "query"),
         judge=lambda cosines: lesson.evaluate(rank_nearest(cosines, lesson.dev, lesson.tools)).means(),
         identity=digest("dpr/1", [encoder.fingerprint, lesson.fingerprint, options]),
@@ -172,7 +173,7 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
     elif len(lesson.tools) <= options.whole:
         task = Lists(texts)
     else:
-        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _rank_by_words(lesson, place))
+        task = Lists(texts, sampled=options.sampled, hard=options.hard, by_words=lambda: _rank_by_words(lesson))
     done = train_task(workspace, options, task, tower)
     used = np.zeros(len(lesson.tools), dtype=np.bool_)
     used[np.concatenate(texts.gold)] = True

@@ -1,4 +1,4 @@
-"""What a fit may learn from: tools, queries with their gold tools, and how rankings are judged on dev."""
+"""The data that a fit may learn from: tools, queries with their gold tools, and the figures of rankings on dev."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from toolscout import metrics
 from toolscout.abstain import decision
+from toolscout.arrays import Places
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import NoTool, Qrels
 from toolscout.models import model_store
@@ -22,18 +25,18 @@ __all__ = ["DEV_METRICS", "Base", "Lesson"]
 
 DEV_METRICS: Final = ("recall@5", "ndcg@5", "comp@5")
 MAX_ABSTENTION_QUERIES: Final = 4_000
-"""Queries by which abstention thresholds are set, at most; 500 missed a budget of 2 % by 0.9 points."""
+"""Maximum number of queries that set the abstention thresholds; with 500, a budget of 2 % was missed by 0.9 points."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """The recipe that a fit goes on from, fitted on the same queries.
+    """The recipe that a fit builds on, fitted on the same queries.
 
     Attributes:
         recipe: its name.
         model: its model. None: it is not fitted.
         stage: its pipeline over the tools of the lesson.
-        identity: of its fit.
+        identity: identity of its fit.
     """
 
     recipe: str
@@ -42,25 +45,25 @@ class Base:
     identity: str
 
     def save(self, folder: Path) -> None:
-        """Put its model into the folder of the model that goes on from it; see `Workspace.build_base`."""
+        """Put its model into the folder of the model that builds on it; see `Workspace.build_base`."""
         if self.model is not None:
             model_store.nest(self.model.folder, folder / BASE_FOLDER)
 
 
 @dataclasses.dataclass(frozen=True)
 class Lesson:
-    """What a fit may see.
+    """The data of a fit.
 
     Attributes:
-        name: of the dataset.
+        name: name of the dataset.
         tools: the catalogue, ascending by id.
-        texts: query id → text, of all queries below.
+        texts: query id → text, for all queries of `train` and `dev`.
         train: query id → `Tool.id` → grade.
-        dev: the same for the queries to choose on; none of them is in train.
+        dev: the same for the queries on which choices are made; none of them is in train.
         dropped: ids of training queries that repeat a test query; they are not in `train`.
         no_tool: queries that need no tool, for methods that learn to abstain.
-        licence: of the data, if known.
-        base: the recipe that the fit goes on from, if its options name one.
+        licence: licence of the data, if known.
+        base: the recipe that the fit builds on, if its options name one.
     """
 
     name: str
@@ -81,7 +84,7 @@ class Lesson:
 
     @property
     def data(self) -> Data:
-        """What a manifest says of the data."""
+        """The entry of a manifest about the data."""
         return Data(
             name=self.name,
             fingerprint=self.fingerprint,
@@ -104,13 +107,18 @@ class Lesson:
         """Map each tool id to its position in `tools`."""
         return {tool.id: position for position, tool in enumerate(self.tools)}
 
+    def gold_positions(self) -> list[Places]:
+        """Return the positions in `tools` of each training query's gold tools, in the order of the data."""
+        position = self.positions()
+        return [np.array([position[tool] for tool in gold], dtype=np.intp) for gold in self.train.values()]
+
     def evaluate(self, rankings: Mapping[str, Sequence[str]]) -> metrics.PerQuery:
         """Score rankings of the dev queries: query id → tool ids, best first."""
         return metrics.score(rankings, self.dev, DEV_METRICS)
 
     @functools.cached_property
     def abstention_floors(self) -> Floors:
-        """Thresholds of the bundled abstention decision, set by queries that these tools are known to serve."""
+        """Thresholds of the bundled abstention decision, fitted on queries that these tools serve."""
         queries = [*self.dev, *self.train]
         sample = queries[:: -(-len(queries) // MAX_ABSTENTION_QUERIES)]
         return decision.fit_floors(Workspace(), Catalogue.of(self.tools), self.texts_of(sample))

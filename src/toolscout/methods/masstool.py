@@ -27,12 +27,11 @@ from toolscout.abstain.calibration import floors, platt
 from toolscout.arrays import Arrays, Floats, Mask, Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
-from toolscout.indexes.exact import Exact
 from toolscout.journal.evidence import Example
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.tool_sets import ToolSets
+from toolscout.methods.shared.tool_rows import EncodedLesson, index_rows, load_tool_rows
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
     Amount,
@@ -48,10 +47,10 @@ from toolscout.methods.shared.usage import softmax
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
-from toolscout.types import Tool, digest, render
+from toolscout.types import digest
 from toolscout.workspace import LiveEvidence, Workspace
 
-__all__ = ["MassTool", "Options", "Pool", "Reader", "meanings"]
+__all__ = ["MassTool", "Options", "Pool", "Reader", "compute_query_parts"]
 
 NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
@@ -312,7 +311,7 @@ class _GrowingPool:
         return len(new) - len(batch)
 
 
-def meanings(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
+def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
     """Return the parts of queries' vectors in a fitted model (`Reader.parts`), for queries with a neighbour."""
     options = model.manifest.settings
     rows = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
@@ -343,37 +342,30 @@ class MassTool:
 
         assert lesson.base is not None
         encoder = dpr.load_base_encoder(lesson.base)
-        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-        gold = [np.array(sorted(place[tool] for tool in tools), dtype=np.intp) for tools in lesson.train.values()]
-        n = len(gold)
-        workspace.say("encoding queries and tools")
-        rows = workspace.encode_queries(encoder, lesson.texts_of([*lesson.train, *lesson.dev]))
-        tools = workspace.encode_tools(encoder, lesson.tools, dpr.TUNED_TEXT_STYLE)
-        used = np.zeros(len(tools), dtype=np.bool_)
-        used[np.concatenate(gold)] = True
-        _, scene_of = ToolSets.group(gold)
+        data = EncodedLesson.encode(workspace, lesson, encoder)
+        n = len(data.train)
         chat_rows, calibration_rows = _encode_no_tool(workspace, lesson, encoder)
-        near, likeness = nearest(rows[:n], rows, options.k + 1)
+        near, likeness = nearest(data.train, np.concatenate([data.train, data.dev]), options.k + 1)
         near, likeness = _drop_self(near, likeness, n, options.k)
         passed = np.where(likeness > options.floor, near, -1)
 
         detects = bool(options.need and len(calibration_rows))
-        data = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
+        fingerprints = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
 
         def evaluate(arrays: Arrays) -> dict[str, float]:
             towers = Reader(arrays, options.transfer)
-            vectors, logits = towers.read(rows[n:], arrays["pool"], passed[n:])
-            tool_rows = unit_rows(np.where(used[:, None], arrays["tools"], tools))
+            vectors, logits = towers.read(data.dev, arrays["pool"], passed[n:])
+            tool_rows = unit_rows(np.where(data.used[:, None], arrays["tools"], data.tools))
             rankings = dpr.rank_nearest(vectors @ tool_rows.T, lesson.dev, lesson.tools)
             figures = lesson.evaluate(rankings).means()
             return {**figures, **_score_detection(logits, towers.logits(calibration_rows))} if detects else figures
 
         task = Intents(
-            queries=IntentQueries(rows[:n], gold, scene_of, near=passed[:n], chat=chat_rows),
-            tools=tools,
+            queries=IntentQueries(data.train, data.gold, data.scene_of, near=passed[:n], chat=chat_rows),
+            tools=data.tools,
             judge=evaluate,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
-            identity=digest("masstool/2", [encoder.fingerprint, *data, options]),
+            identity=digest("masstool/2", [encoder.fingerprint, *fingerprints, options]),
             seed=workspace.seed,
         )
         targets = ("ndcg@5", "detect_auroc") if detects else ("ndcg@5",)
@@ -382,14 +374,14 @@ class MassTool:
         values: dict[str, Any] = {"tool_length": encoder.tool_length, **describe_training(done)}
         if detects:
             towers = Reader(arrays, options.transfer)
-            logits = towers.read(rows[n:], arrays["pool"], passed[n:])[1]
+            logits = towers.read(data.dev, arrays["pool"], passed[n:])[1]
             values["need"] = platt(logits, towers.logits(calibration_rows))
             values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
         return Artifacts(
             {
                 **arrays,
-                "keys": rows[:n],
-                "tools": np.where(used[:, None], unit_rows(arrays["tools"]), tools),
+                "keys": data.train,
+                "tools": data.replace_used(arrays["tools"]),
             },
             metrics=evaluate(arrays),
             values=values,
@@ -401,18 +393,10 @@ class MassTool:
         """Build the detection of need, if the model learned it, and the search for the nearest tools."""
         settings, values = model.manifest.settings, model.manifest.values
         encoder = FittedEncoder(model.folder / ENCODER_FOLDER, values["tool_length"])
-        tools: list[Tool] = catalogue.tools()
-        places = model.places(tools)
-        fitted_rows, new = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
-        rows = np.empty((len(tools), encoder.dim), dtype=np.float32)
-        rows[fitted_rows] = model.arrays["tools"][places[fitted_rows]]
-        rows[new] = encoder.encode([render(tools[number], dpr.TUNED_TEXT_STYLE) for number in new], "tool")
-        index = Exact(encoder.dim)
-        index.upsert(catalogue.ids, rows)
-        fitted, towers = (
-            Pool(model.arrays["keys"], model.arrays["pool"]),
-            Reader(model.arrays, settings["transfer"].value),
-        )
+        rows = load_tool_rows(catalogue, model, encoder)
+        index = index_rows(catalogue, rows)
+        fitted = Pool(model.arrays["keys"], model.arrays["pool"])
+        towers = Reader(model.arrays, settings["transfer"].value)
         encode = _EncodeOnce(encoder)
         grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
 

@@ -14,15 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from toolscout.arrays import Scores, Vectors
-from toolscout.catalogue.store import Catalogue
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.encoders import Encoder
+from toolscout.methods import Artifacts
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import SET_WEIGHT_GRID, ToolSets
 from toolscout.methods.shared.tuning import Amount, Count, Positive
-from toolscout.methods.shared.usage import Blend, FitData, build_usage_stage, choose_best, select_unset, softmax
+from toolscout.methods.shared.usage import Blend, FitData, Usage, UsageMethod, choose_best, select_unset, softmax
 from toolscout.models.model_store import Model
-from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
 
 __all__ = ["MlcLight", "Options"]
@@ -124,14 +123,11 @@ class Training:
         return gradient
 
 
-class MlcLight:
+class MlcLight(UsageMethod):
     """Trains a linear classifier over the bundled encoder and words."""
 
     options_type = Options
-    needs_usage = True
-    transfers = False
-    abstains = False
-    base: BaseRule | None = None
+    label = "mlc-light"
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
         """Train on train, choose on dev, then train on both (without `refit`, only on train)."""
@@ -178,11 +174,8 @@ class MlcLight:
             refit=options.refit,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the pipeline over a catalogue."""
-        encoder = workspace.load_encoder()
-        model.check_encoder(encoder)
-        model.check_catalogue(catalogue.tools())
+    def load_usage(self, model: Model, encoder: Encoder) -> tuple[Usage, None]:
+        """Load the classifier of a model; it learns new queries only in the next fit."""
         arrays = model.arrays
         head = Head(arrays["sparse"], arrays["dense"], ToolSets.from_arrays(arrays), len(model.tools))
         ngrams = Ngrams(arrays["keys"], arrays["rarity"])
@@ -195,4 +188,4 @@ class MlcLight:
             shares: Scores = head.usage(head.logits(bags, row[None]), weight)[0]
             return shares
 
-        return build_usage_stage(workspace, catalogue, model, encoder, usage, label="mlc-light")
+        return usage, None

@@ -13,15 +13,14 @@ from typing import Final
 import numpy as np
 
 from toolscout.arrays import Places, Scores, Vectors
-from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import Encoder
 from toolscout.indexes import top_k
-from toolscout.methods import Artifacts, BaseRule
+from toolscout.methods import Artifacts
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import Bags, Ngrams, hash_features
 from toolscout.methods.shared.tuning import Amount, Count
-from toolscout.methods.shared.usage import Blend, FitData, Usage, build_usage_stage, choose_best, select_unset
+from toolscout.methods.shared.usage import Blend, FitData, Grow, Usage, UsageMethod, choose_best, select_unset
 from toolscout.models.model_store import Model
-from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
 
 __all__ = ["Log", "Neighbours", "Options"]
@@ -115,14 +114,11 @@ def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, foc
     return shares
 
 
-class Neighbours:
+class Neighbours(UsageMethod):
     """Lets the nearest logged queries vote for the tools that they used."""
 
     options_type = Options
-    needs_usage = True
-    transfers = False
-    abstains = False
-    base: BaseRule | None = None
+    label = "neighbours"
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
         """Choose on dev among the neighbours in train. The model holds both, or only train without `refit`."""
@@ -155,11 +151,8 @@ class Neighbours:
             refit=options.refit,
         )
 
-    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the pipeline over a catalogue."""
-        encoder = workspace.load_encoder()
-        model.check_encoder(encoder)
-        model.check_catalogue(catalogue.tools())
+    def load_usage(self, model: Model, encoder: Encoder) -> tuple[Usage, Grow]:
+        """Load the log of a model; it grows with the queries used since the fit."""
         arrays, chosen = model.arrays, model.manifest.settings
         bags, gold = (Bags(*(arrays[f"{name}.{field}"] for field in Bags._fields)) for name in ("bags", "gold"))
         log = Log(arrays["rows"], bags, Ngrams(arrays["keys"], arrays["rarity"]), gold, len(model.tools))
@@ -173,4 +166,4 @@ class Neighbours:
             fresh = log.make_companion(encoder.encode(texts, "query"), texts, new, n_tools)
             return lambda text, row: _vote_together(log, fresh, text, row, k, focus)
 
-        return build_usage_stage(workspace, catalogue, model, encoder, usage, label="neighbours", grow=grow)
+        return usage, grow

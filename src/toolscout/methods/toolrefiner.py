@@ -22,8 +22,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 
-from toolscout.arrays import Places, Vectors
+from toolscout.arrays import Mask, Places, Vectors
 from toolscout.catalogue.store import Catalogue
+from toolscout.dataset import Qrels
 from toolscout.encoders import Encoder, unit_rows
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
@@ -129,6 +130,40 @@ def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool]
     return rows
 
 
+class _DevCandidates:
+    """The dev queries with their candidates, on which the epoch and the blend are chosen."""
+
+    def __init__(self, lesson: Lesson, dev: RankedQueries, used: Mask, options: Options) -> None:
+        self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
+        self.ids = [tool.id for tool in lesson.tools]
+
+    def evaluate(self, logs: Any, blend: float, *, give_way: bool) -> PerQuery:
+        """Return the figures of the candidates, ordered by logs + blend · score of the first stage."""
+        totals = logs + blend * self.dev.scores
+        for row, tools in zip(totals, self.dev.candidates, strict=True):
+            row[:] = keep_places(row, self.used[tools] & (tools >= 0), give_way)
+        return self.lesson.evaluate(self.dev.rankings(totals, 0.0, self.ids))
+
+    def choose(self, logs: Any) -> tuple[float, dict[str, float]]:
+        """Choose the blend (`choose_blend`); return it with its figures."""
+        blends = REFINER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
+        figures = {blend: self.evaluate(logs, blend, give_way=self.options.give_way) for blend in blends}
+        best = choose_blend(figures)
+        return best, figures[best].means()
+
+
+def _mark_used(qrels: Qrels, place: Mapping[str, int]) -> Mask:
+    """Return whether a query needs each tool, (tools,)."""
+    used = np.zeros(len(place), dtype=np.bool_)
+    used[[place[tool] for tools in qrels.values() for tool in tools]] = True
+    return used
+
+
+def _export_layer(name: str, layer: Any) -> dict[str, Any]:
+    """Return the weights of a layer of torch as arrays of a model."""
+    return {f"{name}.{key}": values.detach().cpu().numpy() for key, values in layer.state_dict().items()}
+
+
 class ToolRefiner:
     """Reranks the first tools of another recipe, scoring all of them at once."""
 
@@ -148,57 +183,43 @@ class ToolRefiner:
         from toolscout.training.refiners import Refine, Refiner
 
         assert lesson.base is not None
+        base = lesson.base
         raw = require_tunable(workspace.load_encoder())
         base_encoder = _load_base_encoder(lesson)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
-        workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {lesson.base.recipe}")
-        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
+        workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
+        place = lesson.positions()
         learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (chosen, lesson.dev))
         has_gold = np.asarray(learned.gold.any(axis=1))
         if not has_gold.any():
             raise ConfigError(
-                f"none of the first {options.candidates} tools of {lesson.base.recipe} is needed by a training query. "
-                "Set another base, or more candidates"
+                f"No training query needs any of the first {options.candidates} tools that {base.recipe} finds for it. "
+                "Set another base, or more candidates."
             )
         encoder = base_encoder or raw
-        used = np.zeros(len(place), dtype=np.bool_)
-        used[[place[tool] for tools in chosen.values() for tool in tools]] = True
+        used = _mark_used(chosen, place)
         by_usage = options.tool_vectors == "usage"
         vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, place)
         start = base_encoder if base_encoder is not None and options.start == "base" else raw
         tower = make_tower(start, options)
         refiner = Refiner(tower, vectors, workspace.seed)
 
-        def score_blend(logs: Any, blend: float, give_way: bool = options.give_way) -> PerQuery:
-            totals = logs + blend * dev.scores
-            for row, tools in zip(totals, dev.candidates, strict=True):
-                row[:] = keep_places(row, used[tools] & (tools >= 0), give_way)
-            return lesson.evaluate(dev.rankings(totals, 0.0, [tool.id for tool in lesson.tools]))
-
-        def choose(logs: Any) -> tuple[float, dict[str, float]]:
-            figures_by_blend = {
-                blend: score_blend(logs, blend)
-                for blend in (REFINER_BLEND_GRID if options.blend is None else (options.blend,))
-            }
-            blend = choose_blend(figures_by_blend)
-            return blend, figures_by_blend[blend].means()
-
-        dev_tokens = tower.tokens([lesson.texts[query] for query in lesson.dev], "query")
-        tokens = tower.tokens([lesson.texts[query] for query in chosen], "query")
+        judge = _DevCandidates(lesson, dev, used, options)
+        dev_tokens = tower.tokens(lesson.texts_of(lesson.dev), "query")
+        tokens = tower.tokens(lesson.texts_of(chosen), "query")
         task = Refine(
             refiner,
             queries=list(itertools.compress(tokens, has_gold)),
             candidates=learned.candidates[has_gold],
             gold=learned.gold[has_gold],
-            judge=lambda: choose(refiner.shares(dev_tokens, dev.candidates))[1],
-            identity=digest("toolrefiner/1", [start.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
+            judge=lambda: judge.choose(refiner.shares(dev_tokens, dev.candidates))[1],
+            identity=digest("toolrefiner/1", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
         done = train_task(workspace, options, task, tower)
         logs = refiner.shares(dev_tokens, dev.candidates)
-        blend, figures = choose(logs)
-        base = lesson.base
+        blend, figures = judge.choose(logs)
 
         def write_files(folder: Any) -> None:
             base.save(folder)
@@ -208,23 +229,17 @@ class ToolRefiner:
             {
                 "tools": vectors,
                 "used": used.astype(np.uint8),
-                **{
-                    f"project.{name}": values.detach().cpu().numpy()
-                    for name, values in refiner.project.state_dict().items()
-                },
-                **{
-                    f"score.{name}": values.detach().cpu().numpy()
-                    for name, values in refiner.score.state_dict().items()
-                },
+                **_export_layer("project", refiner.project),
+                **_export_layer("score", refiner.score),
             },
             metrics=figures,
             encoder=raw if base_encoder is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
-                "first_stage": score_blend(np.zeros(dev.scores.shape), 1.0, False).means(),
-                "logits_alone": score_blend(logs, 0.0).means(),
-                "keeping_places": score_blend(logs, blend, False).means(),
-                "giving_way": score_blend(logs, blend, True).means(),
+                "first_stage": judge.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
+                "logits_alone": judge.evaluate(logs, 0.0, give_way=options.give_way).means(),
+                "keeping_places": judge.evaluate(logs, blend, give_way=False).means(),
+                "giving_way": judge.evaluate(logs, blend, give_way=True).means(),
                 **describe_training(done),
             },
             seconds_before=done.earlier,

@@ -102,7 +102,7 @@ def changing(home: Path) -> AbstractContextManager[None]:
     Raises:
         StoreError: if another process holds the lock for too long.
     """
-    refusal = f"{shelf(home)}: expected nobody else to change the champion, found somebody at it: try again"
+    refusal = f"{shelf(home)}: another process is changing the champion. Try again."
     return alone(shelf(home) / "lock.db", refusal, wait=BUSY_SECONDS)
 
 
@@ -110,8 +110,8 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
     """Make a model of the shelf the champion.
 
     Args:
-        home: where.
-        name: of the model.
+        home: the home.
+        name: name of the model.
         why: a sentence for the history.
         over: the `stamp` of the champion that the caller saw; by default any champion is replaced.
 
@@ -123,7 +123,7 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
     place(home, name)
     with changing(home):
         if over not in ("any", stamp(home)):
-            raise Changed("expected the champion of before, found that somebody changed it meanwhile: look again")
+            raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
         model_store.verify(place(home, name))
         entry = Promotion(name, now(), why)
         _write(home, [*history(home)[-MAX_PROMOTIONS_KEPT + 1 :], entry])
@@ -134,24 +134,24 @@ def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
     """Take the last promotion back; skip former champions without a model folder.
 
     Args:
-        home: where.
-        of: name of the model that is taken back; by default whoever serves.
+        home: the home.
+        of: name of the model that is taken back; by default the champion.
 
     Returns:
-        The champion there is now; None: the setting `recipe` serves again.
+        The entry of the new champion; None: the setting `recipe` serves again.
 
     Raises:
-        NotFound: if nobody was promoted.
-        Changed: if another one serves than the one named.
+        NotFound: if there was no promotion.
+        Changed: if another model than the named one is the champion.
     """
-    none = NotFound("expected a promotion to take back, found none: the setting recipe serves already")
+    none = NotFound("There is no promotion to take back: the setting recipe serves already.")
     if not history(home):  # before a lock is made
         raise none
     with changing(home):
         if not (left := history(home)):
             raise none
         if of not in (None, left[-1].model):
-            raise Changed(f"expected the present champion {left[-1].model}, found {of!r:.200}: look again")
+            raise Changed(f"The champion is now {left[-1].model}, not {of!r:.200}. Look at it again, then roll back.")
         left.pop()
         while left and not (shelf(home) / left[-1].model / model_store.MANIFEST).is_file():
             left.pop()

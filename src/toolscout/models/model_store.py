@@ -2,14 +2,14 @@
 
 ::
 
-    <folder>/manifest.json         what it is: recipe, settings with their origins, fingerprints, figures, digests
-             model.safetensors     its arrays
-             tools.json            [id within the source, name] of each tool that it was fitted on
-             README.md             the card: what it was trained on, and how well it did
-             …                     what the method adds, such as the folder of a tuned encoder
+    <folder>/manifest.json         recipe, settings with their origins, fingerprints, figures, digests
+             model.safetensors     arrays
+             tools.json            [id within the source, name] of each tool of the fit
+             README.md             model card: training data and figures
+             …                     further files of the method, such as the folder of a tuned encoder
 
-A folder is written aside and renamed: it is whole or not there. The digest of every file stands in the manifest, and
-the manifest's own in itself, so that what was damaged or put there by somebody else is refused. Nothing is unpickled.
+A folder is written beside its place and then renamed, so it is complete or absent. The manifest holds the digest of
+every file and its own. Damaged or replaced files are refused. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Key = tuple[str, str]
 
 
 class Encodes(Protocol):
-    """What a manifest says of an encoder."""
+    """The fields of an encoder that a manifest records."""
 
     name: str
     dim: int
@@ -65,7 +65,7 @@ class Encodes(Protocol):
 
 
 class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One setting of the fit: its value, and where that came from (default, recipe, argument, dev)."""
+    """One setting of the fit: its value, and the origin of the value (default, recipe, argument, dev)."""
 
     value: Any
     origin: str
@@ -80,15 +80,15 @@ class EncoderMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model was fitted on.
+    """The data of a fit.
 
     Attributes:
-        name: of the dataset.
-        fingerprint: of the texts and gold tools, train and dev.
-        n_train: queries to train on, dev and leaks not among them.
-        n_dev: queries to choose on.
-        dropped_leaks: queries left out of train because their text is that of a test query.
-        refit: whether, after choosing on dev, the model was fitted on train and dev together.
+        name: name of the dataset.
+        fingerprint: fingerprint of the texts and gold tools of train and dev.
+        n_train: number of training queries, without dev and leaks.
+        n_dev: number of dev queries, on which choices were made.
+        dropped_leaks: number of training queries left out because they repeat the text of a test query.
+        refit: whether the model was fitted on train and dev together after the choices.
     """
 
     name: str
@@ -100,23 +100,24 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model folder says of itself.
+    """The description of a model in its folder.
 
     Attributes:
-        recipe: which recipe it belongs to.
-        job: identity of the fit: equal jobs give equal models.
+        recipe: name of the recipe.
+        job: identity of the fit; equal jobs give equal models.
         settings: every setting of the fit, with its origin.
-        seed: of everything random.
-        encoder: what the queries must be encoded with; None: the model needs no encoder, or brings its own.
-        data: what it was fitted on.
-        catalogue: fingerprint of the tools that it was fitted on.
-        n_tools: how many these were.
+        seed: seed of everything random.
+        encoder: the encoder of the queries; None: the model needs no encoder, or brings its own.
+        data: the data of the fit.
+        catalogue: fingerprint of the tools of the fit.
+        n_tools: number of these tools.
         metrics: figures on dev, before any refit.
-        values: what the method wants to know again; JSON values.
+        values: JSON values that the method reads when it builds the pipeline.
         fit_seconds: wall time of the fit.
-        version: of toolscout.
+        version: version of toolscout.
         files: name → digest of every other file of the folder.
-        digest: of all of the above.
+        format: name and number of this format.
+        digest: digest of all other fields.
     """
 
     recipe: str
@@ -136,7 +137,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     digest: str = ""
 
     def seal(self) -> Manifest:
-        """The same with the digest that belongs to it."""
+        """Return the manifest with the digest of its content."""
         return msgspec.structs.replace(
             self, digest=digest(MODEL_FORMAT, {**msgspec.structs.asdict(self), "digest": ""})
         )
@@ -144,12 +145,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model folder, checked.
+    """A model that was read from its folder and verified.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it says of itself.
-        tools: (id within the source, name) of each tool that it was fitted on; its arrays are in this order.
+        folder: the folder.
+        manifest: its description.
+        tools: (id within the source, name) of each tool of the fit; rows of the arrays have this order.
         arrays: name → array.
     """
 
@@ -159,46 +160,46 @@ class Model:
     arrays: Arrays
 
     def places(self, tools: Sequence[Tool]) -> Places:
-        """Where each of `tools` stands in the model, `(len(tools),)`; -1: it was not fitted on that one."""
+        """Return the position of each tool in the model, `(len(tools),)`; -1: it is no tool of the fit."""
         return places(self.tools, tools)
 
     def check_encoder(self, encoder: Encodes) -> None:
-        """Refuse an encoder other than the one that the model was fitted on.
+        """Check that an encoder is the one of the fit.
 
         Raises:
-            ConfigError: naming both sides.
+            ConfigError: if it is another one; the message names both.
         """
         fitted_on = self.manifest.encoder
         if fitted_on is None or fitted_on.fingerprint != encoder.fingerprint:
             expected = f"{fitted_on.name} ({fitted_on.fingerprint})" if fitted_on else "no encoder"
             raise ConfigError(
                 f"{self.folder}: this model was fitted on {expected}, not on the encoder {encoder.name} "
-                f"({encoder.fingerprint}). Use that encoder, or fit again"
+                f"({encoder.fingerprint}). Use that encoder, or fit again."
             )
 
     def check_catalogue(self, tools: Sequence[Tool]) -> None:
-        """Refuse a catalogue of which the model knows no tool, for methods that know single tools.
+        """Check that the model knows a tool of a catalogue, for methods that learn single tools.
 
         Raises:
-            ConfigError: naming both sides.
+            ConfigError: if it knows none; the message names the data of the fit and the catalogue.
         """
         if (self.places(tools) < 0).all():
             raise ConfigError(
                 f"{self.folder}: this model was fitted on {self.manifest.data.name} ({self.manifest.n_tools:,} tools, "
                 f"{self.manifest.catalogue}), which shares no tool with this catalogue ({len(tools):,} tools, "
-                f"{catalogue_mark(tools)}). Fit {self.manifest.recipe} on this catalogue"
+                f"{catalogue_mark(tools)}). Fit {self.manifest.recipe} on this catalogue."
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """What a model folder is written from; all but the following is as in `Manifest`.
+    """The content of a model folder that is to be written; `Manifest` describes the other fields.
 
     Attributes:
         arrays: name → array.
-        tools: what the model was fitted on; rows of its arrays are in this order.
-        card: Markdown, below the heading of README.md.
-        files: writes the other files of the model into the folder that it is given.
+        tools: the tools of the fit; rows of the arrays have this order.
+        card: Markdown below the heading of README.md.
+        files: writes the further files of the model into a folder.
     """
 
     recipe: str
@@ -220,14 +221,14 @@ class Draft:
 
 
 def keys(tools: Sequence[Tool]) -> list[Key]:
-    """(id within the source, name) of each tool: what a model knows it by, whatever the source is called elsewhere."""
+    """Return (id within the source, name) of each tool. A model recognises tools by these, whatever the source."""
     return [(tool.id.partition("/")[2], tool.name) for tool in tools]
 
 
 def places(known: Sequence[Key], tools: Sequence[Tool]) -> Places:
-    """Position in `known` of each tool, `(len(tools),)`; -1 where it is none of them.
+    """Return the position of each tool in `known`, `(len(tools),)`; -1 if it is not there.
 
-    Dataset folders written from a catalogue hold whole ids, so an id fits as a whole or without its source.
+    An id matches with or without its source, because dataset folders written from a catalogue hold whole ids.
     """
     row = {key: position for position, key in enumerate(known)}
     return np.array(
@@ -237,7 +238,7 @@ def places(known: Sequence[Key], tools: Sequence[Tool]) -> Places:
 
 
 def catalogue_mark(tools: Sequence[Tool]) -> str:
-    """Fingerprint of a catalogue: which tools, and what they say; the names of the sources do not matter."""
+    """Return the fingerprint of the tools of a catalogue and their texts; names of sources do not matter."""
     return digest(
         "catalogue/1", sorted([*key, render(tool, "full")] for key, tool in zip(keys(tools), tools, strict=True))
     )
@@ -247,11 +248,11 @@ def catalogue_mark(tools: Sequence[Tool]) -> str:
 
 
 def save(folder: Path, draft: Draft) -> Model:
-    """Write a model folder, completely or not at all; a model that stands there is replaced.
+    """Write a model folder completely or not at all; it replaces an earlier model.
 
     Args:
-        folder: where; its parents are made.
-        draft: what it holds.
+        folder: the folder; its parents are made.
+        draft: its content.
     """
     from safetensors.numpy import save_file
 
@@ -280,7 +281,7 @@ def save(folder: Path, draft: Draft) -> Model:
         files={name: _digest(aside / name) for name in _files(aside)},
     )
     _write(aside / MANIFEST, manifest)
-    if not folder.parent.stat().st_mode & private_files.OTHERS:  # the shelf of a home: a copy of it stays private too
+    if not folder.parent.stat().st_mode & private_files.OTHERS:  # a private shelf: a copy of the model stays private
         private_files.protect_tree(aside)
     private_files.sync_tree(aside)
     former = folder.with_name(f".{folder.name}.former")
@@ -294,7 +295,7 @@ def save(folder: Path, draft: Draft) -> Model:
 
 
 def note(folder: Path, **values: Any) -> None:
-    """Add values to the manifest of a model that stands, in one step: what was found out after it was fitted.
+    """Add values to the manifest of a saved model, atomically, for facts that became known after the fit.
 
     Raises:
         NotFound: if there is no model.
@@ -310,10 +311,10 @@ def note(folder: Path, **values: Any) -> None:
 
 
 def nest(folder: Path, into: Path) -> None:
-    """Put a model into another's folder, as `into`, which must be free.
+    """Put a copy of a model at `into`, inside the folder of a model that builds on it.
 
-    Its files are hard links where that is possible: no file of a model is ever written again, only replaced, so what
-    happens to one folder does not change the other, and a base that many models go on from lies on the disk once.
+    Files are hard links where possible, so a base of many models takes its space once. This is safe because files of a
+    model are replaced, never rewritten: a change in one folder does not reach the other.
     """
     shutil.copytree(folder, into, copy_function=_link)
 
@@ -321,7 +322,7 @@ def nest(folder: Path, into: Path) -> None:
 def _link(file: str, to: str) -> None:
     try:
         os.link(file, to)
-    except OSError:  # another disk, a file system without links, or somebody else's file
+    except OSError:  # another disk, a file system without links, or a file of another user
         shutil.copy2(file, to)
 
 
@@ -331,7 +332,7 @@ def _write(file: Path, manifest: Manifest) -> None:
 
 
 def _files(folder: Path) -> list[str]:
-    """Every file below a folder but the manifest and hidden ones, as paths with slashes, sorted."""
+    """List the files below a folder without the manifest and hidden files, as sorted paths with slashes."""
     paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(
         path.as_posix() for path in paths if path.as_posix() != MANIFEST and not any(p[0] == "." for p in path.parts)
@@ -354,19 +355,19 @@ def verify(folder: Path) -> Manifest:
 
     Raises:
         NotFound: if there is no model.
-        StoreError: if it is damaged, or not one of ours; naming the file.
+        StoreError: if a file is damaged, missing or unknown; the message names it.
     """
     manifest = read_manifest(folder)
     if sorted(manifest.files) != _files(folder):
         odd = sorted(set(manifest.files) ^ set(_files(folder)))[0]
-        state = "missing" if odd in manifest.files else "one more"
-        raise StoreError(
-            f"{folder}: expected the files that {MANIFEST} lists, found {odd} {state}: fit the model again"
-        )
+        state = "is missing" if odd in manifest.files else "does not belong to it"
+        raise StoreError(f"{folder}: the model is damaged: {odd} {state}. Fit the model again.")
     for name, expected in manifest.files.items():
         actual = _digest(folder / name)
         if actual != expected:
-            raise StoreError(f"{folder / name}: expected digest {expected}, found {actual}: fit the model again")
+            raise StoreError(
+                f"{folder / name}: the file was changed: its digest is {actual}, not {expected}. Fit the model again."
+            )
     return manifest
 
 
@@ -385,22 +386,20 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(
-            f"{folder / MANIFEST}: expected a manifest of format {MODEL_FORMAT}, found something else: {error}"
+            f"{folder / MANIFEST}: this is no manifest of format {MODEL_FORMAT}: {error}. Fit the model again."
         ) from None
     if manifest.format != MODEL_FORMAT:
-        raise StoreError(
-            f"{folder}: expected a model of format {MODEL_FORMAT}, found {manifest.format!r}: fit it again"
-        )
+        raise StoreError(f"{folder}: this model has format {manifest.format!r}, not {MODEL_FORMAT}. Fit it again.")
     if manifest.seal().digest != manifest.digest:
         raise StoreError(
-            f"{folder / MANIFEST}: expected digest {manifest.seal().digest}, found {manifest.digest}: "
-            "fit the model again"
+            f"{folder / MANIFEST}: the manifest was changed: its digest is {manifest.seal().digest}, not "
+            f"{manifest.digest}. Fit the model again."
         )
     return manifest
 
 
 def stamp(folder: Path | None) -> tuple[int, int, int] | None:
-    """Changes when another model is put into the folder, and costs next to nothing; None: there is none."""
+    """Return a cheap stamp that changes when another model is put into the folder; None: there is none."""
     if folder is None:
         return None
     try:
@@ -411,10 +410,10 @@ def stamp(folder: Path | None) -> tuple[int, int, int] | None:
 
 
 def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
-    """Refuse a model that does not belong to a recipe.
+    """Refuse a model of another recipe.
 
     Raises:
-        ConfigError: naming both sides.
+        ConfigError: naming both recipes.
     """
     if manifest.recipe != recipe:
         raise ConfigError(
@@ -424,11 +423,11 @@ def refuse_other(folder: Path, manifest: Manifest, recipe: str) -> None:
 
 
 def load(folder: Path, *, recipe: str | None = None) -> Model:
-    """Check and read a model folder.
+    """Verify and read a model folder.
 
     Args:
-        folder: where.
-        recipe: which recipe it must belong to.
+        folder: the folder.
+        recipe: the recipe that the model must belong to; None: any.
 
     Raises:
         NotFound: if there is no model.
@@ -450,9 +449,9 @@ def load(folder: Path, *, recipe: str | None = None) -> Model:
 
 
 def list_models(shelf: Path) -> list[tuple[Path, Manifest | str]]:
-    """The models in a folder, by name: each with its manifest, or with what is wrong with it.
+    """List the models in a folder by name, each with its manifest or with the reason why it cannot be used.
 
-    Every file is compared with its digest. Folders that hold neither a manifest nor arrays are no models.
+    Every file is compared with its digest. A folder without a manifest and without arrays is no model.
     """
     models: list[tuple[Path, Manifest | str]] = []
     for folder in sorted(path for path in shelf.glob("*") if path.is_dir() and path.name[0] != "."):

@@ -35,7 +35,7 @@ MIN_OLDER_SCORE: Final = 0.85  # an older tool takes the place if it has this pa
 
 
 class Demote(Stage):
-    """hits → the same hits, with suspicious tools and copies last, and younger sources within bounds."""
+    """Moves suspicious tools and copies to the end, and keeps younger sources within bounds."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})

@@ -76,7 +76,7 @@ class _Lookup:
 
 
 class Names(Stage):
-    """query + hits → the tools that the query names, then the other hits. Not part of `bench`."""
+    """Puts the tools that the query names before the other hits. Not part of `bench`."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits", "reason"})

@@ -180,7 +180,7 @@ class Floors(msgspec.Struct, frozen=True):
 
 
 class Detect(Stage):
-    """query → need: the probability that the request needs any tool."""
+    """Estimates the probability that the request needs any tool."""
 
     writes = frozenset({"need"})
 
@@ -194,7 +194,7 @@ class Detect(Stage):
 
 
 class Rewrite(Stage):
-    """query and any hits → one more wording of the query; the original stays in `query`."""
+    """Adds a wording of the query, from the query and its hits so far; the original stays in `query`."""
 
     writes = frozenset({"rewrites"})
 
@@ -235,7 +235,7 @@ def newest(search: Search) -> str:
 
 
 class Retrieve(Stage):
-    """query → hits, from one index."""
+    """Searches one index for the query."""
 
     writes = frozenset({"hits"})
 
@@ -312,7 +312,7 @@ def reciprocal_rank(rankings: Sequence[Ranking], search: Search, constant: float
 
 
 class Fuse(Stage):
-    """several rankings → one. The only stage with branches; each branch gets the same searches."""
+    """Combines the rankings of several branches. Each branch gets the same searches."""
 
     writes = frozenset({"hits"})
 
@@ -362,7 +362,7 @@ class Fuse(Stage):
 
 
 class Rerank(Stage):
-    """query + hits → the first `depth` hits in a new order, then the rest in the old order."""
+    """Orders the first `depth` hits anew; the other hits follow in the old order."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -425,7 +425,7 @@ class Rerank(Stage):
 
 
 class Cut(Stage):
-    """hits → fewer hits: at most k, and none with a score below the floor."""
+    """Keeps at most k hits, and none with a score below the floor."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -459,7 +459,7 @@ class Verdict(NamedTuple):
 
 
 class Decide(Stage):
-    """need + hits → the answer, and a reason when it is empty.
+    """Decides from need and hits whether to answer or to abstain.
 
     A search that abstains loses its hits; its answer says whether no tool is needed or no tool fits.
     """

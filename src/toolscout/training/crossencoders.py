@@ -149,26 +149,36 @@ class PairTask(Task):
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of the mean loss of some queries, a group of queries at a time."""
-        data = self.data
-        negatives = [random.permutation(data.wrong[row])[: self.negatives] for row in rows]
-        columns = [np.concatenate([data.gold[row], wrong]) for row, wrong in zip(rows, negatives, strict=True)]
-        pairs = self.net.pairs(
-            [data.queries[row] for row, tools in zip(rows, columns, strict=True) for _ in tools],
-            [data.tools[tool] for tools in columns for tool in tools],
-        )
-        begins = np.cumsum([0, *map(len, columns)])
+        columns = [self._draw_tools(row, random) for row in rows]
+        pair_lists = self._pair_up(rows, columns)
         total = 0.0
         for group in chunks([self.net.length * len(tools) for tools in columns], MAX_GRAPH_TOKENS):
-            pair_lists = [pairs[begins[place] : begins[place + 1]] for place in group]
-            logits = self.net.of([pair for pair_list in pair_lists for pair in pair_list])
-            lists = torch.nn.utils.rnn.pad_sequence(
-                list(torch.split(logits, [len(pair_list) for pair_list in pair_lists])), batch_first=True
-            )
-            sizes = [(len(data.gold[rows[place]]), len(columns[place])) for place in group]
+            lists = self._pad_logits([pair_lists[place] for place in group])
+            sizes = [(len(self.data.gold[rows[place]]), len(columns[place])) for place in group]
             loss = self._loss(lists, sizes) * len(group) / len(rows)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         return total
+
+    def _draw_tools(self, row: int, random: np.random.Generator) -> Places:
+        """Return the gold tools of a query, followed by hard negatives drawn at random."""
+        wrong = random.permutation(self.data.wrong[row])[: self.negatives]
+        return np.concatenate([self.data.gold[row], wrong])
+
+    def _pair_up(self, rows: Places, columns: Sequence[Places]) -> list[list[Pair]]:
+        """Tokenise each query with each of its tools, all in one call."""
+        pairs = self.net.pairs(
+            [self.data.queries[row] for row, tools in zip(rows, columns, strict=True) for _ in tools],
+            [self.data.tools[tool] for tools in columns for tool in tools],
+        )
+        ends = np.cumsum([len(tools) for tools in columns])
+        return [pairs[end - len(tools) : end] for end, tools in zip(ends, columns, strict=True)]
+
+    def _pad_logits(self, pair_lists: Sequence[list[Pair]]) -> Tensor:
+        """Compute the logits of several queries' pairs at once, (queries, longest), padded with 0."""
+        logits = self.net.of([pair for pair_list in pair_lists for pair in pair_list])
+        rows = torch.split(logits, [len(pair_list) for pair_list in pair_lists])
+        return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
 
     def _loss(self, lists: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
         """Compute the loss of (n, longest) logits.

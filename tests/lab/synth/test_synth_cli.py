@@ -187,7 +187,7 @@ def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_i
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     refused = cli("synth", "toolbank", "--out", str(tmp_path / "full"), "--dry-run")
-    assert refused.exit_code == 1 and "found other files" in refused.output
+    assert refused.exit_code == 1 and "holds other files" in refused.output
     missing = cli("synth", "toolbank", "--out", str(tmp_path / "z"))
     assert missing.exit_code == 1 and "No language model is set" in missing.output
 

@@ -1,13 +1,8 @@
-"""Datasets that a language model writes for tools that are there. This file holds what the builders share.
+"""Builds datasets of queries that a language model writes for existing tools; the parts that all builders share.
 
-A builder is an object with `name`, `tools` (the corpus), `prompts` (names of what it asks), `drops` (what it dropped
-before the first attempt) and ::
-
-    attempt(llm, number, examples)  -> Draft, or raises Dropped
-
-Attempt `number` depends on the seed, on what was accepted in earlier rounds, and on nothing else; answers are kept by
-the content of their requests. So a build that is killed and begun again asks only for what it has not got, and ends
-with the same files.
+An attempt depends only on the seed and on the queries accepted in earlier rounds, and replies are cached by the content
+of their requests. So an interrupted build can be started again: it asks only for missing replies, and writes the same
+files.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ TEST_HASH_BELOW: Final = 26
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A query, its gold tools (ids), and how it came to be."""
+    """A query, the ids of its gold tools, and the steps that led to it."""
 
     query: str
     gold: tuple[str, ...]
@@ -49,7 +44,7 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Dropped(Exception):
-    """An attempt that came to nothing, with the reason in one word."""
+    """Raised by a failed attempt, with the reason in one word."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -57,7 +52,14 @@ class Dropped(Exception):
 
 
 class Builder(Protocol):
-    """See the head of this file."""
+    """Makes the queries of a dataset.
+
+    Attributes:
+        name: name of the builder.
+        tools: the corpus.
+        prompts: names of its prompts.
+        drops: reason → tools that were dropped before the first attempt.
+    """
 
     name: str
     tools: Sequence[Tool]
@@ -65,18 +67,22 @@ class Builder(Protocol):
     drops: Counter[str]
 
     def attempt(self, llm: LLM, number: int, examples: Sequence[Mapping[str, Any]]) -> Draft:
-        """One query."""
+        """Make one query.
+
+        Raises:
+            Dropped: if the attempt failed.
+        """
         ...
 
 
 @dataclasses.dataclass
 class Build:
-    """What a build made.
+    """The outcome of a build.
 
     Attributes:
-        drafts: attempt → what it brought.
-        drops: reason → how many attempts, or tools before the first one.
-        attempts: how many.
+        drafts: number of the attempt → its query.
+        drops: reason → number of dropped attempts and tools.
+        attempts: number of attempts.
     """
 
     drafts: dict[int, Draft] = dataclasses.field(default_factory=dict)
@@ -199,7 +205,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
 
 
 def in_test(query: str) -> bool:
-    """Whether a query belongs to test: a tenth, by a hash of its id."""
+    """Return whether a query belongs to test, which is a tenth by a hash of its id."""
     return int(digest("synth/test", query)[:2], 16) < TEST_HASH_BELOW
 
 
@@ -210,7 +216,7 @@ def refuse_other(folder: Path) -> None:
         ConfigError: if the folder holds other files.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / "report.json").is_file():
-        raise ConfigError(f"{folder}: expected a free folder or one that synth wrote, found other files")
+        raise ConfigError(f"{folder} holds other files. Choose an empty folder, or one that `synth` wrote.")
 
 
 def lines(file: Path, rows: Any) -> None:

@@ -1,6 +1,6 @@
-"""Tools to write queries for: everything that `add` understands, and the services of AWS as botocore describes them.
+"""Collects the tools to write queries for: every source that `add` reads, and AWS services as botocore describes them.
 
-Left out of numpy and pandas is what ToolBank leaves out (Tool2Vec paper, appendix B).
+From numpy and pandas it leaves out the same modules as ToolBank (Tool2Vec paper, appendix B).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _boto3(names: str) -> Iterator[Tool]:
         except Exception as error:  # botocore has no one root for "unknown" and "unreadable"
             if type(error).__module__.partition(".")[0] != "botocore":
                 raise
-            raise SourceError(f"boto3:{service}: expected a service that botocore knows, found none") from None
+            raise SourceError(f"boto3:{service}: botocore knows no such service. Check its name.") from None
         xform = require("botocore", "synth").xform_name
         for operation in model.operation_names:
             shape = model.operation_model(operation)

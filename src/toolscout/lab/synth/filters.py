@@ -1,4 +1,4 @@
-"""What makes a written query useless: it was there before, nearly so, it gives its tools away, or a test set has it."""
+"""Refuses useless synthetic queries: repeated or nearly repeated ones, names of tools, and texts of a test set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUERY_WORDS: Final = (3, 150)
 
 
 def normalise(text: str) -> str:
-    """Letters and digits only, case folded, single spaces."""
+    """Keep letters and digits only, case folded, with single spaces."""
     return " ".join(re.sub(r"[\W_]+", " ", text.casefold()).split())
 
 
@@ -76,7 +76,7 @@ class Sieve:
         self._names: Stage = Names(Catalogue.of(tools))
 
     def refuses(self, text: str, gold: Sequence[str]) -> str | None:
-        """The reason, or None; then the text counts as written."""
+        """Return the reason against a text; None: the text is accepted and counts as written."""
         if not QUERY_WORDS[0] <= len(text.split()) <= QUERY_WORDS[1]:
             return "length"
         if text in self._near:
@@ -93,7 +93,7 @@ class Sieve:
 
 
 def lengths(texts: Sequence[str]) -> Mapping[str, int]:
-    """Words: least, median, 90th percentile, most."""
+    """Return minimum, median, 90th percentile and maximum of the lengths in words."""
     counts = sorted(len(text.split()) for text in texts)
     if not counts:
         return {}

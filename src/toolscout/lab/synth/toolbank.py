@@ -61,7 +61,7 @@ class ToolBank:
         self.drops: Counter[str] = Counter()
 
     def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, Any]]) -> Made:
-        """One query; see `toolscout.lab.synth`."""
+        """Make one query; see `toolscout.lab.synth.Builder`."""
         source = chance("toolbank", self.seed, number)
         shown = source.sample(self.tools, self.shown)
         pool_sample = source.sample([*examples("toolbank"), *known], EXAMPLES_SHOWN)

@@ -62,7 +62,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def prompts_of(file: Path) -> list[str]:
-    """General chat prompts: the `text` (or `prompt`) of each line of a .jsonl, else the lines of a text.
+    """Read general chat prompts: the `text` (or `prompt`) of each line of a .jsonl, else the lines of a text.
 
     Raises:
         SourceError: naming file and line that has none.
@@ -150,7 +150,7 @@ def build(
 
 
 class Review:
-    """The folder of a build, and what people say of it."""
+    """The folder of a build, with the decisions of people about its candidates."""
 
     def __init__(self, folder: Path) -> None:
         """Read a folder that `write` wrote.
@@ -246,7 +246,7 @@ class Review:
 
 
 def _origin(report: Path) -> dict[str, Any]:
-    """What every record says of where it comes from."""
+    """Read the origin that every record carries from the report of the build."""
     try:
         origin = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
         return {key: origin[key] for key in ("builder", "toolscout", "model", "prompts", "window")}

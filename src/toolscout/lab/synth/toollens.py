@@ -1,10 +1,14 @@
-"""ToolLens's builder: short requests that several kinds of tools serve (COLT, appendix A.1).
+"""Builds ToolLens: short requests that several kinds of tools serve (COLT, appendix A.1).
 
-Five steps: tools that nobody asks for are left out (for authentication, testing, mapping of ids); a scene for a tool; a
-statement from the scene and the tool's parameters alone; three kinds of tools that would serve it, the originating tool
-matched to one of them, the nearest however near it is, and the most relevant tool for each of the others found by dense
-search and verified; a rewriting that holds every required parameter. Ours: people verified, here the model does; no
-tool stands for two kinds; a request that is left with one tool is dropped.
+1. Leave out tools that no person asks for: authentication, testing, mapping of ids.
+2. Write a scene for a tool.
+3. Write a statement from the scene and the tool's parameters alone.
+4. Name three kinds of tools that would serve it. The originating tool takes the nearest kind. Dense search finds the
+   most relevant tool of each other kind, which is then verified.
+5. Rewrite the statement so that it holds every required parameter.
+
+Differences from the paper: the model verifies instead of people; no tool stands for two kinds; a request with only one
+tool left is dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ REJECTION_REASONS: Final = {
 
 
 class Verdict(msgspec.Struct):
-    """What a tool is."""
+    """The verdict on one tool."""
 
     id: str
     verdict: Literal["everyday", "auth", "testing", "id_mapping"]
@@ -87,13 +91,13 @@ class Rewritten(msgspec.Struct):
 
 
 def not_for_people(tool: Tool) -> str | None:
-    """Why nobody would ask for this tool, by its words: `auth`, `testing` or `id_mapping`; None: somebody might."""
+    """Return why no person would ask for this tool: `auth`, `testing` or `id_mapping`; None: somebody might."""
     text = f"{tool.name.replace('_', ' ')} {tool.description}"
     return next((reason for reason, words in REJECTION_REASONS.items() if words.search(text)), None)
 
 
 class ToolLens:
-    """See the head of this file."""
+    """The builder; the header of this file lists its steps."""
 
     name = "toollens"
     prompts = (
@@ -154,7 +158,7 @@ class ToolLens:
         return selected
 
     def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, Any]]) -> Draft:
-        """One query; see `toolscout.lab.synth`."""
+        """Make one query; see `toolscout.lab.synth.Builder`."""
         sample, place = divmod(number, len(self.tools))
         tool = self.tools[self._order[place]]
         source = chance("toollens", self.seed, number)

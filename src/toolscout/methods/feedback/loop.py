@@ -1,17 +1,18 @@
-"""Iterative feedback: search, look at what was found, say the request better, search again.
+"""Iterative feedback: search, assess the hits, reword the request, search again.
 
-`Rounds` wraps any pipeline. Each round it hands what was found to a refiner, which gives a new wording or None to stop;
-only searches with a new wording are searched again. The original query stays in `query`, every wording in `rewrites`,
-what happened in the trace.
+`Rounds` wraps any pipeline. After each search a refiner sees the hits and returns a new wording, or None to stop. Only
+searches with a new wording are searched again. The original query stays in `query`; `rewrites` holds every wording, and
+the trace records each round.
 
-`Critic` is the refiner of the paper (Iterative Feedback, section 4): a language model understands request and tools,
-assesses what was found, and refines, or answers `N/A`. Ours: it has a deadline and a budget for each query; a new
-wording that shares no word with the request is not believed; whatever goes wrong leaves the search as it was, and the
-trace says so. `feedback_prf` brings a refiner that needs no model.
+`Critic` is the refiner of the paper (Iterative Feedback, section 4). A language model comprehends the request and the
+tools, assesses the hits, and refines the wording or answers `N/A`. We add a deadline and a token budget for each query,
+and reject a new wording that shares no word with the request. If anything fails, the search stays as it was, and the
+trace says so. The refiner of `feedback_prf` needs no language model.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ __all__ = [
 STOP_WORD: Final = "N/A"
 LEFT_NOTE: Final = "left as it was"
 LATE_NOTE: Final = "time is up: the last answer counts"
-MAX_WORDING_CHARS: Final = 2_000  # characters of a new wording
+MAX_WORDING_CHARS: Final = 2_000
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -57,11 +58,11 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         base: the recipe inside.
         model: the folder of its model, if it is fitted.
-        rounds: at most (T of the paper).
-        depth: tools that the model is shown (K of the paper).
-        seconds: for a whole search, from when its turn comes; then the last answer that is there counts.
-        tokens: that the model may spend on a query.
-        join: `last`: the last wording's answer, as published; `fuse`: all answers by reciprocal rank.
+        rounds: maximum number of rounds (T of the paper).
+        depth: number of tools that the model sees (K of the paper).
+        seconds: time of a whole search, without the wait for its turn; then the last answer so far counts.
+        tokens: token budget of a query.
+        join: `last`: the answer to the last wording, as published; `fuse`: all answers by reciprocal rank.
     """
 
     base: str = "hybrid"
@@ -74,13 +75,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Refined(NamedTuple):
-    """What a refiner says of a search.
+    """The reply of a refiner about one search.
 
     Attributes:
-        wording: a new one, or None to stop.
+        wording: a new wording, or None to stop.
         note: a remark for the trace.
-        state: what it wants back in the next round.
-        seconds: that it took of the search's own.
+        state: passed back to the refiner in the next round.
+        seconds: how much of the search's own time it took.
     """
 
     wording: str | None
@@ -90,16 +91,19 @@ class Refined(NamedTuple):
 
 
 Refiner = Callable[[Sequence[Search], Sequence[Any], Sequence[float]], Sequence[Refined]]
-"""(searches with hits, the states of the round before or None, seconds that each has left) → one `Refined` each."""
+"""(searches with hits, their states from the round before or None, seconds left for each) → one `Refined` each."""
 NO_TIME: Final = Refined(None, f"{LEFT_NOTE}: the model did not answer in time")
-Left = Callable[[], float | None]
-Ask = Callable[[LLM, Search, Left], Refined]
+SecondsLeft = Callable[[], float | None]
+"""Returns the seconds left for a search; None: there is no limit."""
+Ask = Callable[[LLM, Search, SecondsLeft], Refined]
+"""(the model within the query's budget, a search, its time) → the reply about it."""
 
 
 class Rounds(Stage):
-    """query → hits, by several wordings. Stops for each search by itself.
+    """Searches with several wordings of a query, one round after another.
 
-    Each search of a batch has its own `seconds`, of which the wait for its turn is none; its `deadline` holds too.
+    Each search of a batch stops for itself, and has its own `seconds`. The wait for its turn does not count. Its
+    `deadline` holds too.
     """
 
     writes = frozenset({"hits", "rewrites"})
@@ -114,84 +118,112 @@ class Rounds(Stage):
         seconds: float = 60.0,
         join: Literal["last", "fuse"] = "last",
     ) -> None:
-        """Wrap `inner`, which must write hits; see `Options` for the rest."""
+        """Wrap a pipeline that writes hits; `Options` describes the other arguments."""
         self.inner, self.refiner, self.label = inner, refiner, label
         self.rounds, self.seconds, self.join = rounds, seconds, join
         self.asks = inner.asks or isinstance(getattr(refiner, "model", None), LLM)
 
     @property
     def name(self) -> str:
-        """What it is and what it wraps."""
+        """The label, with the name of the wrapped pipeline."""
         return f"{self.label}({self.inner.name})"
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        """Search, then refine and search again what is not finished, until nothing is left or time is up."""
+        """Search, then refine and search again until no search has a new wording or time is up."""
         last, answers = self.answers(searches)
         return join_answers(last, answers) if self.join == "fuse" else last
 
     def answers(self, searches: Sequence[Search]) -> tuple[list[Search], list[list[tuple[Hit, ...]]]]:
-        """The searches as they end, and for each the hits of every wording: of the query, then of each rewrite."""
-        left = [self.seconds] * len(searches)
-
-        def found_in(some: Sequence[Search], places: Sequence[int]) -> list[Search]:
-            started = time.monotonic()
-            done = self.inner(some)
-            for place in places:
-                left[place] -= (time.monotonic() - started) / len(places)
-            return done
-
-        going = list(range(len(searches)))
-        found = found_in(searches, going)
-        answers = [[search.hits] for search in found]
-        states: list[Any] = [None] * len(found)
+        """Return the searches with their last hits, and for each the hits of the query and of every rewrite."""
+        turns = [_Turn(search, self.seconds) for search in searches]
+        self._search(turns)
+        open_turns = turns
         for number in range(1, self.rounds + 1):
-            seconds = {place: min(left[place], _until(found[place])) for place in going}
-            for place in going:
-                if seconds[place] <= 0:
-                    found[place] = _add_note(found[place], self.label, 0.0, LATE_NOTE)
-            going = [place for place in going if seconds[place] > 0]
-            if not going:
+            open_turns = self._stop_late(open_turns)
+            if not open_turns:
                 break
-            started = time.perf_counter()
-            said = self.refiner(
-                [found[place] for place in going],
-                [states[place] for place in going],
-                [seconds[place] for place in going],
-            )
-            share = (time.perf_counter() - started) / len(going)
-            again = []
-            for place, refined in zip(going, said, strict=True):
-                note = f"round {number}: {refined.note}"
-                search = _add_note(found[place], f"{self.label}/refine", share, note)
-                if refined.wording is not None:
-                    search = msgspec.structs.replace(search, rewrites=(*search.rewrites, refined.wording))
-                    again.append(place)
-                found[place], states[place] = search, refined.state
-                left[place] -= refined.seconds
-            for place, search in zip(again, found_in([found[place] for place in again], again), strict=True):
-                found[place] = search
-                answers[place].append(search.hits)
-            going = again
-        return found, answers
+            open_turns = self._refine(number, open_turns)
+            self._search(open_turns)
+        return [turn.search for turn in turns], [turn.answers for turn in turns]
+
+    def _search(self, turns: Sequence[_Turn]) -> None:
+        """Search with the newest wordings; the searches share the time that this takes."""
+        started = time.monotonic()
+        searches = self.inner([turn.search for turn in turns])
+        for turn, search in zip(turns, searches, strict=True):
+            turn.search = search
+            turn.answers.append(search.hits)
+            turn.seconds -= (time.monotonic() - started) / len(turns)
+
+    def _stop_late(self, turns: Sequence[_Turn]) -> list[_Turn]:
+        """Return the turns that have time left; the trace of the others says that time is up."""
+        in_time = []
+        for turn in turns:
+            if turn.seconds_left() > 0:
+                in_time.append(turn)
+            else:
+                turn.search = _add_note(turn.search, self.label, 0.0, LATE_NOTE)
+        return in_time
+
+    def _refine(self, number: int, turns: Sequence[_Turn]) -> list[_Turn]:
+        """Ask the refiner about all turns at once; return those with a new wording."""
+        started = time.perf_counter()
+        replies = self.refiner(
+            [turn.search for turn in turns],
+            [turn.state for turn in turns],
+            [turn.seconds_left() for turn in turns],
+        )
+        share = (time.perf_counter() - started) / len(turns)
+        reworded = []
+        for turn, refined in zip(turns, replies, strict=True):
+            turn.state = refined.state
+            turn.seconds -= refined.seconds
+            turn.search = _add_note(turn.search, f"{self.label}/refine", share, f"round {number}: {refined.note}")
+            if refined.wording is not None:
+                rewrites = (*turn.search.rewrites, refined.wording)
+                turn.search = msgspec.structs.replace(turn.search, rewrites=rewrites)
+                reworded.append(turn)
+        return reworded
 
     def note(self, search: Search) -> str:
-        """How many wordings there were."""
+        """Return the number of new wordings."""
         return f"{len(search.rewrites)} new wordings"
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
-        """Where the tool stands for the last wording."""
+        """Explain the place of a tool in the answer to the last wording."""
         [last] = self.run([search])
         inner = self.inner.explain(last, tool_id)
         return inner and msgspec.structs.replace(inner, stage=self.name)
 
 
-def _until(search: Search) -> float:
-    """Seconds until the search's own deadline."""
+@dataclasses.dataclass
+class _Turn:
+    """One search of a batch on its way through the rounds.
+
+    Attributes:
+        search: with the hits and the trace so far.
+        seconds: what is left of its own time.
+        answers: the hits of each wording.
+        state: what the refiner returned for the next round.
+    """
+
+    search: Search
+    seconds: float
+    answers: list[tuple[Hit, ...]] = dataclasses.field(default_factory=list)
+    state: Any = None
+
+    def seconds_left(self) -> float:
+        """Return the seconds until its time is up or its deadline comes."""
+        return min(self.seconds, _seconds_to_deadline(self.search))
+
+
+def _seconds_to_deadline(search: Search) -> float:
+    """Return the seconds until the search's own deadline; infinite without one."""
     return math.inf if search.deadline is None else search.deadline - time.monotonic()
 
 
 def find_degradation(search: Search) -> str:
-    """How a refiner that failed, or time that was up, ended the rounds of a search; empty: neither did."""
+    """Return the note that says how a failed refiner or a lack of time ended the rounds; empty: neither did."""
     return next((step.note for step in search.trace if f": {LEFT_NOTE}" in step.note or step.note == LATE_NOTE), "")
 
 
@@ -200,7 +232,7 @@ def _add_note(search: Search, stage: str, seconds: float, note: str) -> Search:
 
 
 def join_answers(searches: Sequence[Search], answers: Sequence[Sequence[tuple[Hit, ...]]]) -> list[Search]:
-    """The searches with the hits of all their wordings, by reciprocal rank; see `Rounds.answers`."""
+    """Fuse the hits of all wordings of each search by reciprocal rank; see `Rounds.answers`."""
     return [_join(search, hits) if len(hits) > 1 else search for search, hits in zip(searches, answers, strict=True)]
 
 
@@ -214,21 +246,21 @@ def _join(search: Search, answers: Sequence[tuple[Hit, ...]]) -> Search:
 
 
 class Purpose(msgspec.Struct):
-    """What a tool is for."""
+    """The purpose of a tool."""
 
     id: str
     purpose: str
 
 
 class Comprehension(msgspec.Struct):
-    """The first step."""
+    """The reply of the first step: the goals of the request, and the purpose of each tool."""
 
     goals: Annotated[list[str], msgspec.Meta(min_length=1)]
     tools: list[Purpose]
 
 
 class Solved(msgspec.Struct):
-    """A goal that is solved, and by which tools."""
+    """A goal that some tools solve."""
 
     goal: str
     tools: list[str]
@@ -236,14 +268,14 @@ class Solved(msgspec.Struct):
 
 
 class Unsolved(msgspec.Struct):
-    """A goal that is not."""
+    """A goal that no tool solves."""
 
     goal: str
     reason: str
 
 
 class Assessment(msgspec.Struct):
-    """The second step."""
+    """The reply of the second step: which goals the tools solve, and whether they rank in a good order."""
 
     solved: list[Solved]
     unsolved: list[Unsolved]
@@ -252,13 +284,13 @@ class Assessment(msgspec.Struct):
 
 
 class Refinement(msgspec.Struct):
-    """The last step."""
+    """The reply of the last step: a new wording, or `N/A`."""
 
     instruction: str
 
 
 class Critic:
-    """Comprehension, assessment, refinement; see the head of this file."""
+    """The refiner that asks a language model: comprehension, assessment, refinement."""
 
     def __init__(
         self,
@@ -269,19 +301,24 @@ class Critic:
         tokens: int | None = None,
         strict: bool = False,
     ) -> None:
-        """Take the model, what finds tools by their ids, how many it is shown, and tokens for each query.
+        """Set up the refiner.
 
-        A strict one raises when the model does not answer, for work that can go on later from what is kept.
+        Args:
+            model: the language model.
+            tools: returns the tools with these ids.
+            depth: number of tools that the model sees.
+            tokens: token budget of a query; None: no limit.
+            strict: whether to raise if the model does not answer, for work that can be resumed.
         """
         self.model, self.tools, self.depth, self.tokens, self.strict = model, tools, depth, tokens, strict
 
     def __call__(
         self, searches: Sequence[Search], states: Sequence[LLM | None], seconds: Sequence[float]
     ) -> list[Refined]:
-        """Each search by itself, several at once; what is not done in time is left as it is."""
+        """Refine each search by itself, several at once; a search that runs out of time stays as it is."""
         return refine_each(self.model, self._refine, searches, states, seconds, self.tokens, strict=self.strict)
 
-    def _refine(self, model: LLM, search: Search, left: Left) -> Refined:
+    def _refine(self, model: LLM, search: Search, seconds_left: SecondsLeft) -> Refined:
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards = [card(tool) for tool in shown]
@@ -290,21 +327,21 @@ class Critic:
         understood = model.ask(
             prompt("feedback_comprehend", query=wording, tools=cards),
             Comprehension,
-            typical=Comprehension([wording], [Purpose(each, "does what is asked") for each in ids]),
-            seconds=left(),
+            typical=Comprehension([wording], [Purpose(id, "does what is asked") for id in ids]),
+            seconds=seconds_left(),
         )
-        purposes = {each.id: each.purpose for each in understood.tools}
+        purposes = {tool.id: tool.purpose for tool in understood.tools}
         assessment = model.ask(
             prompt(
                 "feedback_assess",
                 query=wording,
                 goals=understood.goals,
-                tools=[{**each, "purpose": purposes.get(each["id"], "")} for each in cards],
+                tools=[{**entry, "purpose": purposes.get(entry["id"], "")} for entry in cards],
             ),
             Assessment,
             typical=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
-            check=lambda reply: _unknown(reply, ids),
-            seconds=left(),
+            check=lambda reply: _find_unknown_tools(reply, ids),
+            seconds=seconds_left(),
         )
         refinement = model.ask(
             prompt(
@@ -315,7 +352,7 @@ class Critic:
             ),
             Refinement,
             typical=Refinement(wording),
-            seconds=left(),
+            seconds=seconds_left(),
         )
         return _check_wording(refinement.instruction.strip(), search, wording)
 
@@ -330,52 +367,51 @@ def refine_each(
     *,
     strict: bool = False,
 ) -> list[Refined]:
-    """What `ask` says of each search, several at once; whatever fails or is late leaves the search as it was.
+    """Refine each search with `ask`, several at once. A failed or late refinement leaves the search as it was.
 
     Args:
-        model: who is asked.
-        ask: (the model within the query's budget, a search, what tells the seconds left or None) → the new wording.
+        model: the language model.
+        ask: refines one search.
         searches: with their hits.
-        states: the models of the round before, whose budgets are partly spent; None in the first round.
-        seconds: for each, from when its turn comes; infinite: there is no limit.
-        tokens: for each query, over all rounds.
-        strict: whether a model that does not answer is an error.
+        states: the models of the round before, with partly spent budgets; None in the first round.
+        seconds: time of each search, without the wait for its turn; infinite: no limit.
+        tokens: token budget of a query over all rounds; None: no limit.
+        strict: whether to raise if the model does not answer.
 
     Raises:
-        OverBudget, Unavailable, NotFound: if `strict`; what is answered is kept.
+        OverBudget, Unavailable, NotFound: if `strict`; replies so far stay in the cache.
     """
 
-    def one(model: LLM, search: Search, seconds: float) -> Refined:
+    def refine_one(model: LLM, search: Search, seconds: float) -> Refined:
         started = time.monotonic()
-        ends = started + min(seconds, _until(search))
+        ends = started + min(seconds, _seconds_to_deadline(search))
 
-        def left() -> float | None:
+        def seconds_left() -> float | None:
             return None if ends == math.inf else max(0.01, ends - time.monotonic())
 
         try:
-            refined = ask(model, search, left)._replace(state=model) if ends > started else NO_TIME
+            refined = ask(model, search, seconds_left)._replace(state=model) if ends > started else NO_TIME
         except BadReply as error:
             refined = Refined(None, f"{LEFT_NOTE}: the model's reply was {error.reason}")
         except (OverBudget, Unavailable, NotFound) as error:
             if strict:
                 raise
-            spent, late = isinstance(error, OverBudget), isinstance(error, TimedOut)
-            why = f"{LEFT_NOTE}: the {'budget is spent' if spent else 'model does not answer'}"
-            refined = NO_TIME if late else Refined(None, why)
+            cause = "budget is spent" if isinstance(error, OverBudget) else "model does not answer"
+            refined = NO_TIME if isinstance(error, TimedOut) else Refined(None, f"{LEFT_NOTE}: the {cause}")
         return refined._replace(seconds=time.monotonic() - started)
 
     turns = math.ceil(len(searches) / model.concurrency)
     ends = time.monotonic() + turns * max(seconds, default=0.0)
-    waiting = [
-        model.submit(one, model.limit_tokens(tokens) if state is None else state, search, own)
-        for search, state, own in zip(searches, states, seconds, strict=True)
+    futures = [
+        model.submit(refine_one, model.limit_tokens(tokens) if state is None else state, search, limit)
+        for search, state, limit in zip(searches, states, seconds, strict=True)
     ]
-    return [_in_time(future, ends, search) for future, search in zip(waiting, searches, strict=True)]
+    return [_wait_for_reply(future, ends, search) for future, search in zip(futures, searches, strict=True)]
 
 
-def _in_time(future: Future[Refined], ends: float, search: Search) -> Refined:
-    """What is said of a search, if it is said before its deadline and the end of all turns."""
-    seconds = min(ends - time.monotonic(), _until(search))
+def _wait_for_reply(future: Future[Refined], ends: float, search: Search) -> Refined:
+    """Return the reply about a search if it comes before its deadline and the end of all turns; else `NO_TIME`."""
+    seconds = min(ends - time.monotonic(), _seconds_to_deadline(search))
     try:
         return future.result(None if seconds == math.inf else max(0.0, seconds))
     except TooLate:
@@ -383,13 +419,14 @@ def _in_time(future: Future[Refined], ends: float, search: Search) -> Refined:
         return NO_TIME
 
 
-def _unknown(reply: Assessment, known: set[str]) -> str | None:
-    named = {tool for solved in reply.solved for tool in solved.tools}
-    return f"unknown_tool: {', '.join(sorted(named - known))} was not retrieved" if named - known else None
+def _find_unknown_tools(reply: Assessment, retrieved: set[str]) -> str | None:
+    """Return what is wrong with an assessment that names a tool which was not retrieved; None: nothing."""
+    unknown = {tool for solved in reply.solved for tool in solved.tools} - retrieved
+    return f"unknown_tool: {', '.join(sorted(unknown))} was not retrieved" if unknown else None
 
 
 def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
-    """A new wording, unless the model is done or what it says cannot be the same request."""
+    """Accept a new wording, unless the model is done or the wording cannot be the same request."""
     if instruction.strip("\"'. ").upper() == STOP_WORD:
         return Refined(None, "every goal is solved")
     if not instruction or len(instruction) > MAX_WORDING_CHARS:
@@ -402,7 +439,7 @@ def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
 
 
 class Feedback:
-    """Lets a language model look at what was found and say the query better, round by round."""
+    """Lets a language model assess the hits and reword the query, round by round."""
 
     options_type = Options
     needs_usage = False
@@ -411,7 +448,7 @@ class Feedback:
     base: BaseRule | None = None
 
     def build(self, workspace: Workspace, catalogue: Catalogue, options: Options) -> Stage:
-        """The loop around the base recipe.
+        """Build the base recipe with the loop around it.
 
         Raises:
             ConfigError: if no language model is set.

@@ -21,6 +21,7 @@ import numpy as np
 
 from toolscout import metrics
 from toolscout.catalogue.store import Catalogue
+from toolscout.dataset import Qrels
 from toolscout.encoders import split_identifiers
 from toolscout.indexes.words import tokenize
 from toolscout.methods import Artifacts, BaseRule
@@ -52,7 +53,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         base: the recipe inside.
         tools: number of the first tools that lend words.
         words: number of words to add.
-        join: `last`: the new answer; `fuse`: sum_quality, by reciprocal rank.
+        join: `last`: the new answer alone; `fuse`: both answers by reciprocal rank.
         on: whether to expand at all; None: only if it helps significantly on dev.
     """
 
@@ -116,6 +117,36 @@ def sum_quality(figures: metrics.PerQuery) -> Any:
     return np.asarray(figures.values["ndcg@5"]) + np.asarray(figures.values["comp@5"])
 
 
+def _try_settings(
+    workspace: Workspace, lesson: Lesson, options: Options, qrels: Qrels
+) -> tuple[metrics.PerQuery, dict[_Trial, metrics.PerQuery]]:
+    """Score the queries with each combination of open settings.
+
+    Returns:
+        The figures of the plain queries; combination → its figures.
+    """
+    base = lesson.base_stage
+    catalogue = Catalogue.of(lesson.tools)
+    plain_searches = [Search(query=lesson.texts[query], k=DEPTH) for query in qrels]
+
+    def score(searches: Sequence[Search]) -> metrics.PerQuery:
+        rankings = {query: search.ids for query, search in zip(qrels, searches, strict=True)}
+        return metrics.score(rankings, qrels, DEV_METRICS)
+
+    plain = score(base(plain_searches))
+    results: dict[_Trial, metrics.PerQuery] = {}
+    for tools, words in itertools.product(
+        TOOLS_GRID if options.tools is None else (options.tools,),
+        WORDS_GRID if options.words is None else (options.words,),
+    ):
+        workspace.say(f"trying the {words} words of {tools} tools on {len(qrels):,} queries")
+        searches, answers = _build_rounds(base, catalogue, tools, words, "last").answers(plain_searches)
+        for join in JOIN_GRID if options.join is None else (options.join,):
+            joined = searches if join == "last" else join_answers(searches, answers)
+            results[_Trial(tools, words, join)] = score(joined)
+    return plain, results
+
+
 def _build_rounds(inner: Stage, catalogue: Catalogue, tools: int, words: int, join: Join) -> Rounds:
     refiner = Expand(catalogue, tools=tools, words=words)
     return Rounds(inner, refiner, label=FEEDBACK_PRF_LABEL, rounds=1, join=join, seconds=math.inf)
@@ -133,28 +164,9 @@ class FeedbackPrf:
     def fit(self, workspace: Workspace, lesson: Lesson, options: Options) -> Artifacts:
         """Try the settings on dev; keep the best if it is significantly better than none. Nothing is trained."""
         assert lesson.base is not None
-        catalogue = Catalogue.of(lesson.tools)
         qrels = {**lesson.dev, **(lesson.train if lesson.base.model is None else {})}
         qrels = dict(itertools.islice(qrels.items(), MAX_JUDGING_QUERIES))
-        plain_searches = [Search(query=lesson.texts[query], k=DEPTH) for query in qrels]
-
-        def score(searches: Sequence[Search]) -> metrics.PerQuery:
-            rankings = {query: search.ids for query, search in zip(qrels, searches, strict=True)}
-            return metrics.score(rankings, qrels, DEV_METRICS)
-
-        plain = score(lesson.base.stage(plain_searches))
-        results: dict[_Trial, metrics.PerQuery] = {}
-        for tools, words in itertools.product(
-            TOOLS_GRID if options.tools is None else (options.tools,),
-            WORDS_GRID if options.words is None else (options.words,),
-        ):
-            workspace.say(f"trying the {words} words of {tools} tools on {len(qrels):,} queries")
-            searches, answers = _build_rounds(lesson.base.stage, catalogue, tools, words, "last").answers(
-                plain_searches
-            )
-            for join in JOIN_GRID if options.join is None else (options.join,):
-                joined = searches if join == "last" else join_answers(searches, answers)
-                results[_Trial(tools, words, join)] = score(joined)
+        plain, results = _try_settings(workspace, lesson, options, qrels)
         test = metrics.best_of(
             [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=workspace.seed
         )

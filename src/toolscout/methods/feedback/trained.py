@@ -15,7 +15,7 @@ round, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -46,6 +46,10 @@ from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage, newest
 from toolscout.types import Hit, Search, digest, render
 from toolscout.workspace import Workspace
+
+if TYPE_CHECKING:
+    from toolscout.training import Task
+    from toolscout.training.towers import Tokens, Tower
 
 __all__ = ["FeedbackDpr", "Options"]
 
@@ -126,16 +130,14 @@ class Wordings(msgspec.Struct):
     dev: list[QueryWordings]
 
 
-def _load_or_make_wordings(
-    workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds
-) -> tuple[list[QueryWordings], list[QueryWordings]]:
+def _load_or_make_wordings(workspace: Workspace, lesson: Lesson, depth: int, loop: Rounds) -> Wordings:
     """Load the wordings of train and dev if a resumed fit has them; else make and store them."""
     file = workspace.work / "wordings.json"
     if workspace.resume and file.exists():
         stored = msgspec.json.decode(file.read_bytes(), type=Wordings)
         if stored.fit == workspace.identity:
-            workspace.say("going on with the wordings that were made before")
-            return stored.train, stored.dev
+            workspace.say("reusing the wordings of the interrupted fit")
+            return stored
     wordings = Wordings(
         workspace.identity,
         _make_wordings(workspace, lesson, lesson.train, depth, loop),
@@ -145,7 +147,7 @@ def _load_or_make_wordings(
     partial = file.with_name(f"{file.name}.partial")
     partial.write_bytes(msgspec.json.encode(wordings))
     partial.replace(file)
-    return wordings.train, wordings.dev
+    return wordings
 
 
 def _make_wordings(
@@ -159,7 +161,7 @@ def _make_wordings(
         for search, answers in zip(*loop.answers(batch), strict=True):
             texts = [_add_round_number(number, text) for number, text in enumerate((search.query, *search.rewrites))]
             wordings.append(QueryWordings(texts, [[hit.id for hit in hits[:depth]] for hits in answers]))
-        workspace.say(f"saying queries anew: {len(wordings):,} of {len(ids):,}")
+        workspace.say(f"rewording queries: {len(wordings):,} of {len(ids):,}")
     n_new = sum(len(query.texts) - 1 for query in wordings)
     workspace.say(f"{n_new:,} new wordings of {len(wordings):,} queries")
     return wordings
@@ -306,68 +308,34 @@ class FeedbackDpr:
 
 
 def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Catalogue, refiner: Refiner) -> Artifacts:
-    from toolscout.training import biencoders
-
-    chosen = options
+    """Make the wordings with the encoder before training, train on them, and choose the rounds of a search."""
     encoder = require_tunable(workspace.load_encoder()) if lesson.base is None else dpr.load_base_encoder(lesson.base)
-    before = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
-    train, dev = _load_or_make_wordings(
-        workspace,
-        lesson,
-        chosen.depth,
-        Rounds(before, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf")),
-    )
+    untrained = zero_shot.search_vectors(workspace, catalogue, encoder, dpr.TUNED_TEXT_STYLE)
+    wordings = _load_or_make_wordings(workspace, lesson, options.depth, _make_loop(untrained, refiner, options))
 
-    tower = make_tower(encoder, chosen)
-    if chosen.size is not None:
-        tower.project(chosen.size, workspace.seed)
-    place = {tool.id: number for number, tool in enumerate(lesson.tools)}
-    places = _group_by_query(train)
-    tools = tower.tokens([render(tool, dpr.TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", chosen.tool_length)
-    task = biencoders.Wordings(
-        biencoders.Texts(
-            tower=tower,
-            queries=tower.tokens([text for query in train for text in query.texts], "query"),
-            tools=tools,
-            gold=[np.array([place[tool] for tool in gold], dtype=np.intp) for gold in lesson.train.values()],
-            dev=tower.tokens([text for query in dev for text in query.texts], "query"),
-            judge=lambda cosines: _average_figures(_score_rounds(lesson, chosen.rounds, dev, cosines)),
-            identity=digest(
-                "feedback-dpr/1", [encoder.fingerprint, lesson.fingerprint, chosen, [query.texts for query in train]]
-            ),
-            temperature=chosen.temperature,
-            hold=chosen.hold,
-        ),
-        places,
-        [
-            np.array([place[tool] for tool in ranking if tool not in gold], dtype=np.intp)
-            for query, gold in zip(train, lesson.train.values(), strict=True)
-            for ranking in query.found
-        ],
-        hard=chosen.hard,
-        balance=chosen.balance,
-        turns=None if chosen.joint else chosen.epochs,
-    )
-    done = train_task(workspace, options, task, tower, patience=chosen.patience if chosen.joint else chosen.epochs)
+    tower = make_tower(encoder, options)
+    if options.size is not None:
+        tower.project(options.size, workspace.seed)
+    tools = tower.tokens([render(tool, dpr.TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", options.tool_length)
+    task = _make_task(lesson, options, tower, tools, wordings, encoder.fingerprint)
+    done = train_task(workspace, options, task, tower, patience=options.patience if options.joint else options.epochs)
 
     workspace.say("choosing the rounds of a search on dev")
     index = Exact(tower.vectors(tools[:1]).shape[1])
     index.upsert(catalogue.ids, tower.vectors(tools))
-    tuned = _search_by_round(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), chosen.rounds)
-    by_round, seconds = _run_loop(
-        lesson, Rounds(tuned, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.rounds, seconds=float("inf"))
-    )
+    tuned = _search_by_round(index, lambda texts: tower.vectors(tower.tokens(texts, "query")), options.rounds)
+    by_round, seconds = _run_loop(lesson, _make_loop(tuned, refiner, options))
     for number, (figures, spent) in enumerate(zip(by_round, seconds, strict=True)):
         summary = ", ".join(f"{name} {value:.4f}" for name, value in figures.means().items())
         workspace.say(f"dev with {number} rounds: {summary}, {1000 * spent:.1f} ms a query in batches")
-    served = _choose_rounds(by_round, workspace.seed) if chosen.served is None else min(chosen.served, chosen.rounds)
+    served = _choose_rounds(by_round, workspace.seed) if options.served is None else min(options.served, options.rounds)
     return Artifacts(
         {},
         metrics=by_round[served].means(),
-        chosen={"served": served} if chosen.served is None else {},
+        chosen={"served": served} if options.served is None else {},
         values={
             **describe_training(done),
-            "wordings": sum(len(query.texts) for query in train),
+            "wordings": sum(len(query.texts) for query in wordings.train),
             "by_round": [
                 {"rounds": number, **figures.means(), "seconds": round(spent, 4)}
                 for number, (figures, spent) in enumerate(zip(by_round, seconds, strict=True))
@@ -376,3 +344,55 @@ def _fit(workspace: Workspace, lesson: Lesson, options: Options, catalogue: Cata
         seconds_before=done.earlier,
         files=save_encoder(tower.model),
     )
+
+
+def _make_loop(inner: Stage, refiner: Refiner, options: Options) -> Rounds:
+    """Put the loop of the fit around a search; it has no time limit."""
+    return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=options.rounds, seconds=float("inf"))
+
+
+def _make_task(
+    lesson: Lesson, options: Options, tower: Tower, tools: Tokens, wordings: Wordings, fingerprint: str
+) -> Task:
+    """Make the training task.
+
+    Args:
+        lesson: data of the fit.
+        options: of the fit.
+        tower: the encoder to tune.
+        tools: token ids of the tools.
+        wordings: wordings of train and dev.
+        fingerprint: of the encoder before training.
+    """
+    from toolscout.training import biencoders
+
+    train, dev, gold = wordings.train, wordings.dev, lesson.gold_positions()
+    texts = biencoders.Texts(
+        tower=tower,
+        queries=tower.tokens([text for query in train for text in query.texts], "query"),
+        tools=tools,
+        gold=gold,
+        dev=tower.tokens([text for query in dev for text in query.texts], "query"),
+        judge=lambda cosines: _average_figures(_score_rounds(lesson, options.rounds, dev, cosines)),
+        identity=digest("feedback-dpr/1", [fingerprint, lesson.fingerprint, options, [query.texts for query in train]]),
+        temperature=options.temperature,
+        hold=options.hold,
+    )
+    return biencoders.Wordings(
+        texts,
+        _group_by_query(train),
+        _collect_negatives(lesson, train),
+        hard=options.hard,
+        balance=options.balance,
+        turns=None if options.joint else options.epochs,
+    )
+
+
+def _collect_negatives(lesson: Lesson, train: Sequence[QueryWordings]) -> list[Places]:
+    """Return for each wording the positions of its first tools that the query does not need."""
+    place = lesson.positions()
+    return [
+        np.array([place[tool] for tool in ranking if tool not in gold], dtype=np.intp)
+        for query, gold in zip(train, lesson.train.values(), strict=True)
+        for ranking in query.found
+    ]

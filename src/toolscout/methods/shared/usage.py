@@ -29,6 +29,7 @@ from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.journal.evidence import Example
+from toolscout.methods import BaseRule
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.ngrams import hash_features
 from toolscout.methods.shared.tuning import Amount, Positive, Tuning
@@ -46,6 +47,7 @@ __all__ = [
     "Grow",
     "TunedBlend",
     "UsageIndex",
+    "UsageMethod",
     "UsageSide",
     "build_usage_stage",
     "choose_best",
@@ -297,6 +299,36 @@ def build_usage_stage(
         novelty=settings["novelty"].value,
     )
     return Retrieve(index, label=label, mask=catalogue.mask, depth=DEPTH)
+
+
+class UsageMethod:
+    """Base of the methods that learn the usage of single tools with the encoder of the workspace.
+
+    Attributes:
+        label: name of the stage.
+    """
+
+    needs_usage = True
+    transfers = False
+    abstains = False
+    base: BaseRule | None = None
+    label: str
+
+    def load_usage(self, model: Model, encoder: Encoder) -> tuple[Usage, Grow | None]:
+        """Return the usage side of a fitted model, and how it grows; see `Usage` and `Grow`."""
+        raise NotImplementedError
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
+        """Build the pipeline over a catalogue.
+
+        Raises:
+            ConfigError: if the model was fitted with another encoder, or knows no tool of the catalogue.
+        """
+        encoder = workspace.load_encoder()
+        model.check_encoder(encoder)
+        model.check_catalogue(catalogue.tools())
+        usage, grow = self.load_usage(model, encoder)
+        return build_usage_stage(workspace, catalogue, model, encoder, usage, label=self.label, grow=grow)
 
 
 def _make_growing(

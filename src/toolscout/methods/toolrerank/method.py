@@ -16,13 +16,15 @@ and the trace says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from toolscout.arrays import Array
+from toolscout.arrays import Array, Vectors
 from toolscout.catalogue.store import Catalogue
+from toolscout.dataset import Qrels
+from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.crossencoder import (
@@ -35,6 +37,7 @@ from toolscout.methods.crossencoder import (
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.reranking import RankedQueries
 from toolscout.methods.shared.tuning import Count, NonNegative
+from toolscout.methods.shared.usage import select_unset
 from toolscout.methods.toolrerank import query_kind
 from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
 from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, Families, Hierarchy, Truncate
@@ -111,7 +114,10 @@ def _build_hierarchy(
             return [algorithm == "single"] * len(searches)
         if algorithm == "oracle":
             if workspace.gold is None:
-                raise ConfigError("hierarchy oracle: expected bench, which knows what queries need, found a search")
+                raise ConfigError(
+                    "hierarchy=oracle needs the gold tools of each query, which only `toolscout lab bench` knows. Set "
+                    "another hierarchy."
+                )
             return [families.one(workspace.gold(search.query)) for search in searches]
         assert encoder is not None and one_parent is not None
         texts = [search.query for search in searches]
@@ -137,6 +143,48 @@ def _build_hierarchy(
     )
 
 
+# --- the fit ----------------------------------------------------------------------------------------------------------
+
+
+class _FittedHierarchy(NamedTuple):
+    """The parts of the hierarchy that the search for settings needs.
+
+    Attributes:
+        encoder: of tools and queries; None: the hierarchy is off.
+        classifier: arrays of the classifier; empty if the hierarchy is off.
+        single: whether one parent serves each dev query, by the source that the options name.
+        rows: (tools, d) vectors of the tools.
+        values: notes for the manifest.
+    """
+
+    encoder: Encoder | None
+    classifier: dict[str, Array]
+    single: Sequence[bool]
+    rows: Vectors
+    values: dict[str, Any]
+
+
+def _fit_hierarchy(
+    workspace: Workspace, lesson: Lesson, options: Options, families: Families, sample: Qrels
+) -> _FittedHierarchy:
+    """Fit the classifier on train, and say for the dev queries of `sample` whether one parent serves them."""
+    single: Sequence[bool] = [options.hierarchy == "single"] * len(sample)
+    rows = np.empty((len(lesson.tools), 0), dtype=np.float32)
+    if options.hierarchy == "none" or families.flat:
+        note = "off" if options.hierarchy == "none" else FLAT_NOTE
+        return _FittedHierarchy(None, {}, single, rows, {"hierarchy": note})
+    encoder = workspace.load_encoder()
+    rows = workspace.encode_tools(encoder, lesson.tools, HIERARCHY_TEXT_STYLE)
+    classifier, facts = query_kind.fit_classifier(workspace, lesson, families, encoder)
+    if options.hierarchy == "oracle":
+        single = [families.one(list(tools)) for tools in sample.values()]
+    elif options.hierarchy == "classifier":
+        texts = lesson.texts_of(sample)
+        single = query_kind.OneParent(classifier)(texts, workspace.encode_queries(encoder, texts))
+    values = {"hierarchy": "on", **{f"classifier_{name}": value for name, value in facts.items()}}
+    return _FittedHierarchy(encoder, classifier, single, rows, values)
+
+
 class ToolRerank:
     """Scores more of the unseen tools, and keeps tools of one parent together."""
 
@@ -157,42 +205,24 @@ class ToolRerank:
         families = Families(lesson.tools)
         seen = {families.of[tool] for tools in lesson.train.values() for tool in tools}
         sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
-        place = {tool.id: number for number, tool in enumerate(lesson.tools)}
         workspace.say(f"ranking {len(sample):,} dev queries with the first stage of {lesson.base.recipe}")
-        ranked = RankedQueries(lesson, sample, max(map(max, limits(options))), place, first)
+        ranked = RankedQueries(lesson, sample, max(map(max, limits(options))), lesson.positions(), first)
         scorer = cache_scorer(workspace, lesson, reranker.need_scorer)
         logits = score_candidates(workspace, lesson, ranked, scorer)
-        hierarchical = options.hierarchy != "none" and not families.flat
-        encoder = workspace.load_encoder() if hierarchical else None
-        arrays: dict[str, Array] = {
-            "seen": np.array([families.of[tool.id] in seen for tool in lesson.tools], dtype=np.uint8)
-        }
-        values: dict[str, Any] = {
-            "hierarchy": "off" if options.hierarchy == "none" else FLAT_NOTE if families.flat else "on"
-        }
-        golds = {query: families.one(list(tools)) for query, tools in sample.items()}
-        single = [options.hierarchy == "single"] * len(sample)
-        rows = np.empty((len(lesson.tools), 0), dtype=np.float32)
-        if encoder is not None:
-            rows = workspace.encode_tools(encoder, lesson.tools, HIERARCHY_TEXT_STYLE)
-            classifier, facts = query_kind.fit_classifier(workspace, lesson, families, encoder)
-            arrays |= classifier
-            values |= {f"classifier_{name}": value for name, value in facts.items()}
-            if options.hierarchy == "oracle":
-                single = list(golds.values())
-            elif options.hierarchy == "classifier":
-                texts = [lesson.texts[query] for query in sample]
-                single = query_kind.OneParent(classifier)(texts, workspace.encode_queries(encoder, texts))
-        grid = Grid(lesson, options, ReadQueries(ranked, logits, single, rows), families, seen, scorer, workspace.say)
-        chosen, figures = grid.search(hierarchical)
-        settings = msgspec.structs.asdict(chosen)
+        hierarchy = _fit_hierarchy(workspace, lesson, options, families, sample)
+        read = ReadQueries(ranked, logits, hierarchy.single, hierarchy.rows)
+        grid = Grid(lesson, options, read, families, seen, scorer, workspace.say)
+        chosen, figures = grid.search(hierarchy.encoder is not None)
         return Artifacts(
-            arrays,
+            {
+                "seen": np.array([families.of[tool.id] in seen for tool in lesson.tools], dtype=np.uint8),
+                **hierarchy.classifier,
+            },
             metrics=figures,
-            encoder=encoder,
-            chosen={name: value for name, value in settings.items() if getattr(options, name) is None},
+            encoder=hierarchy.encoder,
+            chosen=select_unset(options, msgspec.structs.asdict(chosen)),
             values={
-                **values,
+                **hierarchy.values,
                 "first_stage": grid.figures([grid.ids(row) for row in range(len(sample))]),
                 "truncation": grid.by_limits,
                 "judged": len(sample),
