@@ -18,6 +18,9 @@ MAX_TOP_MODULES = 11
 MAX_FILE_LINES = 500
 MAX_LINE_CHARS = 120
 MAX_SHARE = 0.01
+MAX_BRANCHES = 12
+MAX_BRANCHY_FUNCTIONS = 10  # of more branches than that
+MAX_PARAMETERS = 8
 PARTICIPLES = {
     *("found", "held", "told", "said", "kept", "known", "drawn", "shown", "bent", "spoken", "made", "seen", "put"),
     *("written", "taken", "given", "done"),
@@ -27,6 +30,11 @@ FILLERS = {
     *("there", "want", "more", "most", "other", "others", "own", "both", "such"),
 }
 VERBS = {"embed", "seed", "feed", "need"}
+BRANCHES = (
+    *(ast.If, ast.For, ast.While, ast.AsyncFor, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.comprehension),
+    ast.match_case,
+)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -40,6 +48,22 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]
 def is_bare_participle(name: str) -> bool:
     name = name.strip("_")
     return name in PARTICIPLES or (bool(re.fullmatch(r"[a-z]+ed", name)) and name not in VERBS)
+
+
+def count_branches(function: ast.AST) -> int:
+    """One, and one more for each place where the flow may part; functions inside count by themselves."""
+    count, inside = 1, list(ast.iter_child_nodes(function))
+    while inside:
+        node = inside.pop()
+        if not isinstance(node, SCOPES):
+            count += isinstance(node, BRANCHES) + (len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0)
+            inside += ast.iter_child_nodes(node)
+    return count
+
+
+def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether click calls it: with an argument for each option."""
+    return any("command(" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def bound_names(tree: ast.AST) -> Iterator[str]:
@@ -85,6 +109,20 @@ def test_a_constant_has_one_meaning_in_the_whole_package() -> None:
         for name, value in constants(tree):
             meanings[name][str(path)] = value
     assert {name: where for name, where in meanings.items() if len(set(where.values())) > 1} == {}
+
+
+def test_few_functions_have_many_branches() -> None:
+    branchy = [f"{path}:{node.name}" for path, node in functions() if count_branches(node) > MAX_BRANCHES]
+    assert len(branchy) <= MAX_BRANCHY_FUNCTIONS, branchy
+
+
+def test_no_function_takes_many_arguments() -> None:
+    long = []
+    for path, node in functions():
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if len(arguments) > MAX_PARAMETERS and not is_command(node):
+            long.append(f"{path}:{node.name}")
+    assert long == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)
