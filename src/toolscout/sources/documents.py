@@ -25,7 +25,7 @@ __all__ = ["MAX_CHAIN", "Library", "describe_value", "hide_credentials", "is_rem
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # a document and all to which it refers
 MAX_CHAIN: Final = 64
-MAX_REFERENCE_STEPS: Final = 2_000_000  # names in the pointers of all references that are followed
+MAX_REFERENCE_STEPS: Final = 1_000_000  # names in the pointers of all references that are followed
 TOTAL_TIMEOUTS: Final = 10  # all documents of a source take at most so many times the timeout of one answer
 
 
@@ -52,6 +52,11 @@ class Library:
     def __exit__(self, *error: object) -> None:
         if self._client is not None:
             self._client.close()
+
+    @property
+    def bytes_read(self) -> int:
+        """The size of all documents read so far."""
+        return MAX_TOTAL_BYTES - self._bytes_left
 
     def open_root(self) -> Any:
         """Return the value of the root document; wherever its redirects lead, later documents stay on that origin.
