@@ -260,6 +260,19 @@ def test_a_heavy_bomb_is_one_sentence(tmp_path: Path, name: str) -> None:
     )
 
 
+def test_writing_schemas_out_is_bounded_by_the_size_of_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolscout.sources.expansion.MIN_EXPANSION_CHARS", 100_000)
+    small, large = wide_schema(4), wide_schema(4)[:-1] + f', "y": "{"t" * 1_000_000}"}}'
+    (tmp_path / "small.json").write_text(small)
+    with pytest.raises(SourceError, match="its schemas are too large once"):
+        openapi.read(str(tmp_path / "small.json"), name=None, settings=Settings())
+    (tmp_path / "large.json").write_text(large)
+    [reading] = openapi.read(str(tmp_path / "large.json"), name=None, settings=Settings())
+    assert len(reading.tools) == 4
+
+
 # --- what is compressed -----------------------------------------------------------------------------------------------
 
 ZEROS = b"\0" * 20_000_000

@@ -201,7 +201,7 @@ def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
         memory_kib = peak_kib()
         patched = pytest.MonkeyPatch()
         patched.setattr("toolscout.sources.mcp_session.MAX_LIST_PAGES", MAX_PAGES)
-        # What cannot start is not started again meanwhile: each floods the gateway anew (test_faults.py tests restarts).
+        # What cannot start is not started again meanwhile: each floods the gateway anew (test_faults.py: restarts).
         patched.setattr("toolscout.gateway.upstream.FIRST_RESTART_DELAY_S", 600)
         patched.setattr("toolscout.gateway.upstream.MAX_RESTART_DELAY_S", 600)
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened()) as agent:
@@ -347,6 +347,24 @@ def test_no_process_of_a_server_outlives_the_gateway(tmp_path: Path, end: str, s
         gateway.wait()
         gateway.stdin.close() if gateway.stdin else None
         log.close()
+
+
+def test_no_process_of_a_server_outlives_its_session(tmp_path: Path) -> None:
+    import asyncio
+
+    from toolscout.config import Settings
+    from toolscout.sources import mcp
+
+    tag = f"9{os.getpid()}{time.time_ns() % 10**9}"
+    entry = mcp.parse_server("bad", {"command": sys.executable, "args": [*QUICK, "deaf", tag]}, tmp_path / "m")
+
+    async def body() -> None:
+        async with mcp.connect(entry, settings=Settings(home=tmp_path)) as connection:
+            await connection.list_tools(10)
+            assert len(running(tag)) >= 3
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+    assert not running(tag)
 
 
 def test_no_process_of_a_server_outlives_its_crash(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def main() -> None:
     if WAY == "stderr-flood":
         flood = lambda: [os.write(2, b"e" * 65536) for _ in range(FLOOD // 65536)]  # noqa: E731
         threading.Thread(target=flood, daemon=True).start()
-    if WAY in ("grandchildren", "daemon-leader"):
+    if WAY in ("grandchildren", "daemon-leader", "deaf"):
         subprocess.Popen(["sleep", GIVEN], start_new_session=False)
         subprocess.Popen(["sh", "-c", f"sleep {GIVEN} & sleep {GIVEN}"])
     for line in sys.stdin:
@@ -213,6 +213,8 @@ def main() -> None:
             call(number, params["name"])
         elif number is not None and method:
             send({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "no such method"}})
+    if WAY == "deaf":  # to the end of its input
+        time.sleep(600)
 
 
 if __name__ == "__main__":
