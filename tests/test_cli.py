@@ -174,6 +174,7 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     assert "garden: 1 new" in run("sync").output
 
 
+@pytest.mark.slow
 def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import toolscout.cli.demo as demo
 
