@@ -26,22 +26,29 @@ NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium
 
 
 LONGEST = (  # files that take tens of seconds: they begin, so that no process is left with one of them at the end
-    "methods/test_crossencoder.py",
-    "gateway/test_real.py",
-    "lab/synth/test_synth_cli.py",
-    "test_learn.py",
-    "encoders/test_onnx.py",
-    "server/test_fuzz.py",
-    "gateway/test_http.py",
     "server/test_browser.py",
+    "server/test_fuzz.py",
+    "gateway/test_real.py",
+    "attack/test_servers.py",
+    "lab/synth/test_synth_cli.py",
+    "methods/test_crossencoder.py",
+    "encoders/test_onnx.py",
+    "test_learn.py",
+    "test_learning_benchmark.py",
+    "gateway/test_http.py",
+    "server/test_process.py",
+    "test_crash.py",
+    "methods/test_resume.py",
     "lab/test_report.py",
-    "sources/test_python.py",
     "sources/test_mcp.py",
     "sources/test_mcp_http.py",
+    "sources/test_python.py",
     "methods/",
     "server/",
     "gateway/",
     "lab/",
+    "attack/",
+    "sources/",
 )
 
 

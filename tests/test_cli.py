@@ -174,10 +174,14 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     assert "garden: 1 new" in run("sync").output
 
 
-def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=[pytest.mark.full, pytest.mark.slow])])
+def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool) -> None:
     import toolscout.cli.demo as demo
 
-    monkeypatch.setattr(demo, "DEMO_LIBRARIES", ("numpy",))
+    if not whole:  # four modules of the standard library instead of all
+        others = sys.stdlib_module_names - {"shutil", "zipfile", "json", "statistics"}
+        monkeypatch.setattr("toolscout.sources.python.SKIPPED_STDLIB", " ".join(others))
+    monkeypatch.setattr(demo, "DEMO_LIBRARIES", ("numpy" if whole else "msgspec",))
     found = demo.importlib.util.find_spec
     monkeypatch.setattr(
         demo.importlib.util, "find_spec", lambda name, *more: None if name.startswith("mcp") else found(name, *more)

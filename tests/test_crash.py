@@ -17,7 +17,7 @@ from toolscout.catalogue.store import Store
 from toolscout.scout import Scout
 
 FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
-SOURCES, TOOLS = ("one", "two", "three"), 1200
+SOURCES, TOOLS = ("one", "two", "three"), 1200 if FULL else 300
 
 
 def write(folder: Path, version: int) -> None:

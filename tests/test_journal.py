@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sqlite3
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -171,21 +172,20 @@ def test_stats_count_events_callers_and_searches_that_led_to_a_call(journal: Jou
     assert stats["searches_followed_by_a_successful_call"] == 1
 
 
-def _write(home: str, number: int, count: int) -> None:
-    journal = Journal(Path(home))
-    for step in range(count):
-        journal.append("call", caller=f"p{number}", tool=f"t{step}", ok=True)
+WRITE = """
+import sys
+from pathlib import Path
+from toolscout.journal.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+for step in range(100):
+    journal.append("call", caller=f"p{sys.argv[2]}", tool=f"t{step}", ok=True)
+"""
 
 
 @pytest.mark.slow
 def test_eight_processes_writing_at_once_lose_no_line(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_write, args=(str(tmp_path), number, 100)) for number in range(8)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 8
+    workers = [subprocess.Popen([sys.executable, "-c", WRITE, str(tmp_path), str(number)]) for number in range(8)]
+    assert [worker.wait() for worker in workers] == [0] * 8
     events = list(Journal(tmp_path).read())
     assert {(event["caller"], event["tool"]) for event in events} == {
         (f"p{number}", f"t{step}") for number in range(8) for step in range(100)

@@ -478,7 +478,7 @@ def test_what_is_used_counts_at_once_and_after_a_restart(office: Scout) -> None:
 
 
 def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(office: Scout, tmp_path: Path) -> None:
-    traffic.replay(office, traffic.requests(3_000, 1), CALLERS)
+    traffic.replay(office, traffic.requests(1_000, 1), CALLERS)
     home = str(office.settings.home)
     shelf = champion.shelf(office.settings.home)
     started = subprocess.Popen([sys.executable, "-m", "toolscout", "--home", home, "learn"], stderr=subprocess.DEVNULL)
@@ -488,10 +488,10 @@ def test_a_killed_run_goes_on_with_the_same_requests_and_keeps_what_was_fitted(o
     started.wait()
     fitted = {path: path.stat().st_mtime_ns for path in shelf.glob("neighbours-*/manifest.json")}
     assert fitted and (office.settings.home / "learn" / "run.json").exists()
-    traffic.replay(office, traffic.requests(500, 2), CALLERS)
+    traffic.replay(office, traffic.requests(200, 2), CALLERS)
     said: list[str] = []
     report = learn(office, say=said.append)
-    assert report.outcome == "promoted" and sum(report.splits.values()) <= 3_000
+    assert report.outcome == "promoted" and sum(report.splits.values()) <= 1_000
     assert any("continuing the interrupted run of" in line for line in said)
     assert any("neighbours: " in line and "already finished" in line for line in said)
     assert not (office.settings.home / "learn" / "run.json").exists()

@@ -406,7 +406,7 @@ def test_suspects_are_judged_once_for_a_snapshot() -> None:
 
 @pytest.mark.slow
 def test_few_published_tools_are_called_suspicious(data: Path, scout: Scout) -> None:
-    toucan = read_tools(data / "tool_corpora" / "toucan", "toucan").tools
+    toucan = read_tools(data / "tool_corpora" / "toucan", "toucan").tools[::8]  # tests/attack/test_tools.py: all of it
     findings = [(each.id, found.kind) for each in toucan for found in scan(each)]
     kinds = [kind for _, kind in findings]
     assert kinds.count("stuffing") < 0.005 * len(toucan)

@@ -23,7 +23,7 @@ from toolscout.errors import Unavailable, UserError
 from toolscout.gateway import openapi as calls
 from toolscout.scout import Scout
 from toolscout.sources import addresses
-from toolscout.sources.addresses import Reach, is_public_address, open_async_client
+from toolscout.sources.addresses import Reach, is_public_address, open_async_client, open_client
 from toolscout.types import Tool
 
 __all__ = ["start"]  # the fixture
@@ -247,6 +247,28 @@ def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(
     assert (connected, looked_up) == (["8.8.8.8"], ["rebind.test"]), "one look-up, and the address that was checked"
     anyio.run(call, UserError)
     assert connected == ["8.8.8.8"] and sink.connections == 0
+
+
+def test_a_document_is_read_from_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    connected: list[str] = []
+
+    def rebinding(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        looked_up.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8" if len(looked_up) == 1 else "127.0.0.1", port))]
+
+    class Recording(addresses.httpcore.SyncBackend):
+        def connect_tcp(self, host: str, *_: Any, **__: Any) -> Any:
+            connected.append(host)
+            raise addresses.httpcore.ConnectError("not in a test")
+
+    monkeypatch.setattr(addresses, "getproxies", dict)
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    monkeypatch.setattr(addresses.httpcore, "SyncBackend", Recording)
+    for expected in (addresses.httpx.ConnectError, addresses.PrivateAddress):
+        with open_client(Reach(), timeout=10, total=10) as client, pytest.raises(expected):
+            client.get("http://rebind.test/openapi.json")
+    assert (connected, looked_up) == (["8.8.8.8"], ["rebind.test"] * 2), "each look-up is checked, and is the only one"
 
 
 def test_one_private_address_among_public_ones_refuses_the_name() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from toolscout.config import Settings
 from toolscout.errors import UserError
 from toolscout.gateway import openapi as calls
+from toolscout.sources import openapi
 from toolscout.types import Tool
 
 pytestmark = pytest.mark.attack
@@ -35,6 +38,15 @@ FORBIDDEN = [
 def test_no_parameter_sets_a_header_that_frames_or_routes(name: str) -> None:
     with pytest.raises(UserError, match="may set"):
         calls.build_request(operation(**{"in": {"q": "header"}, "names": {"q": name}}), {"q": "evil"})
+
+
+def test_such_a_header_is_no_argument_of_a_tool(tmp_path: Path) -> None:
+    names = ["Host", "content-length", "TE", "Cookie", "Proxy-Authorization", "X-Forwarded-For", "Sec-Fetch-Site"]
+    parameters = [{"name": name, "in": "header", "schema": {"type": "string"}} for name in [*names, "X-Own"]]
+    paths = {"/a": {"get": {"operationId": "a", "parameters": parameters}}}
+    (tmp_path / "api.json").write_text(json.dumps({"openapi": "3.0.0", "info": {"title": "api"}, "paths": paths}))
+    [reading] = openapi.read(str(tmp_path / "api.json"), name=None, settings=Settings())
+    assert list((reading.tools[0].parameters or {})["properties"]) == ["X-Own"]
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)

@@ -250,14 +250,27 @@ def test_the_process_that_read_all_bombs_lived(answers: dict[str, Any]) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", HEAVY_BOMBS)
 def test_a_heavy_bomb_is_one_sentence(tmp_path: Path, name: str) -> None:
     check(
-        read_in_a_child({name: HEAVY_BOMBS[name]}, tmp_path, 4 << 30, 1000, MAX_REFERENCE_STEPS),
+        read_in_a_child({name: HEAVY_BOMBS[name]}, tmp_path, 4 << 30, 120, MAX_REFERENCE_STEPS),
         name,
         HEAVY_BOMBS[name],
     )
+
+
+def test_writing_schemas_out_is_bounded_by_the_size_of_the_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolscout.sources.expansion.MIN_EXPANSION_CHARS", 100_000)
+    small, large = wide_schema(4), wide_schema(4)[:-1] + f', "y": "{"t" * 1_000_000}"}}'
+    (tmp_path / "small.json").write_text(small)
+    with pytest.raises(SourceError, match="its schemas are too large once"):
+        openapi.read(str(tmp_path / "small.json"), name=None, settings=Settings())
+    (tmp_path / "large.json").write_text(large)
+    [reading] = openapi.read(str(tmp_path / "large.json"), name=None, settings=Settings())
+    assert len(reading.tools) == 4
 
 
 # --- what is compressed -----------------------------------------------------------------------------------------------

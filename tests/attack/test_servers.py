@@ -27,7 +27,10 @@ from toolscout.sources.mcp_oauth import TokenFile
 pytestmark = [pytest.mark.attack, pytest.mark.net, pytest.mark.timeout(180)]
 
 HOSTILE = str(Path(__file__).parents[1] / "servers" / "hostile.py")
+QUICK = ["-I", "-S", HOSTILE]  # without site-packages, which it does not need, an interpreter starts in half the time
 SECRET = "tok-4f9a77c1e0b2d35a"
+FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
+MAX_TOOLS, MAX_PAGES = (20_000, 1_000) if FULL else (2_000, 100)
 GROWTH_KIB = 700 * 1024  # of this process over all cases; one of them alone would send 4 GB
 
 
@@ -98,9 +101,9 @@ STDIO = [
     fine("ref-bomb", arguments={"x": "y"}),
     fine("ref-loop", arguments={"x": "y"}),
     never("giant-list", "at most 16 MiB"),
-    never("many-tools", "at most 20,000 tools"),
+    never("many-tools", f"at most {MAX_TOOLS:,} tools"),
     never("endless-pages", "at most 32 MiB"),
-    never("empty-pages", "more than 1,000 pages"),
+    never("empty-pages", f"more than {MAX_PAGES:,} pages"),
     never("same-cursor", "a new nextCursor"),
     never("deep-schema", "no JSON-RPC"),
     never("stdout-flood", "something else on its standard output"),
@@ -169,7 +172,7 @@ def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
     with hostile_web.serving() as witness, hostile_web.serving(witness.address) as web:
         environment = {"API_TOKEN": SECRET}
         entries: dict[str, Any] = {
-            case.way: {"command": sys.executable, "args": [HOSTILE, case.way, witness.address], "env": environment}
+            case.way: {"command": sys.executable, "args": [*QUICK, case.way, witness.address], "env": environment}
             for case in STDIO
         }
         for case in WEB:
@@ -188,7 +191,7 @@ def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
         @asynccontextmanager
         async def opened() -> Any:
             said: list[str] = []
-            with Scout(folder / "home", trust_scan=False) as scout:
+            with Scout(folder / "home", trust_scan=False, max_tools=MAX_TOOLS) as scout:
                 gateway = Gateway(scout, Options(configs=(path,)), say=said.append)
                 async with gateway.running(), Client(gateway.server) as client:
                     agent = Agent(gateway, client, said)
@@ -196,8 +199,14 @@ def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
                     yield agent
 
         memory_kib = peak_kib()
+        patched = pytest.MonkeyPatch()
+        patched.setattr("toolscout.sources.mcp_session.MAX_LIST_PAGES", MAX_PAGES)
+        # What cannot start is not started again meanwhile: each floods the gateway anew (test_faults.py: restarts).
+        patched.setattr("toolscout.gateway.upstream.FIRST_RESTART_DELAY_S", 600)
+        patched.setattr("toolscout.gateway.upstream.MAX_RESTART_DELAY_S", 600)
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened()) as agent:
             yield Range(agent, portal, web, witness, memory_kib)
+        patched.undo()
 
 
 CASES = [pytest.param(case, case.way, id=case.way) for case in STDIO]
@@ -293,7 +302,7 @@ def wait_until(true: Any) -> None:
     deadline = time.monotonic() + 100
     while not true():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.2)  # each look is a process of its own
 
 
 def grandchildren(folder: Path, tag: str, shell: bool) -> list[str]:
@@ -340,6 +349,24 @@ def test_no_process_of_a_server_outlives_the_gateway(tmp_path: Path, end: str, s
         log.close()
 
 
+def test_no_process_of_a_server_outlives_its_session(tmp_path: Path) -> None:
+    import asyncio
+
+    from toolscout.config import Settings
+    from toolscout.sources import mcp
+
+    tag = f"9{os.getpid()}{time.time_ns() % 10**9}"
+    entry = mcp.parse_server("bad", {"command": sys.executable, "args": [*QUICK, "deaf", tag]}, tmp_path / "m")
+
+    async def body() -> None:
+        async with mcp.connect(entry, settings=Settings(home=tmp_path)) as connection:
+            await connection.list_tools(10)
+            assert len(running(tag)) >= 3
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+    assert not running(tag)
+
+
 def test_no_process_of_a_server_outlives_its_crash(tmp_path: Path) -> None:
     import asyncio
 
@@ -359,7 +386,7 @@ def test_no_process_of_a_server_outlives_its_crash(tmp_path: Path) -> None:
             found = subprocess.run(["pgrep", "-f", f"hostile.py grandchildren {tag}"], capture_output=True, text=True)
             os.kill(int(found.stdout.split()[0]), 9)
             while running(tag):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
 
     with suppress(SourceError):  # the session has ended with its server
         asyncio.run(asyncio.wait_for(body(), 30))

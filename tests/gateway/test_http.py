@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from gateway.conftest import busy, raw
+from tests_cli import run
 from toolscout.access.policy import hashed_key
 from toolscout.scout import Scout
 
@@ -198,7 +199,7 @@ def test_a_signal_ends_it_with_every_process_that_it_started(tmp_path: Path) -> 
         children = listed.stdout.split()
         if len(children) == 3:  # two servers, and the watchdog that ends them should the gateway be killed
             break
-        time.sleep(0.05)
+        time.sleep(0.2)  # each look is a process of its own
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == -signal.SIGTERM
@@ -217,8 +218,8 @@ def test_it_prints_what_to_paste(tmp_path: Path, editor: str, key: str) -> None:
     options = ["--config", str(config), "--pin", "a/b", "--print-config", editor]
 
     def printed(*more: str) -> dict[str, Any]:
-        line = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / "h"), "gateway", *options, *more]
-        done = subprocess.run(line, capture_output=True, check=True)
+        done = run("--home", str(tmp_path / "h"), "gateway", *options, *more)
+        assert done.exit_code == 0, done.output
         entry: dict[str, Any] = json.loads(done.stdout)[key]["toolscout"]
         return entry
 

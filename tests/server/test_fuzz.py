@@ -28,7 +28,7 @@ from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
 FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
-EXAMPLES = 300 if FULL else int(os.environ.get("TOOLSCOUT_FUZZ", "12"))
+EXAMPLES = 300 if FULL else int(os.environ.get("TOOLSCOUT_FUZZ", "8"))
 CALLERS = {**KEYS, "pat": "tsk_of_pat"}
 PAT = f'[[caller]]\nname = "pat"\nkey = "{hashed_key(CALLERS["pat"])}"\nallow = ["mail/**"]\noperator = true\n'
 AIMS = ("right", "mixed", "random", "random")  # the simplest is tried first

@@ -19,6 +19,7 @@ WAY = sys.argv[1]
 GIVEN = sys.argv[2] if len(sys.argv) > 2 else ""
 MIB = 1 << 20
 GIANT = 24 * MIB  # above the limit of one message
+FLOOD = 1024 * MIB  # of standard error
 lock = threading.Lock()
 state = {"lists": 0}
 
@@ -147,11 +148,11 @@ def call(number: Any, name: str) -> None:
             os._exit(1)
         result(number, content=text("done"))
     elif WAY == "list-storm":
-        storm({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}, 3_000)
+        storm({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}, 1_000)
         result(number, content=text("done"))
     elif WAY == "progress-storm":
         params = {"progressToken": number, "progress": 1, "message": "x" * 1000}
-        storm({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}, 3_000)
+        storm({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}, 1_000)
         result(number, content=text("done"))
     elif WAY == "asks-the-client":
         answers = {
@@ -194,9 +195,9 @@ def main() -> None:
     if WAY == "binary-start":
         write(os.urandom(1 * MIB).replace(b"\n", b"") + b"\n")
     if WAY == "stderr-flood":
-        flood = lambda: [os.write(2, b"e" * 65536) for _ in iter(int, 1)]  # noqa: E731
+        flood = lambda: [os.write(2, b"e" * 65536) for _ in range(FLOOD // 65536)]  # noqa: E731
         threading.Thread(target=flood, daemon=True).start()
-    if WAY in ("grandchildren", "daemon-leader"):
+    if WAY in ("grandchildren", "daemon-leader", "deaf"):
         subprocess.Popen(["sleep", GIVEN], start_new_session=False)
         subprocess.Popen(["sh", "-c", f"sleep {GIVEN} & sleep {GIVEN}"])
     for line in sys.stdin:
@@ -212,6 +213,8 @@ def main() -> None:
             call(number, params["name"])
         elif number is not None and method:
             send({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "no such method"}})
+    if WAY == "deaf":  # to the end of its input
+        time.sleep(600)
 
 
 if __name__ == "__main__":

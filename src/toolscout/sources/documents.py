@@ -25,7 +25,7 @@ __all__ = ["MAX_CHAIN", "Library", "describe_value", "hide_credentials", "is_rem
 MAX_DOCUMENTS: Final = 5_000
 MAX_TOTAL_BYTES: Final = 2 * MAX_DOCUMENT_BYTES  # of a document and all to which it refers
 MAX_CHAIN: Final = 64
-MAX_REFERENCE_STEPS: Final = 2_000_000  # of the pointers of all references together
+MAX_REFERENCE_STEPS: Final = 1_000_000  # of the pointers of all references together
 TOTAL_TIMEOUTS: Final = 10  # time for all documents of a source, in timeouts of one answer
 
 
@@ -52,6 +52,11 @@ class Library:
     def __exit__(self, *error: object) -> None:
         if self._client is not None:
             self._client.close()
+
+    @property
+    def bytes_read(self) -> int:
+        """The size of all documents read so far."""
+        return MAX_TOTAL_BYTES - self._bytes_left
 
     def open_root(self) -> Any:
         """Load the root document. If it is redirected, later documents must have the origin of the redirect's target.

@@ -19,7 +19,11 @@ MAX_REF_NAME_CHARS: Final = 200
 MAX_BRIEF_TEXT_CHARS: Final = 200
 MAX_BRIEF_ENUM_VALUES: Final = 200
 MAX_VALUE_DEPTH: Final = 8  # of a default or an enum value
-MAX_EXPANSION_CHARS: Final = 100_000_000  # of all attempts at all schemas of a document together: about a minute
+# All attempts at all schemas of a document together; a second writes some three million characters. GitHub's whole API,
+# 13 MB, takes nine million; of the documents measured, none takes more than three characters for each of its bytes.
+MIN_EXPANSION_CHARS: Final = 10_000_000  # allowed to a document of any size
+EXPANSION_CHARS_PER_BYTE: Final = 2  # allowed in addition
+MAX_EXPANSION_CHARS: Final = 100_000_000
 _TEXT_KEYWORDS: Final = frozenset(["title", "description", "format", "pattern", "contentEncoding", "contentMediaType"])
 _VALUE_KEYWORDS: Final = frozenset(
     {"default", "enum", "const", "nullable", "readOnly", "writeOnly", "deprecated", "multipleOf", "uniqueItems"}
@@ -109,7 +113,7 @@ class Schemas:
         self._library = library
         self._memo: dict[tuple[int, Detail, str, int], tuple[Any, Any]] = {}
         self._chars_left = 0
-        self._total_chars_left = MAX_EXPANSION_CHARS
+        self._allowed_chars = self._total_chars_left = 0
         self._hidden_mark = ""
         self._brief = False
 
@@ -248,14 +252,23 @@ class Schemas:
         """Count work on the document, whether or not its result is used.
 
         Raises:
-            SourceError: if all attempts together exceed `MAX_EXPANSION_CHARS`.
+            SourceError: if all attempts together exceed what the size of the documents allows.
         """
         self._total_chars_left -= size
+        if self._total_chars_left < 0:
+            self._raise_allowance()
         if self._total_chars_left < 0:
             raise SourceError(
                 f"{hide_credentials(self._library.root)}: its schemas are too large once their references are "
                 "written out. Split the document."
             )
+
+    def _raise_allowance(self) -> None:
+        """Allow what the documents read by now permit; each may add to it."""
+        by_size = MIN_EXPANSION_CHARS + EXPANSION_CHARS_PER_BYTE * self._library.bytes_read
+        allowed = min(by_size, MAX_EXPANSION_CHARS)
+        self._total_chars_left += allowed - self._allowed_chars
+        self._allowed_chars = allowed
 
 
 def _allow_null(schema: dict[str, Any]) -> None:
