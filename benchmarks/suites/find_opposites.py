@@ -86,7 +86,9 @@ def main() -> None:
     for server in sorted(servers):
         for verbs, first, second in find_pairs(servers[server]):
             texts = [" ".join(tool["text"].split())[:MAX_TEXT_CHARS] for tool in (first, second)]
-            print(json.dumps({"verbs": verbs, "ids": [first["_id"], second["_id"]], "texts": texts}, ensure_ascii=False))
+            print(
+                json.dumps({"verbs": verbs, "ids": [first["_id"], second["_id"]], "texts": texts}, ensure_ascii=False)
+            )
 
 
 if __name__ == "__main__":
