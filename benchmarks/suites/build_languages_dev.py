@@ -17,7 +17,7 @@ SUITE = Path(__file__).parent / "languages_dev"
 CORPUS = Path("tool_corpora", "toucan", "corpus.jsonl")
 
 
-def main() -> int:
+def main() -> str | None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the datasets")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
@@ -26,13 +26,12 @@ def main() -> int:
     lines = (arguments.data / CORPUS).read_text(encoding="utf-8").splitlines(keepends=True)
     tools = {tool_id: line for line in lines if (tool_id := json.loads(line)["_id"]) in chosen}
     if missing := sorted(chosen - set(tools)):
-        print(f"The corpus lacks {len(missing)} of the chosen tools, {missing[0]} among them.", file=sys.stderr)
-        return 1
+        return f"The corpus lacks {len(missing)} of the chosen tools, {missing[0]} among them."
     (arguments.out / "qrels").mkdir(parents=True, exist_ok=True)
     (arguments.out / "corpus.jsonl").write_text("".join(tools.values()), encoding="utf-8")
     for name in ("queries.jsonl", "qrels/dev.tsv"):
         shutil.copyfile(SUITE / name, arguments.out / name)
-    return 0
+    return None
 
 
 if __name__ == "__main__":

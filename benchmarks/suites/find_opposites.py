@@ -2,9 +2,10 @@
 
     python benchmarks/suites/find_opposites.py --data DATA_ROOT > candidates.jsonl
 
-Prints one JSON line for each candidate pair: the verbs, both ids, the first words of both descriptions. `opposites.jsonl` was chosen from
-these lines by hand. Names are split at underscores, hyphens and capital letters; the two names must be equal but for one word, or but for
-one word and a trailing plural. Pairs of which one tool has no description of its own are left out.
+Writes one JSON line for each candidate pair: the verbs, both ids, the first words of both descriptions. The lines
+of `opposites.jsonl` were chosen from these one by one. Names are split at underscores, hyphens and capital
+letters. The two names must be equal but for the verb; a plural `s` does not count. A tool without a description of
+its own is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
@@ -22,27 +24,33 @@ MAX_TEXT_CHARS = 160
 CORPUS = Path("tool_corpora", "toucan", "corpus.jsonl")
 CRAWLER_TEXT = re.compile(r"\s*Deploy Server\b")  # the crawler's page header in place of a description
 VERBS = """
-add/remove add/delete create/delete create/remove create/destroy insert/delete upload/download import/export push/pull get/set read/write
-send/receive start/stop start/end enable/disable lock/unlock mute/unmute follow/unfollow subscribe/unsubscribe open/close show/hide
-encode/decode encrypt/decrypt compress/decompress zip/unzip increase/decrease increment/decrement approve/reject accept/reject
-accept/decline deposit/withdraw buy/sell like/unlike pin/unpin archive/unarchive archive/restore block/unblock ban/unban star/unstar
-connect/disconnect mount/unmount install/uninstall activate/deactivate publish/unpublish assign/unassign attach/detach link/unlink
-watch/unwatch join/leave login/logout pause/resume play/pause play/stop begin/end load/save load/unload store/retrieve stake/unstake
-mint/burn expand/collapse undo/redo cordon/uncordon allow/deny grant/revoke register/unregister register/deregister favorite/unfavorite
-up/down forward/back previous/next prev/next first/last promote/demote lend/borrow borrow/repay supply/withdraw wrap/unwrap tag/untag
-group/ungroup merge/split raise/lower turn_on/turn_off on/off check/uncheck select/deselect freeze/unfreeze retweet/unretweet
-subscribe/cancel suspend/resume suspend/unsuspend complete/reopen complete/uncomplete close/reopen resolve/reopen resolve/unresolve
-commit/rollback backup/restore delete/restore delete/undelete trash/untrash long/short max/min highest/lowest incoming/outgoing
-parse/format serialize/deserialize stringify/parse save/unsave vote/unvote upvote/downvote enter/exit enter/leave zoom_in/zoom_out in/out
-scale_up/scale_down clear/fill add/subtract multiply/divide shutdown/startup boot/shutdown escape/unescape hide/unhide share/unshare
-invite/kick invite/remove apply/revert ascending/descending gainers/losers top/bottom before/after sign/verify checkin/checkout
-check_in/check_out stage/unstage claim/unclaim bookmark/unbookmark snooze/unsnooze draft/publish public/private bind/unbind launch/terminate
-start/kill run/stop grow/shrink inflate/deflate tokenize/detokenize minify/beautify flatten/unflatten associate/disassociate
-crosspost/delete follow/block read/unread send/delete send/cancel place/cancel create/cancel book/cancel schedule/cancel schedule/unschedule
-forward/reverse geocode/reverse_geocode reserve/release acquire/release hold/release set/unset set/clear set/reset set/remove show/close
-encode/parse bridge_in/bridge_out to/from ascend/descend sent/received deposits/withdrawals followers/following
-""".split()
-OPPOSITES = [tuple(tuple(side.split("_")) for side in pair.split("/")) for pair in VERBS]
+    add/remove add/delete create/delete create/remove create/destroy insert/delete upload/download import/export
+    push/pull get/set read/write send/receive start/stop start/end enable/disable lock/unlock mute/unmute
+    follow/unfollow subscribe/unsubscribe open/close show/hide encode/decode encrypt/decrypt compress/decompress
+    zip/unzip increase/decrease increment/decrement approve/reject accept/reject accept/decline deposit/withdraw
+    buy/sell like/unlike pin/unpin archive/unarchive archive/restore block/unblock ban/unban star/unstar
+    connect/disconnect mount/unmount install/uninstall activate/deactivate publish/unpublish assign/unassign
+    attach/detach link/unlink watch/unwatch join/leave login/logout pause/resume play/pause play/stop begin/end
+    load/save load/unload store/retrieve stake/unstake mint/burn expand/collapse undo/redo cordon/uncordon
+    allow/deny grant/revoke register/unregister register/deregister favorite/unfavorite up/down forward/back
+    previous/next prev/next first/last promote/demote lend/borrow borrow/repay supply/withdraw wrap/unwrap
+    tag/untag group/ungroup merge/split raise/lower turn_on/turn_off on/off check/uncheck select/deselect
+    freeze/unfreeze retweet/unretweet subscribe/cancel suspend/resume suspend/unsuspend complete/reopen
+    complete/uncomplete close/reopen resolve/reopen resolve/unresolve commit/rollback backup/restore
+    delete/restore delete/undelete trash/untrash long/short max/min highest/lowest incoming/outgoing parse/format
+    serialize/deserialize stringify/parse save/unsave vote/unvote upvote/downvote enter/exit enter/leave
+    zoom_in/zoom_out in/out scale_up/scale_down clear/fill add/subtract multiply/divide shutdown/startup
+    boot/shutdown escape/unescape hide/unhide share/unshare invite/kick invite/remove apply/revert
+    ascending/descending gainers/losers top/bottom before/after sign/verify checkin/checkout check_in/check_out
+    stage/unstage claim/unclaim bookmark/unbookmark snooze/unsnooze draft/publish public/private bind/unbind
+    launch/terminate start/kill run/stop grow/shrink inflate/deflate tokenize/detokenize minify/beautify
+    flatten/unflatten associate/disassociate crosspost/delete follow/block read/unread send/delete send/cancel
+    place/cancel create/cancel book/cancel schedule/cancel schedule/unschedule forward/reverse
+    geocode/reverse_geocode reserve/release acquire/release hold/release set/unset set/clear set/reset set/remove
+    show/close encode/parse bridge_in/bridge_out to/from ascend/descend sent/received deposits/withdrawals
+    followers/following
+"""
+OPPOSITES = [tuple(tuple(side.split("_")) for side in pair.split("/")) for pair in VERBS.split()]
 SIDES = {verb for pair in OPPOSITES for verb in pair}
 
 
