@@ -94,9 +94,8 @@ def main() -> None:
     for server in sorted(servers):
         for verbs, first, second in find_pairs(servers[server]):
             texts = [" ".join(tool["text"].split())[:MAX_TEXT_CHARS] for tool in (first, second)]
-            print(
-                json.dumps({"verbs": verbs, "ids": [first["_id"], second["_id"]], "texts": texts}, ensure_ascii=False)
-            )
+            pair = {"verbs": verbs, "ids": [first["_id"], second["_id"]], "texts": texts}
+            sys.stdout.write(json.dumps(pair, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
