@@ -1,0 +1,170 @@
+"""benchmarks/suites: the requests written by hand have their counts, their splits and one id each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SUITES = ROOT / "benchmarks" / "suites"
+LANGUAGES = SUITES / "languages_dev"
+DEV_BELOW = 85  # of 256: about a third
+MAX_LINES_OF_A_VERB_PAIR = 25
+LINES = {
+    "terse.jsonl": {"test": 100},
+    "opposites.jsonl": {"dev": 59, "test": 141},
+    "one_need.jsonl": {"dev": 71, "test": 129},
+    "joined_by_hand.jsonl": {"dev": 29, "test": 71},
+    "everyday.jsonl": {"test": 40},
+}
+FIELDS = {
+    "terse.jsonl": {"_id", "text", "language", "kind", "split"},
+    "opposites.jsonl": {"_id", "verbs", "ids", "asked", "query", "split"},
+    "one_need.jsonl": {"_id", "text", "language", "group", "split"},
+    "joined_by_hand.jsonl": {"_id", "text", "language", "form", "steps", "split"},
+    "everyday.jsonl": {"_id", "text", "kind", "rubric", "split"},
+}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_tools() -> list[str]:
+    return (LANGUAGES / "tools.txt").read_text(encoding="utf-8").split()
+
+
+def read_qrels() -> list[tuple[str, str, str]]:
+    rows = (LANGUAGES / "qrels" / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "query-id\tcorpus-id\tscore"
+    return [(query, tool, score) for query, tool, score in (row.split("\t") for row in rows[1:])]
+
+
+def is_dev(key: str) -> bool:
+    return hashlib.blake2b(key.encode()).digest()[0] < DEV_BELOW
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_list_has_its_lines_fields_and_splits(name: str) -> None:
+    lines = read_lines(SUITES / name)
+    assert Counter(line["split"] for line in lines) == LINES[name]
+    assert {frozenset(line) for line in lines} == {frozenset(FIELDS[name])}
+    assert all(line[field] for line in lines for field in FIELDS[name])
+
+
+def test_no_id_and_no_request_stands_twice_in_any_list() -> None:
+    lines = [line for name in LINES for line in read_lines(SUITES / name)] + read_lines(LANGUAGES / "queries.jsonl")
+    requests = Counter((line.get("text") or line["query"]).casefold().strip(" .?!") for line in lines)
+    assert [text for text, count in requests.items() if count > 1] == []
+    assert len({line["_id"] for line in lines}) == len(lines) == 640 + 120
+
+
+def test_languages_has_sixty_requests_in_four_languages_and_in_english() -> None:
+    queries = read_lines(LANGUAGES / "queries.jsonl")
+    assert Counter(query["metadata"]["kind"] for query in queries) == {"de": 15, "es": 15, "zh": 15, "pt": 15, "en": 60}
+    assert Counter(query["metadata"]["original"] for query in queries).most_common()[-1][1] == 2
+    gold: dict[str, set[str]] = {query["_id"]: set() for query in queries}
+    rows = read_qrels()
+    for query, tool, score in rows:
+        assert score == "1"
+        gold[query].add(tool)
+    assert sum(map(len, gold.values())) == len(rows)
+    assert {len(tools) for tools in gold.values()} == {1, 2, 3}
+    assert all(gold[query["_id"]] == gold[query["metadata"]["original"]] for query in queries)
+    assert set.union(*gold.values()) <= set(read_tools())
+
+
+def test_tools_are_some_three_hundred_of_some_thirty_servers() -> None:
+    tools = read_tools()
+    assert tools == sorted(set(tools))
+    assert len(tools) == 323
+    assert len({tool.split("/", 1)[0] for tool in tools}) == 32
+
+
+@pytest.mark.parametrize(("name", "total"), [("terse.jsonl", 30), ("one_need.jsonl", 60), ("joined_by_hand.jsonl", 21)])
+def test_some_requests_are_not_english(name: str, total: int) -> None:
+    assert sum(line["language"] != "en" for line in read_lines(SUITES / name)) == total
+
+
+def test_opposites_ask_for_each_side_equally_often() -> None:
+    lines = read_lines(SUITES / "opposites.jsonl")
+    assert Counter(line["ids"].index(line["asked"]) for line in lines) == {0: 100, 1: 100}
+    assert len({tuple(line["ids"]) for line in lines}) == len(lines)
+    assert all(len(set(line["ids"])) == 2 and len({tool.split("/")[0] for tool in line["ids"]}) == 1 for line in lines)
+    verbs = Counter(line["verbs"] for line in lines)
+    assert len(verbs) == 76
+    assert max(verbs.values()) <= MAX_LINES_OF_A_VERB_PAIR
+    assert all((line["split"] == "dev") == is_dev("|".join(line["ids"])) for line in lines)
+
+
+def test_the_same_trap_in_several_languages_stands_on_one_side() -> None:
+    lines = read_lines(SUITES / "one_need.jsonl")
+    known = {"black-and-white", "buy-and-sell", "tom-and-jerry"}
+    assert all((line["split"] == "dev") == (line["group"] in known or is_dev(line["group"])) for line in lines)
+    assert known < {line["group"] for line in lines}
+
+
+def test_joined_requests_have_gold_for_two_to_four_steps() -> None:
+    lines = read_lines(SUITES / "joined_by_hand.jsonl")
+    assert Counter(len(line["steps"]) for line in lines) == {2: 50, 3: 35, 4: 15}
+    assert {line["form"] for line in lines} == {"prose", "sentences", "list"}
+    steps = [step for line in lines for step in line["steps"]]
+    assert all(step["text"] and step["gold"] for step in steps)
+    assert {tool for step in steps for tool in step["gold"]} <= set(read_tools())
+    assert all((line["split"] == "dev") == is_dev(line["text"]) for line in lines)
+
+
+def test_everyday_has_26_single_and_14_compound_requests_with_a_rubric() -> None:
+    lines = read_lines(SUITES / "everyday.jsonl")
+    assert Counter(line["kind"] for line in lines) == {"single": 26, "compound": 14}
+    assert len({line["rubric"] for line in lines}) == len(lines)
+
+
+def test_the_readme_states_the_counts() -> None:
+    readme = (SUITES / "README.md").read_text(encoding="utf-8")
+    for name, splits in LINES.items():
+        total, dev, test = sum(splits.values()), splits.get("dev", ""), splits["test"]
+        assert f"| `{name}` | {total} | {dev} | {test} |".replace("|  |", "| |") in readme
+
+
+def test_find_opposites_finds_a_pair_and_leaves_others(tmp_path: Path) -> None:
+    names = ("addLabel", "remove_labels", "remove_user", "list_labels", "reverse_geocode", "geocode")
+    tools = [{"_id": f"server/{name}", "title": name, "text": f"About {name}."} for name in names]
+    elsewhere = [
+        {"_id": "other/remove_label", "title": "remove_label", "text": "Removes it."},
+        {"_id": "server/add_user", "title": "add_user", "text": "Deploy Server X Try in Playground add_user"},
+    ]
+    folder = tmp_path / "tool_corpora" / "toucan"
+    folder.mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps(tool) + "\n" for tool in tools + elsewhere), encoding="utf-8"
+    )
+    command = [sys.executable, str(SUITES / "find_opposites.py"), "--data", str(tmp_path)]
+    printed = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    pairs = {(pair["verbs"], *pair["ids"]) for pair in map(json.loads, printed.splitlines())}
+    assert pairs == {
+        ("add/remove", "server/addLabel", "server/remove_labels"),
+        ("geocode/reverse_geocode", "server/geocode", "server/reverse_geocode"),
+    }
+
+
+def test_the_named_tools_exist(data: Path, tmp_path: Path) -> None:
+    if not (data / "tool_corpora" / "toucan").is_dir():
+        pytest.skip("needs tool_corpora/toucan in the data root")
+    corpus = {tool["_id"]: tool["text"] for tool in read_lines(data / "tool_corpora" / "toucan" / "corpus.jsonl")}
+    assert {tool for line in read_lines(SUITES / "opposites.jsonl") for tool in line["ids"]} <= set(corpus)
+    elsewhere = [data / name / "corpus.jsonl" for name in ("livemcpbench", "mcpproxy_golden")]
+    texts = {" ".join(tool["text"].split()) for path in elsewhere for tool in read_lines(path)}
+    assert not texts & {" ".join(corpus[tool].split()) for tool in read_tools()}
+    command = [sys.executable, str(SUITES / "build_languages_dev.py"), "--data", str(data), "--out", str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert [tool["_id"] for tool in read_lines(tmp_path / "corpus.jsonl")] == sorted(
+        read_tools(), key=list(corpus).index
+    )
