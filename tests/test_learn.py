@@ -395,7 +395,7 @@ def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> Non
         champion.rollback(home, of="another")
     assert champion.history(home) == [entry]
     assert champion.rollback(home, of=entry.model) is None
-    with pytest.raises(NotFound, match="found none"):
+    with pytest.raises(NotFound, match="no promotion to take back"):
         champion.rollback(home, of=entry.model)
 
 

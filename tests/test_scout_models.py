@@ -265,7 +265,7 @@ def test_a_missing_foreign_or_damaged_model_is_refused_in_one_sentence(
     with pytest.raises(NotFound, match="expected the folder of a fitted model"):
         office.search("umbrella", model=damaged)
     (damaged / "manifest.json").write_text("{")
-    with pytest.raises(StoreError, match="expected a manifest"):
+    with pytest.raises(StoreError, match="no manifest of format"):
         office.search("umbrella", model=damaged)
     model_store.save(stranger, model_store.Draft(
         recipe="else", job="j", arrays={}, tools=[], settings={}, seed=0, metrics={}, fit_seconds=0,

@@ -149,7 +149,7 @@ def test_settings_that_a_method_does_not_know_are_refused(root: Path, tmp_path: 
         lessons.plan("neighbours", learned(root), tmp_path / "m", changes={"colour": "red"})
     with pytest.raises(ConfigError, match="recipe bm25: there is nothing to fit"):
         lessons.plan("bm25", learned(root), tmp_path / "m")
-    with pytest.raises(ConfigError, match="does not estimate whether a query needs a tool"):
+    with pytest.raises(ConfigError, match="expected a recipe that judges whether a tool is needed"):
         lessons.plan("neighbours", learned(root), tmp_path / "m", no_tool=NoTool([], [], []))
 
 

@@ -67,7 +67,7 @@ def test_a_damaged_model_is_not_promoted(taught: Scout, start: Any) -> None:
     for file in champion.place(taught.settings.home, entry.model).glob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:-1])
     answer = start(scout=taught).post("/v1/promote", json={"model": entry.model})
-    assert answer.status_code == 503 and "expected" in answer.json()["error"]
+    assert answer.status_code == 503 and "was changed" in answer.json()["error"]
     assert champion.history(taught.settings.home) == [entry]
 
 
