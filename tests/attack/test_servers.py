@@ -129,6 +129,16 @@ WEB = [
 ]
 
 
+# One of each kind in the ordinary run; `scripts/check --attack` has all of them.
+ORDINARY = {
+    *("giant-result", "broken-json", "never-answers", "exits", "alternates", "changes-after-list", "garbage"),
+    *("list-storm", "asks-the-client", "echoes-secrets", "regex-bomb", "giant-list", "many-tools", "stdout-flood"),
+    *("web-redirects", "web-bomb", "web-giant-chunked", "web-sse-without-end", "web-echoes-headers"),
+    *("web-refuses", "web-bomb-at-start", "web-sse-breaks-off"),
+    *("same-name", "newline-name", "escape-name", "meta-names"),  # others ask about their texts
+}
+
+
 @dataclasses.dataclass
 class Range:
     """Where the attacks take place: the gateway, whoever it must not ask, and the loop that it runs in."""
@@ -163,7 +173,8 @@ def peak_kib() -> int:
 
 
 @pytest.fixture(scope="module")
-def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
+def range_(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
+    """A gateway before the servers of the cases that this run has, and an honest one."""
     from contextlib import asynccontextmanager
 
     from mcp import Client
@@ -182,6 +193,8 @@ def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
             if case.way == "sse-endpoint":
                 entry["type"] = "sse"
             entries[f"web-{case.way}"] = entry
+        attacks = {item.callspec.params["source"] for item in request.session.items if is_attack(item)}
+        entries = {name: entry for name, entry in entries.items() if name in attacks}
         entries["good"] = busy()
         path = folder / "mcp.json"
         path.write_text(json.dumps({"mcpServers": entries}))
@@ -209,8 +222,14 @@ def range_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
         patched.undo()
 
 
-CASES = [pytest.param(case, case.way, id=case.way) for case in STDIO]
-CASES += [pytest.param(case, f"web-{case.way}", id=f"web-{case.way}") for case in WEB]
+def is_attack(item: Any) -> bool:
+    return item.path == Path(__file__) and "source" in getattr(getattr(item, "callspec", None), "params", {})
+
+
+CASES = [
+    pytest.param(case, source, id=source, marks=() if source in ORDINARY else pytest.mark.full)
+    for case, source in [*((case, case.way) for case in STDIO), *((case, f"web-{case.way}") for case in WEB)]
+]
 
 
 @pytest.mark.parametrize(("case", "source"), CASES)
