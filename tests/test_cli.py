@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,7 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     run("add", str(file))
     healthy = run("doctor")
     assert healthy.exit_code == 0 and "the store is healthy" in healthy.output and "(environment)" in healthy.output
+    assert re.search(r"^  gateway_argument_bytes +1000000  \(default\)$", healthy.output, re.MULTILINE)
     import sqlite3
 
     with sqlite3.connect(tmp_path / "home" / "catalogue.db") as connection:

@@ -197,8 +197,9 @@ def _print_report(report: dict[str, Any]) -> None:
     for name, version in report["versions"].items():
         echo(f"{name:<12}{version}")
     echo("\nsettings")
+    width = max(len(setting["name"]) for setting in report["settings"])
     for setting in report["settings"]:
-        echo(f"  {setting['name']:<17}{setting['value']}  ({setting['origin']})")
+        echo(f"  {setting['name']:<{width}}  {setting['value']}  ({setting['origin']})")
     print_plugins(report["plugins"])
     store = report["store"]
     echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")

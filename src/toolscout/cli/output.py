@@ -167,7 +167,7 @@ def format_changes(change: Any) -> str:
     if change.quarantined:
         parts.append(f"{change.quarantined:,} wait for approval: see  toolscout approve")
     if change.problems:
-        parts.append(f"{len(change.problems):,} bad entries")
+        parts.append(f"{len(change.problems):,} bad {'entry' if len(change.problems) == 1 else 'entries'}")
     line = f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
     return escape_line(line)
 

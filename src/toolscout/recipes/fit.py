@@ -365,7 +365,7 @@ def _describe_fit(job: FitJob) -> list[str]:
     return [
         f"{job.recipe.name}: {data.n_train:,} queries of {data.name} to train on, {data.n_dev:,} to choose on, "
         f"{data.dropped_leaks:,} left out because a test query repeats them; {len(job.lesson.tools):,} tools",
-        f"encoder = {name}, seed = {job.workspace.seed}",
+        f"encoder = {name if job.recipe.encodes else 'none'}, seed = {job.workspace.seed}",
         *(
             f"{name} = {'chosen on dev' if options[name] is None else options[name]} ({origin})"
             for name, origin in job.origins.items()
