@@ -200,7 +200,7 @@ def test_without_a_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, t
         OnnxEncoder(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_command_writes_the_same_again_and_names_no_place(
     model: Path, exported: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -223,7 +223,7 @@ def test_an_export_never_writes_over_what_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_model_whose_export_answers_otherwise_is_refused(model: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 

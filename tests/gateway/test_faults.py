@@ -300,7 +300,7 @@ def test_calls_to_a_good_server_are_answered_while_others_hang_flood_and_die(sta
         assert order == [*["echo"] * 20, "hang"]
 
     entries = {name: busy() for name in ("good", "floods", "dies")}
-    run(start, body, entries | {"hangs": busy(timeout=15)})
+    run(start, body, entries | {"hangs": busy(timeout=8)})
 
 
 def undisturbed(start: Start, rounds: int, calls: int, slack: float) -> None:

@@ -116,7 +116,7 @@ def test_progress_of_a_real_server_reaches_the_agent(start: Start, tmp_path: Pat
     run(start, body, only, settle=False)
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", pytest.param("http", marks=pytest.mark.full)])
 def test_a_client_of_another_maker_reaches_real_servers(transport: str, tmp_path: Path) -> None:
     from fastmcp import Client
     from fastmcp.client.transports import StdioTransport, StreamableHttpTransport

@@ -33,7 +33,10 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("name", CASES)
+# The cross-encoder goes through the same loop as `toolrefiner`, and takes longest.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name == "crossencoder" else ()) for name in CASES]
+)
 def test_a_killed_fit_goes_on_to_the_same_model(
     name: str, slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

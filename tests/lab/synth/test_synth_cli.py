@@ -30,7 +30,7 @@ SOURCES = ("py:statistics", "py:shutil", "py:zipfile", "py:json", "py:datetime")
 FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "report.json", "README.md"]
 DET_FILES = ["review.jsonl", "queries.jsonl", "report.json"]
 CONCURRENCY = 4
-SIZES = [40, pytest.param(300, marks=pytest.mark.full)]
+SIZES = [24, pytest.param(300, marks=pytest.mark.full)]
 
 
 def same(one: Path, other: Path, files: list[str] = FILES) -> bool:
@@ -296,15 +296,16 @@ QUICK = BASE | {"epochs": 2, "batch": 16, "threads": 1}
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_three_hundred_real_prompts_become_a_set_for_detection(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", [90, pytest.param(300, marks=pytest.mark.full)])
+def test_real_prompts_become_a_set_for_detection(data: Path, tmp_path: Path, wanted: int) -> None:
     out = tmp_path / "det"
     faults = Faults(bad_json=0.03, busy=0.02, broken=0.02)
     with ScriptedServer(ScriptedLLM(faults=faults)) as server:
         done = cli("synth", "tooldet", "--prompts", str(data / "no_tool" / "queries.jsonl"), "--queries", "metatool",
-                   "--data", str(data), "--out", str(out), "-n", "300", "--llm", server.place)  # fmt: skip
+                   "--data", str(data), "--out", str(out), "-n", str(wanted), "--llm", server.place)  # fmt: skip
         assert done.exit_code == 0, done.output
         report = json.loads((out / "report.json").read_text())
-        assert report["drops"].get("malformed", 0) == server.llm.count("bad_json") > 3
+        assert report["drops"].get("malformed", 0) == server.llm.count("bad_json") > 0
         assert max(server.served.values()) == 1
     prompts = NoTool.load(out)
-    assert len(prompts.train) + len(prompts.calibrate) + len(prompts.test) == report["queries"] == 300
+    assert len(prompts.train) + len(prompts.calibrate) + len(prompts.test) == report["queries"] == wanted
