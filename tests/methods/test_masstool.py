@@ -168,7 +168,7 @@ def task(random: np.random.Generator, **changes: Any) -> Intents:
             chat=chat,
         ),
         tools=tools,
-        judge=lambda arrays: {},
+        evaluate=lambda arrays: {},
         shape=IntentShape(**{**options, "dropped": 0.0, **changes}),
         identity="test",
     )

@@ -89,7 +89,7 @@ def task(**changes: Any) -> Collaboration:
         tools=tools,
         gold=GOLD,
         scene_of=SCENES,
-        judge=lambda found: {"ndcg@5": float(found[0] @ dev)},
+        evaluate=lambda found: {"ndcg@5": float(found[0] @ dev)},
         shape=Shape(**{**SHAPE.__dict__, **changes}),
         identity="test",
     )

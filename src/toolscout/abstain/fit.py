@@ -190,10 +190,10 @@ def _fit_wishes(views: Sequence[str], parts: Sequence[QueryGroup]) -> dict[str, 
 
 
 def _fit_linear(parts: Sequence[_Labelled]) -> Linear:
-    names, sizes = tuple(parts[0].table), [each.size for each in parts]
-    rows = np.concatenate([np.stack([each.table[name] for name in names], axis=1) for each in parts])
-    labels = np.repeat([each.label for each in parts], sizes)
-    mass = _split_mass([(each.label, each.group, each.share) for each in parts], sizes)
+    names, sizes = tuple(parts[0].table), [part.size for part in parts]
+    rows = np.concatenate([np.stack([part.table[name] for name in names], axis=1) for part in parts])
+    labels = np.repeat([part.label for part in parts], sizes)
+    mass = _split_mass([(part.label, part.group, part.share) for part in parts], sizes)
     means = np.average(rows, axis=0, weights=mass)
     deviations = np.sqrt(np.average((rows - means) ** 2, axis=0, weights=mass)) + 1e-6
     weights = logistic(np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS), labels, SCORE_RIDGE, mass)

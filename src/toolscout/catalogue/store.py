@@ -268,7 +268,7 @@ class Store(Database):
                 (name, origin_id, kind, state, message, now()),
             )
             connection.execute("DELETE FROM problems WHERE source = ?", (name,))
-            connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *each) for each in problems))
+            connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *problem) for problem in problems))
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
@@ -312,12 +312,16 @@ class Store(Database):
         """
         with self.writing() as connection:
             query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
-            taken = [each for each in chosen if connection.execute(query, (each.id, each.fingerprint)).rowcount]
+            taken = [
+                definition
+                for definition in chosen
+                if connection.execute(query, (definition.id, definition.fingerprint)).rowcount
+            ]
             connection.executemany(
                 "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
-                (_row(each.tool.source, each.tool, each.fingerprint) for each in taken),
+                (_row(definition.tool.source, definition.tool, definition.fingerprint) for definition in taken),
             )
-            approvals.pin(connection, [(each.tool, each.fingerprint) for each in taken], now())
+            approvals.pin(connection, [(definition.tool, definition.fingerprint) for definition in taken], now())
             if taken:
                 _raise_generation(connection)
             return len(taken)

@@ -151,11 +151,14 @@ def _folds(result: Result) -> str:
 
 
 def _count_candidates(result: Result) -> int | None:
-    """Return how many candidates a Rerank-m reads; None for another recipe."""
+    """Return m of a Rerank-m, the number of candidates that it scores; None for another recipe.
+
+    Rerank-m is a ToolRerank with equal limits for seen and unseen tools, so both settings hold m.
+    """
     settings = _settings(result)
     m = settings.get("seen")
-    rerank = re.fullmatch(r"crossencoder-\d+", result.recipe) and m == settings.get("unseen")
-    return m if rerank and isinstance(m, int) else None
+    is_rerank = re.fullmatch(r"crossencoder-\d+", result.recipe) and m == settings.get("unseen")
+    return m if is_rerank and isinstance(m, int) else None
 
 
 def _key_of_fit(result: Result) -> str:

@@ -234,7 +234,7 @@ def split_crossencoder(stage: Stage, name: str) -> tuple[Stage, CrossEncoderStag
 
 
 def _load_tuned_encoder(model: Model | None) -> TransformerEncoder | None:
-    """Load the tuned encoder of the first stage, or of its base, or of that one's; None: there is none."""
+    """Load the tuned encoder of the first stage, or of the nearest base below it; None: there is none."""
     folder = model.folder if model is not None else None
     while folder is not None and folder.is_dir():
         if (folder / ENCODER_FOLDER).is_dir():
@@ -400,7 +400,7 @@ class CrossEncoderRerank:
             negatives=options.negatives,
             loss=options.loss,
             fast=options.fast,
-            judge=lambda: dev_pairs.choose(net.logits(pairs))[1],
+            evaluate=lambda: dev_pairs.choose(net.logits(pairs))[1],
             identity=digest("crossencoder/1", [start.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
         )
         done = train_task(workspace, options, task, tower)

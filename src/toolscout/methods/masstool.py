@@ -363,7 +363,7 @@ class MassTool:
         task = Intents(
             queries=IntentQueries(data.train, data.gold, data.scene_of, near=passed[:n], chat=chat_rows),
             tools=data.tools,
-            judge=evaluate,
+            evaluate=evaluate,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
             identity=digest("masstool/2", [encoder.fingerprint, *fingerprints, options]),
             seed=workspace.seed,

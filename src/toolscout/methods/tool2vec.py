@@ -193,7 +193,7 @@ class Tool2VecTuned(_Means):
             tools=[],
             gold=data.gold[: data.n_train],
             dev=[],
-            judge=lambda cosines: {},
+            evaluate=lambda cosines: {},
             identity=digest("tool2vec-tuned/1", [encoder.fingerprint, lesson.fingerprint, options]),
             hold=options.hold,
         )

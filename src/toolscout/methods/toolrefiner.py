@@ -137,17 +137,23 @@ class _DevCandidates:
         self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
         self.ids = [tool.id for tool in lesson.tools]
 
-    def evaluate(self, logs: Any, blend: float, *, give_way: bool) -> PerQuery:
-        """Return the figures of the candidates, ordered by logs + blend · score of the first stage."""
-        totals = logs + blend * self.dev.scores
+    def evaluate(self, log_shares: Any, blend: float, *, give_way: bool) -> PerQuery:
+        """Score the candidates on dev, in the order of log_shares + blend · score of the first stage.
+
+        Args:
+            log_shares: (queries, N) log-probabilities of the refiner; see `Refiner.shares`.
+            blend: weight of the first stage's score.
+            give_way: see `keep_places`.
+        """
+        totals = log_shares + blend * self.dev.scores
         for row, tools in zip(totals, self.dev.candidates, strict=True):
             row[:] = keep_places(row, self.used[tools] & (tools >= 0), give_way)
         return self.lesson.evaluate(self.dev.rankings(totals, 0.0, self.ids))
 
-    def choose(self, logs: Any) -> tuple[float, dict[str, float]]:
+    def choose(self, log_shares: Any) -> tuple[float, dict[str, float]]:
         """Choose the blend (`choose_blend`); return it with its figures."""
         blends = REFINER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
-        figures = {blend: self.evaluate(logs, blend, give_way=self.options.give_way) for blend in blends}
+        figures = {blend: self.evaluate(log_shares, blend, give_way=self.options.give_way) for blend in blends}
         best = choose_blend(figures)
         return best, figures[best].means()
 
@@ -204,7 +210,7 @@ class ToolRefiner:
         tower = make_tower(start, options)
         refiner = Refiner(tower, vectors, workspace.seed)
 
-        judge = _DevCandidates(lesson, dev, used, options)
+        dev_candidates = _DevCandidates(lesson, dev, used, options)
         dev_tokens = tower.tokens(lesson.texts_of(lesson.dev), "query")
         tokens = tower.tokens(lesson.texts_of(chosen), "query")
         task = Refine(
@@ -212,14 +218,14 @@ class ToolRefiner:
             queries=list(itertools.compress(tokens, has_gold)),
             candidates=learned.candidates[has_gold],
             gold=learned.gold[has_gold],
-            judge=lambda: judge.choose(refiner.shares(dev_tokens, dev.candidates))[1],
+            evaluate=lambda: dev_candidates.choose(refiner.shares(dev_tokens, dev.candidates))[1],
             identity=digest("toolrefiner/1", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
         done = train_task(workspace, options, task, tower)
-        logs = refiner.shares(dev_tokens, dev.candidates)
-        blend, figures = judge.choose(logs)
+        log_shares = refiner.shares(dev_tokens, dev.candidates)
+        blend, figures = dev_candidates.choose(log_shares)
 
         def write_files(folder: Any) -> None:
             base.save(folder)
@@ -236,10 +242,10 @@ class ToolRefiner:
             encoder=raw if base_encoder is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
-                "first_stage": judge.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
-                "logits_alone": judge.evaluate(logs, 0.0, give_way=options.give_way).means(),
-                "keeping_places": judge.evaluate(logs, blend, give_way=False).means(),
-                "giving_way": judge.evaluate(logs, blend, give_way=True).means(),
+                "first_stage": dev_candidates.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
+                "logits_alone": dev_candidates.evaluate(log_shares, 0.0, give_way=options.give_way).means(),
+                "keeping_places": dev_candidates.evaluate(log_shares, blend, give_way=False).means(),
+                "giving_way": dev_candidates.evaluate(log_shares, blend, give_way=True).means(),
                 **describe_training(done),
             },
             seconds_before=done.earlier,
@@ -276,12 +282,12 @@ class ToolRefiner:
             texts = [
                 search.query for search in searches if search.hits
             ]  # the caller's wording, as in training, even if the base rewrote it
-            logs = np.zeros(candidates.shape)
-            logs[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
+            log_shares = np.zeros(candidates.shape)
+            log_shares[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
             scores = []
-            for log, row, search in zip(logs, candidates, searches, strict=True):
+            for row_log_shares, row, search in zip(log_shares, candidates, searches, strict=True):
                 n = len(search.hits)
-                totals = log[:n] + blend * np.array([hit.score for hit in search.hits])
+                totals = row_log_shares[:n] + blend * np.array([hit.score for hit in search.hits])
                 scores.append(keep_places(totals, used[row[:n]], give_way).tolist())
             return scores
 

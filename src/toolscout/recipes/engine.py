@@ -167,7 +167,7 @@ class SearchEngine:
         selection, notice = self.selector.select(
             recipe,
             model,
-            prepare=lambda each: self.prepare(each, **options),
+            prepare=lambda selection: self.prepare(selection, **options),
             generation=self.store.generation,
         )
         if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
@@ -271,7 +271,7 @@ class SearchEngine:
         visible: Callable[[Tool], bool] | None = None,
         cures: bool = True,
     ) -> Why:
-        """Explain why a tool is not among the answers to a query, and what would lift it. The journal has no entry.
+        """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
 
         Args:
             query: the request.

@@ -56,11 +56,11 @@ class Selector:
     """Decides what serves a search under the settings of one home."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take the settings and their origins."""
+        """Decide under these settings and their origins."""
         self.settings = settings
         self._manifests: dict[Path, tuple[object, Manifest]] = {}
-        self._champion: tuple[object, Path | None] = (None, None)
-        self._unfit: tuple[object, str] = (None, "")
+        self._champion: tuple[object, Path | None] = (None, None)  # its stamp and its folder
+        self._unfit: tuple[object, str] = (None, "")  # a state in which the champion cannot serve, and why
 
     def select(
         self,
@@ -100,7 +100,7 @@ class Selector:
         return self._pass_over(state, problem, prepare)
 
     def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
-        """Try whether the champion can serve: here alone this is decided.
+        """Decide whether the champion can serve. Nothing else decides that.
 
         Args:
             prepare: builds the pipeline of a selection.

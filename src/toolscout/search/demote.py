@@ -126,8 +126,8 @@ class Demote(Stage):
             original = self.rivals.twins[hit.id]
             if places.get(original, -1) > places[hit.id] and _source(hit.id) not in sources:
                 ordered.remove(hit)
-                ordered.insert(next(n for n, each in enumerate(ordered) if each.id == original) + 1, hit)
-                places = {each.id: place for place, each in enumerate(ordered)}
+                ordered.insert(next(n for n, ranked in enumerate(ordered) if ranked.id == original) + 1, hit)
+                places = {ranked.id: place for place, ranked in enumerate(ordered)}
         return ordered
 
     def _weigh(self, hits: list[Hit], sources: AbstractSet[str]) -> list[Hit]:

@@ -68,7 +68,7 @@ class _Lookup:
             self.ids.setdefault(tool_id.casefold(), []).append(position)
         for position, name in enumerate(catalogue.names):
             self.names.setdefault(name.casefold(), []).append(position)
-        self.spaced = any(" " in each for each in self.ids)
+        self.spaced = any(" " in tool_id for tool_id in self.ids)
 
     def find(self, text: str) -> list[int]:
         key = text.casefold()

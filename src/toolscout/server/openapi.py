@@ -34,7 +34,7 @@ BODY_FAILURES: Final = (408, 413, 415)
 def build_document() -> bytes:
     """Build the document as JSON."""
     types = {route.request_type for route in ROUTES} | {route.answer_type for route in ROUTES} - {None}
-    ordered = sorted(types | {Failure}, key=lambda each: str(each.__name__))
+    ordered = sorted(types | {Failure}, key=lambda shape: str(shape.__name__))
     _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:

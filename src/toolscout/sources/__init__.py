@@ -305,7 +305,7 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
     try:
         plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, kind)
         if plugin is None:
-            kinds = [*SOURCE_KINDS, *(each.name for each in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
+            kinds = [*SOURCE_KINDS, *(plugin.name for plugin in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
             raise SourceError(f"expected a kind of source of {', '.join(kinds)}, found {kind!r}")
         read_locator = plugins.load_function(plugin)
     except ConfigError as error:

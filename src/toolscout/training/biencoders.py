@@ -32,7 +32,7 @@ class Texts:
         tools: all tools of the catalogue.
         gold: places of each training query's gold tools.
         dev: queries for choosing the epoch; without any, the last epoch is kept.
-        judge: evaluates cosines, (dev queries, tools).
+        evaluate: returns the dev figures of cosines, (dev queries, tools).
         identity: see `Task`.
         temperature: divisor of the cosines.
         hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
@@ -43,7 +43,7 @@ class Texts:
     tools: Tokens
     gold: Sequence[Places]
     dev: Tokens
-    judge: Callable[[Vectors], dict[str, float]]
+    evaluate: Callable[[Vectors], dict[str, float]]
     identity: str
     temperature: float = 0.05
     hold: int = 32_768
@@ -66,7 +66,7 @@ class BiEncoder(Task):
         texts = self.texts
         if not texts.dev:
             return {}
-        return texts.judge(texts.cosines())
+        return texts.evaluate(texts.cosines())
 
     def descend(self, queries: Places, tools: Places, loss: Callable[[Tensor], Tensor]) -> float:
         """Accumulate the gradients of a loss over the scores `(len(queries), len(tools))` and return the loss."""

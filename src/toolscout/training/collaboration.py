@@ -48,7 +48,7 @@ class Collaboration(Task):
         tools: Vectors,
         gold: Sequence[Places],
         scene_of: Places,
-        judge: Callable[[Vectors], dict[str, float]],
+        evaluate: Callable[[Vectors], dict[str, float]],
         shape: Shape,
         identity: str,
     ) -> None:
@@ -59,11 +59,11 @@ class Collaboration(Task):
             tools: (m, d) stage-1 vectors of the tools.
             gold: the tools of each query.
             scene_of: the scene of each query, counted from 0; queries of one scene have the same tools.
-            judge: evaluates the tools' final vectors, (m, d), on dev.
+            evaluate: returns the dev figures of the tools' final vectors, (m, d).
             shape: architecture of the stage.
             identity: see `Task`.
         """
-        self.shape, self.judge, self.identity, self.size = shape, judge, identity, len(queries)
+        self.shape, self.evaluate, self.identity, self.size = shape, evaluate, identity, len(queries)
         self.device, self.gold, self.scene_of = device(), gold, scene_of
         self.queries, self.tools = (
             torch.nn.Parameter(torch.from_numpy(np.array(rows)).to(self.device)) for rows in (queries, tools)
@@ -168,4 +168,4 @@ class Collaboration(Task):
 
     def figures(self) -> dict[str, float]:
         """Evaluate the tools' final vectors on dev."""
-        return self.judge(self.tool_rows())
+        return self.evaluate(self.tool_rows())

@@ -124,7 +124,7 @@ class PairTask(Task):
         negatives: int,
         loss: Literal["binary", "joint"],
         fast: float,
-        judge: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float]],
         identity: str,
     ) -> None:
         """Describe the task.
@@ -135,12 +135,12 @@ class PairTask(Task):
             negatives: hard negatives drawn per query and step.
             loss: `binary` for each pair, or `joint`: this plus a list-wise softmax over the pairs of a query.
             fast: the new layer's learning rate, as a multiple of the encoder's.
-            judge: evaluates the current module on dev.
+            evaluate: returns the dev figures of the current module.
             identity: see `Task`.
         """
         self.module = self.net = net
         self.data, self.negatives, self.loss, self.fast = data, negatives, loss, fast
-        self.judge, self.identity, self.size = judge, identity, len(data.queries)
+        self.evaluate, self.identity, self.size = evaluate, identity, len(data.queries)
         self.lengths = [len(text) for text in data.queries]
 
     def groups(self, decay: float) -> list[dict[str, Any]]:
@@ -196,4 +196,4 @@ class PairTask(Task):
 
     def figures(self) -> dict[str, float]:
         """Evaluate the current weights on dev."""
-        return self.judge()
+        return self.evaluate()

@@ -121,7 +121,7 @@ class Intents(Collaboration):
         *,
         queries: IntentQueries,
         tools: Vectors,
-        judge: Callable[[Mapping[str, Vectors]], dict[str, float]],
+        evaluate: Callable[[Mapping[str, Vectors]], dict[str, float]],
         shape: IntentShape,
         identity: str,
         seed: int = 0,
@@ -131,7 +131,7 @@ class Intents(Collaboration):
         Args:
             queries: the queries with all that is known about them.
             tools: (m, d) vectors of the tools.
-            judge: evaluates `arrays()` on dev.
+            evaluate: returns the dev figures of `arrays()`.
             shape: architecture of the towers.
             identity: see `Task`.
             seed: seed of the layers' initial weights.
@@ -141,7 +141,7 @@ class Intents(Collaboration):
             tools=tools,
             gold=queries.gold,
             scene_of=queries.scene_of,
-            judge=lambda rows: {},
+            evaluate=lambda rows: {},
             shape=shape,
             identity=identity,
         )
@@ -149,7 +149,7 @@ class Intents(Collaboration):
         self.towers = Towers(dim, search=shape.search, transfer=shape.transfer, seed=seed).to(self.device)
         self.module = torch.nn.ModuleDict({"vectors": self.module, "towers": self.towers})
         self.rows, self.chat = (torch.from_numpy(rows).to(self.device) for rows in (queries.rows, queries.chat))
-        self.near, self.judge_arrays = queries.near, judge
+        self.near, self.evaluate_arrays = queries.near, evaluate
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of some queries that need tools, and of an equal share of those that need none."""
@@ -187,4 +187,4 @@ class Intents(Collaboration):
 
     def figures(self) -> dict[str, float]:
         """Evaluate the current weights on dev."""
-        return self.judge_arrays(self.arrays())
+        return self.evaluate_arrays(self.arrays())

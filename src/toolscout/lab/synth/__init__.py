@@ -23,7 +23,7 @@ import toolscout
 from toolscout.checks.results import write_json
 from toolscout.dataset import QRELS_HEADER
 from toolscout.errors import BadReply, ConfigError
-from toolscout.lab.synth.filters import Sieve, lengths
+from toolscout.lab.synth.filters import Sieve, summarise_lengths
 from toolscout.llm import LLM
 from toolscout.llm.prompts import version
 from toolscout.types import Tool, digest
@@ -244,7 +244,7 @@ def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
         "queries": len(done.drafts),
         "attempts": done.attempts,
         "drops": dict(sorted(done.drops.items())),
-        "words": lengths([draft.query for draft in done.drafts.values()]),
+        "words": summarise_lengths([draft.query for draft in done.drafts.values()]),
         "tools": len(tools),
         "tools_used": len(used),
         "coverage": round(len(used) / max(1, len(tools)), 4),

@@ -77,7 +77,7 @@ class ToolBank:
             typical=Draft([tool.id for tool in shown[:3]], filler(source, shown, 24), filler(source, shown, 12)),
             check=lambda reply: _wrong(reply, shown),
         )
-        if normalise(draft.query) in {normalise(each["query"]) for each in pool_sample}:
+        if normalise(draft.query) in {normalise(entry["query"]) for entry in pool_sample}:
             raise Dropped("duplicate")
         polished = llm.ask(
             prompt("toolbank_polish", examples=examples("polish"), query=draft.query),

@@ -24,7 +24,7 @@ from toolscout.database import now
 from toolscout.encoders import Encoder
 from toolscout.errors import BadReply, ConfigError, NotFound, SourceError
 from toolscout.lab.synth import lines, refuse_other
-from toolscout.lab.synth.filters import Near, lengths
+from toolscout.lab.synth.filters import Near, summarise_lengths
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import version
 
@@ -164,11 +164,11 @@ class Review:
             raise NotFound(
                 f"{folder}: expected a folder that  toolscout lab synth tooldet  wrote, found no review.jsonl"
             )
-        self.candidates = {each.id: each for each in _read_records(folder / "review.jsonl", Candidate)}
+        self.candidates = {record.id: record for record in _read_records(folder / "review.jsonl", Candidate)}
         self.origin = _origin(folder / "report.json")
         self.decisions: dict[str, Decision] = {}
         if (folder / "decisions.jsonl").is_file():
-            self.decisions = {each.id: each for each in _read_records(folder / "decisions.jsonl", Decision)}
+            self.decisions = {record.id: record for record in _read_records(folder / "decisions.jsonl", Decision)}
 
     @classmethod
     def write(
@@ -200,7 +200,7 @@ class Review:
             "wanted": wanted,
             "queries": len(kept),
             "drops": dict(sorted(drops.items())),
-            "words": lengths([each.text for each in kept]),
+            "words": summarise_lengths([record.text for record in kept]),
         }
         write_json(folder / "report.json", report)
         made = cls(folder)

@@ -139,11 +139,11 @@ class ToolLens:
                     Selection,
                     typical=typical,
                     max_tokens=2048,
-                    check=lambda reply: _strange([each.id for each in reply.verdicts], [tool.id for tool in group]),
+                    check=lambda reply: _strange([item.id for item in reply.verdicts], [tool.id for tool in group]),
                 )
             except BadReply as error:
                 return {"": error.reason}
-            return {each.id: each.verdict for each in reply.verdicts}
+            return {item.id: item.verdict for item in reply.verdicts}
 
         selected: list[Tool] = []
         for group, verdicts in zip(groups, llm.map(sort, groups), strict=True):
@@ -224,9 +224,9 @@ class ToolLens:
             ),
             Checks,
             typical=Checks([Check(id, True) for id in proposed.values()]),
-            check=lambda reply: _strange([each.id for each in reply.checks], list(proposed.values())),
+            check=lambda reply: _strange([item.id for item in reply.checks], list(proposed.values())),
         )
-        helps = {each.id for each in reply.checks if each.helps}
+        helps = {item.id for item in reply.checks if item.helps}
         return [id for id in proposed.values() if id in helps]
 
 

@@ -75,7 +75,7 @@ class Grid:
         scorer: NeedScorer,
         say: Callable[[str], None],
     ) -> None:
-        """Take the queries, the families of tools, those that training saw, and the cross-encoder."""
+        """Store the queries, the families of tools, those that training saw, and the cross-encoder."""
         self.lesson, self.options, self.families, self.seen, self.say = lesson, options, families, seen, say
         self.ranked, logits, self.single, self.rows = queries
         self.scorer, ranked = scorer, queries.ranked

@@ -25,13 +25,13 @@ class Families:
     """Groups the tools of a catalogue into families: tools of one source with one parent.
 
     Attributes:
-        flat: whether there is no hierarchy: no parent has two tools, or all share one. Then each tool is a family.
+        flat: whether the parents form no hierarchy: each has one tool, or one has all. Then each tool is a family.
         of: tool id → its family.
         members: family → the ids of its tools, ascending.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        """Take the tools."""
+        """Group the tools of a catalogue."""
         of = {tool.id: (tool.source, *tool.parent) if tool.parent else (tool.id,) for tool in tools}
         self.flat = not 1 < len(set(of.values())) < len(of)
         self.of: dict[str, tuple[str, ...]] = {tool: (tool,) for tool in of} if self.flat else of
@@ -64,16 +64,22 @@ class Truncate(Stage):
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
 
-    def __init__(self, seen: Callable[[str], bool], most_seen: int, most: int) -> None:
-        """Take whether training saw a tool's family, m_s and m_u."""
-        self.seen, self.most_seen, self.most = seen, most_seen, most
+    def __init__(self, seen: Callable[[str], bool], max_seen_place: int, max_unseen_place: int) -> None:
+        """Set the two limits of the truncation.
+
+        Args:
+            seen: returns whether training saw the family of the tool with this id.
+            max_seen_place: m_s, the last place that is kept for such a tool.
+            max_unseen_place: m_u, the last place that is kept for any other tool.
+        """
+        self.seen, self.max_seen_place, self.max_unseen_place = seen, max_seen_place, max_unseen_place
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Cut the hits of each search to the limits."""
         return [msgspec.structs.replace(search, hits=tuple(self._truncate(search))) for search in searches]
 
     def _truncate(self, search: Search) -> list[Hit]:
-        return truncate(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
+        return truncate(search.hits, lambda hit: self.seen(hit.id), self.max_seen_place, self.max_unseen_place)
 
     def note(self, search: Search) -> str:
         """Note how many hits remain."""
@@ -102,7 +108,7 @@ class Hierarchy(Stage):
         visible: Callable[[Search], Callable[[str], bool]],
         off: str = "",
     ) -> None:
-        """Take the parts that the order depends on.
+        """Set the parts that decide the order.
 
         Args:
             families: of the catalogue.
