@@ -341,7 +341,7 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
         if isinstance(value, bool):
             raise ValueError
         if kind is tuple:
-            return _names(value)
+            return _split_names(value)
         if kind is Path:
             if not str(value).strip():
                 raise ValueError
@@ -354,7 +354,7 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
         raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _split_names(value: Any) -> tuple[str, ...]:
     """Return names from a list, or from one text with commas."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):

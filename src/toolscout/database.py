@@ -333,7 +333,7 @@ class CacheDatabase(Database):
 
     def _refuse_other_tables(self) -> None:
         with self.errors():
-            if _columns(self.connection) != _expected_columns(self._migrations):
+            if _read_columns(self.connection) != _build_expected_columns(self._migrations):
                 raise sqlite3.DatabaseError("its tables are not those of this cache")
 
     def set_aside(self, error: StoreError) -> Path | None:
@@ -370,7 +370,7 @@ class CacheDatabase(Database):
                 if not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                     return False  # it has no tables, because it was replaced just now
                 sound = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-                return not sound or _columns(file) != _expected_columns(self._migrations)
+                return not sound or _read_columns(file) != _build_expected_columns(self._migrations)
         except sqlite3.DatabaseError:
             return True
 
@@ -412,15 +412,15 @@ def _is_unwritable(error: BaseException | None) -> bool:
 
 
 @functools.cache
-def _expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
+def _build_expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
     """Return table → its columns after all migrations, from an empty database in memory."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for script in migrations:
             connection.executescript(script)
-        return _columns(connection)
+        return _read_columns(connection)
 
 
-def _columns(connection: sqlite3.Connection) -> dict[str, Any]:
+def _read_columns(connection: sqlite3.Connection) -> dict[str, Any]:
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
     return {
         name: [row[1:3] for row in connection.execute(f'PRAGMA table_info("{name}")')] for (name,) in names.fetchall()

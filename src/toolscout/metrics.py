@@ -135,7 +135,7 @@ def score(
     values: dict[str, Floats] = {}
     for measure in parsed:
         if measure.kind == "mrr":
-            values[str(measure)] = _reciprocal_ranks(gold, rankings)
+            values[str(measure)] = _compute_reciprocal_ranks(gold, rankings)
         else:
             values[str(measure)] = _measure_at(measure, gains, ideal, sizes)
     return PerQuery(ids, values)
@@ -199,7 +199,7 @@ def _dcg(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(_mask_below(gains, cutoffs) @ discounts)
 
 
-def _reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
+def _compute_reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
     """Compute 1 / rank of the first gold tool of each query, (queries,); 0 if the ranking has none."""
     return np.array(
         [
@@ -404,7 +404,7 @@ def detection(labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.
     Raises:
         ValueError: for other labels, needs outside [0, 1], unequal lengths, or if one class is absent.
     """
-    return _detection(*_histogram(labels, needs), threshold)
+    return _compute_detection(*_count_levels(labels, needs), threshold)
 
 
 def detection_ci(
@@ -415,9 +415,9 @@ def detection_ci(
     Raises:
         ValueError: as `detection`.
     """
-    levels, tool, chat = _histogram(labels, needs)
+    levels, tool, chat = _count_levels(labels, needs)
     rng = np.random.default_rng(seed)
-    draws = [_detection(levels, _resample(rng, tool), _resample(rng, chat), threshold) for _ in range(n)]
+    draws = [_compute_detection(levels, _resample(rng, tool), _resample(rng, chat), threshold) for _ in range(n)]
     return {name: np.quantile([draw[name] for draw in draws], [0.025, 0.975]).tolist() for name in draws[0]}
 
 
@@ -431,7 +431,7 @@ def detection_curves(labels: npt.ArrayLike, needs: npt.ArrayLike) -> dict[str, l
     Raises:
         ValueError: as `detection`.
     """
-    levels, tool, chat = _histogram(labels, needs)
+    levels, tool, chat = _count_levels(labels, needs)
     roc = [(0.0, 0.0)]
     for false, hits in zip(np.cumsum(chat[::-1]), np.cumsum(tool[::-1]), strict=True):
         roc.append((float(false / chat.sum()), float(hits / tool.sum())))
@@ -448,7 +448,7 @@ def _resample(rng: np.random.Generator, counts: Floats) -> Floats:
     return rng.multinomial(int(total), counts / total).astype(float)
 
 
-def _histogram(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+def _count_levels(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
     """Count the tool and no-tool queries at each distinct need, ascending."""
     truth, need = np.asarray(labels, dtype=float), np.asarray(needs, dtype=float)
     if truth.shape != need.shape or truth.ndim != 1:
@@ -464,7 +464,7 @@ def _histogram(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Flo
     return levels, tool, np.bincount(places, weights=1.0 - truth).astype(float)
 
 
-def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
+def _compute_detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
     tools, chats = tool.sum(), chat.sum()
     accept = levels >= threshold
     hits, false = tool[accept].sum(), chat[accept].sum()

@@ -308,7 +308,7 @@ def render(tool: Tool, style: str = "full") -> str:
     elif style == "parameters":
         text = " ".join(dict.fromkeys(parameter_names(tool.parameters)))
     elif style == "parameter_descriptions":
-        text = " ".join(_parameter_descriptions(tool).values())
+        text = " ".join(_join_parameter_descriptions(tool).values())
     elif style == "path":
         text = " ".join(tool.path)
     elif style in ("short", "full"):
@@ -327,11 +327,11 @@ def _sentence(tool: Tool, *, with_descriptions: bool) -> str:
     if names:
         parts.append(f"({', '.join(names)})")
     if with_descriptions:
-        parts += [f"{name}: {text}" for name, text in _parameter_descriptions(tool).items()]
+        parts += [f"{name}: {text}" for name, text in _join_parameter_descriptions(tool).items()]
     return " ".join(part for part in parts if part)
 
 
-def _parameter_descriptions(tool: Tool) -> dict[str, str]:
+def _join_parameter_descriptions(tool: Tool) -> dict[str, str]:
     """Collect the descriptions of the outermost parameters, by name."""
     properties = (tool.parameters or {}).get("properties")
     descriptions = {}

@@ -255,7 +255,7 @@ class Store(Database):
         Raises:
             BadEntry: if a tool cannot be written as JSON.
         """
-        bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_storable, tools)}
+        bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
             origin_id = _put_origin(connection, origin)
@@ -450,7 +450,7 @@ def _waiting_ids(connection: sqlite3.Connection, source: str) -> list[tuple[str,
     ).fetchall()
 
 
-def _storable(tool: Tool) -> Tool:
+def _make_storable(tool: Tool) -> Tool:
     """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
     try:
         msgspec.json.encode(tool)

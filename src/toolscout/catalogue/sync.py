@@ -60,7 +60,7 @@ class CatalogueManager:
         """
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
-        locator = _absolute(str(source))
+        locator = _make_absolute(str(source))
         kind = kind or sources.detect(locator)
         origin = Origin(locator, kind, name)
         readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
@@ -234,7 +234,7 @@ def _is_foreign(text: str) -> bool:
     return sum(letter > LAST_LATIN_LETTER for letter in letters) * 2 > len(letters)
 
 
-def _absolute(locator: str) -> str:
+def _make_absolute(locator: str) -> str:
     """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are.
 
     A path behind the prefix of a plug-in becomes absolute too.

@@ -68,7 +68,7 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
         exported = _write(source, graph, Path(temporary) / "float32", "float32")
-        agreement = _lowest_cosine(source, exported, texts)
+        agreement = _find_lowest_cosine(source, exported, texts)
         if agreement < MIN_EXPORT_COSINE:
             raise ConfigError(
                 f"The encoder {name!r} cannot be exported: the export's vectors differ from the model's (cosine "
@@ -77,7 +77,7 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
         if int8:
             to_int8(graph, [exported.inputs([pieces]) for pieces in exported.pieces(texts, "tool")])
             exported = _write(source, graph, Path(temporary) / "int8", "int8")
-            agreement = _lowest_cosine(source, exported, texts)
+            agreement = _find_lowest_cosine(source, exported, texts)
         manifest = msgspec.structs.replace(exported.manifest, agreement=agreement)
         place = Path(temporary) / manifest.quantisation
         _write_manifest(manifest, place)
@@ -93,7 +93,7 @@ def _load_test_texts() -> list[str]:
     return [*EXPORT_TEST_TEXTS, *(f"{tool['name']}: {tool['description']}" for tool in tools)]
 
 
-def _lowest_cosine(source: TransformerEncoder, exported: OnnxEncoder, texts: Sequence[str]) -> float:
+def _find_lowest_cosine(source: TransformerEncoder, exported: OnnxEncoder, texts: Sequence[str]) -> float:
     """Return the lowest cosine between the vectors of model and export, over queries and tools."""
     if source.dim != exported.dim:
         return 0.0

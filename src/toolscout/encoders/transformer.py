@@ -55,7 +55,7 @@ class TransformerEncoder:
         place = _locate_minilm() if layers or name in ("minilm", "minilm-plain") else name
         self._prepare = split_identifiers if name != "minilm-plain" else str
         try:
-            with _without_bars():
+            with _hide_progress_bars():
                 self.model = library.SentenceTransformer(place, model_kwargs={"use_safetensors": True})
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -84,7 +84,7 @@ def _locate_minilm() -> str:
 
 
 @contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
+def _hide_progress_bars() -> Iterator[None]:
     """Hide the progress bars of transformers inside the block."""
     logging: Any = require("transformers.utils.logging", "train")
     shown = logging.is_progress_bar_enabled()

@@ -139,7 +139,7 @@ class Calls:
         from mcp_types import CallToolResult, TextContent
 
         async with self._python:
-            value = await _in_thread(functools.partial(_run_function, tool, arguments))
+            value = await _run_in_thread(functools.partial(_run_function, tool, arguments))
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
 
@@ -151,7 +151,7 @@ def cover_result(cover: Cover, result: CallToolResult) -> CallToolResult:
     return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
 
 
-async def _in_thread(function: Any) -> Any:
+async def _run_in_thread(function: Any) -> Any:
     """Run foreign code in a daemon thread, which is abandoned after a timeout and does not delay the exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()

@@ -83,7 +83,7 @@ def failures(
     return {
         "k": k,
         "tools": len(gold),
-        "rate": _summary(list(rates.values())),
+        "rate": _summarise(list(rates.values())),
         "missed_per_tool": sum(missed.values()) / len(gold),
         "spared": sum(not missed[tool] for tool in gold),
         "worst": [
@@ -91,11 +91,11 @@ def failures(
             for tool in worst[:MAX_WORST_LISTED]
             if missed[tool]
         ],
-        "words": {name: {"n": len(lengths), **_summary(lengths)} for name, lengths in words.items()},
+        "words": {name: {"n": len(lengths), **_summarise(lengths)} for name, lengths in words.items()},
     }
 
 
-def _summary(values: Sequence[float]) -> dict[str, float | None]:
+def _summarise(values: Sequence[float]) -> dict[str, float | None]:
     """Return mean and population deviation; None without values."""
     if not values:
         return {"mean": None, "deviation": None}
@@ -179,7 +179,7 @@ def geometry(
         "n_tools": len(used),
         "n_used": len(used) if "usage" in sides else 0,
         "cosines": cosines,
-        "tsne": _tsne({"queries": queries, **{name: rows[drawn] for name, rows in sides.items()}}, seed),
+        "tsne": _compute_tsne({"queries": queries, **{name: rows[drawn] for name, rows in sides.items()}}, seed),
     }
 
 
@@ -243,7 +243,7 @@ def box(values: Floats) -> dict[str, float | int]:
     return {"n": len(values), **{name: round(float(value), 6) for name, value in box_numbers.items()}}
 
 
-def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
+def _compute_tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
     """Map the rows of all groups to points of a plane, by cosine distance. None for fewer than four rows."""
     manifold = require("sklearn.manifold", "lab")
     rows = np.concatenate(list(groups.values()))
@@ -277,7 +277,7 @@ def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
     pairs = itertools.combinations(parts, 2)
     return {
         "n_queries": len(parts["graph"]),
-        "tsne": _tsne(parts, seed),
+        "tsne": _compute_tsne(parts, seed),
         "cosine": {
             f"{left} {right}": round(float((parts[left] * parts[right]).sum(axis=1).mean()), 6) for left, right in pairs
         }

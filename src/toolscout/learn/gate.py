@@ -118,7 +118,7 @@ def judge(
     weights = sample.weights()
     tests = {DECIDING_MEASURE: _compare_measure(a, b, DECIDING_MEASURE, weights, seed, level)}
     tests |= {name: _compare_measure(a, b, name, weights, seed) for name in (FIRST_PLACE_MEASURE, *GUARDED_MEASURES)}
-    without = _without_favourite(a, b, sample, weights, seed, level)
+    without = _test_without_favourite(a, b, sample, weights, seed, level)
     slices = _compare_slices(a, b, sample.groups, weights, seed)
     reasons = [
         *_explain_no_gain(tests[DECIDING_MEASURE], without, sample, look, level),
@@ -218,7 +218,7 @@ def _describe_test(test: Paired) -> dict[str, Any]:
     }
 
 
-def _without_favourite(
+def _test_without_favourite(
     a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, Any] | None:
     """Repeat the deciding test without the untrusted caller who favours the candidate most."""

@@ -161,7 +161,7 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before = champion.stamp(scout.settings.home), _find_champion(scout, say)
     catalogue = scout.store.catalogue()
     say("reading the journal")
-    since = _journal_row(before.manifest, "until")
+    since = _read_journal_row(before.manifest, "until")
     evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = split_by_time(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
@@ -211,7 +211,7 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
 def _check_callers(run: _Run) -> None:
     """Refuse if one caller who is not trusted could have invented all requests, or all new ones."""
     trusted = {run.settings.caller, *run.settings.learn_trust}
-    since = _journal_row(run.before.manifest, "until")
+    since = _read_journal_row(run.before.manifest, "until")
     for callers, which in (
         (set(run.evidence.callers), "all evidence"),
         (
@@ -405,10 +405,10 @@ def _row(query: str) -> int:
 
 def _through(manifest: Manifest | None) -> int:
     """Return the row id of the last search that a model was fitted on."""
-    return _journal_row(manifest, "through")
+    return _read_journal_row(manifest, "through")
 
 
-def _journal_row(manifest: Manifest | None, name: str) -> int:
+def _read_journal_row(manifest: Manifest | None, name: str) -> int:
     """Return a journal row id from a model's manifest, 0 if it has none.
 
     Args:

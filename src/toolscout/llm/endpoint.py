@@ -126,10 +126,10 @@ class Endpoint:
         while True:
             if not self._pace.wait(ends - time.monotonic()):
                 raise self._error("the rate limit leaves no time for it")
-            body = self._body(request)
+            body = self._build_body(request)
             left = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
             try:
-                return self._completion(request, self._client.chat.completions.create(**body, timeout=left))
+                return self._parse_completion(request, self._client.chat.completions.create(**body, timeout=left))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 named = [name for name in SUBSTITUTES if name in body and name in str(error)]
                 if not named:
@@ -151,7 +151,7 @@ class Endpoint:
         """Close the connections."""
         self._client.close()
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _build_body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": request.model,
             "messages": list(request.messages),
@@ -171,7 +171,7 @@ class Endpoint:
                 body[substitute] = value
         return body
 
-    def _completion(self, request: Request, answer: Any) -> Completion:
+    def _parse_completion(self, request: Request, answer: Any) -> Completion:
         if not getattr(answer, "choices", None) or getattr(answer.choices[0], "message", None) is None:
             raise self._error("an answer without a message")
         choice = answer.choices[0]

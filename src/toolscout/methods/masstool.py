@@ -169,7 +169,7 @@ class Reader:
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, Floats]:
         """Return the vectors of queries (eq. 6), `(n, d)`, and the logits of their need for a tool, `(n,)`."""
         hidden = self._hidden(rows)
-        total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
+        total: Vectors = np.sum(list(self._compute_parts(rows, hidden, values, near).values()), axis=0)
         return total.astype(np.float32), self._need_logits(hidden)
 
     def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
@@ -183,9 +183,9 @@ class Reader:
         Returns:
             The parts that the model has.
         """
-        return self._parts(rows, self._hidden(rows), values, near)
+        return self._compute_parts(rows, self._hidden(rows), values, near)
 
-    def _parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+    def _compute_parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
         graph = neighbours = 2 * rows
         has_neighbour: Mask = np.ones(len(rows), dtype=np.bool_)
         parts = {"graph": unit_rows(graph)}

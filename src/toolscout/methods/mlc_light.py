@@ -95,9 +95,9 @@ class Training:
         """Train once on each query; return the mean loss."""
         order = self.rng.permutation(len(self.bags))
         batches = [order[start : start + self.options.batch] for start in range(0, len(order), self.options.batch)]
-        return sum(self._step(batch) * len(batch) for batch in batches) / len(order)
+        return sum(self._train_step(batch) * len(batch) for batch in batches) / len(order)
 
-    def _step(self, batch: Any) -> float:
+    def _train_step(self, batch: Any) -> float:
         head, n_tools = self.head, self.head.n_tools
         features, to_dense = self.bags.take(batch).to_dense()
         rows: Vectors = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)

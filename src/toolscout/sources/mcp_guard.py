@@ -77,10 +77,10 @@ class Guard:
         length = response.headers.get("content-length", "")
         if not events and length.isdigit() and int(length) > MAX_MESSAGE_BYTES:
             refused = refused or TOO_LARGE
-        response.stream = _bounded_stream(response.stream, None if events else MAX_MESSAGE_BYTES, refused, events)
+        response.stream = _make_bounded_stream(response.stream, None if events else MAX_MESSAGE_BYTES, refused, events)
 
 
-def _bounded_stream(stream: Any, limit: int | None, refused: str, events: bool) -> Any:
+def _make_bounded_stream(stream: Any, limit: int | None, refused: str, events: bool) -> Any:
     import httpx2
 
     class BoundedStream(httpx2.AsyncByteStream):

@@ -256,13 +256,13 @@ class _Loop:
         order = batches(self.task.size, self.plan.batch, self._generator(epoch, 0, "order"), self.task.lengths)
         self.task.module.train()
         for rows in order[self.at.step :]:
-            self._step(epoch, rows)
+            self._train_step(epoch, rows)
             if time.monotonic() - self.saved_at > CHECKPOINT_INTERVAL_S:
                 self._save_checkpoint()
         self._finish_epoch()
         self._save_checkpoint()
 
-    def _step(self, epoch: int, rows: npt.NDArray[np.intp]) -> None:
+    def _train_step(self, epoch: int, rows: npt.NDArray[np.intp]) -> None:
         started = time.monotonic()
         torch.manual_seed(int(self._generator(epoch, self.at.step + 1, "torch").integers(2**62)))
         rate = self.plan.rate_at(epoch * self.per_epoch + self.at.step, self.plan.epochs * self.per_epoch)

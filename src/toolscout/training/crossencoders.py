@@ -155,7 +155,7 @@ class PairTask(Task):
         for group in chunks([self.net.length * len(tools) for tools in columns], MAX_GRAPH_TOKENS):
             lists = self._pad_logits([pair_lists[place] for place in group])
             sizes = [(len(self.data.gold[rows[place]]), len(columns[place])) for place in group]
-            loss = self._loss(lists, sizes) * len(group) / len(rows)
+            loss = self._compute_loss(lists, sizes) * len(group) / len(rows)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         return total
@@ -180,7 +180,7 @@ class PairTask(Task):
         rows = torch.split(logits, [len(pair_list) for pair_list in pair_lists])
         return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
 
-    def _loss(self, lists: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+    def _compute_loss(self, lists: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
         """Compute the loss of (n, longest) logits.
 
         Args:

@@ -87,7 +87,9 @@ class Towers(torch.nn.Module):
             searched = torch.einsum("nk,nkd->nd", weights, near)
             total = total + functional.normalize(searched, dim=1) * has_neighbour[:, None]
         if self.transfer != "none":
-            total = total + functional.normalize(self._transfer(hidden, searched), dim=1) * has_neighbour[:, None]
+            total = (
+                total + functional.normalize(self._compute_transfer(hidden, searched), dim=1) * has_neighbour[:, None]
+            )
         return total, logits
 
     def need_logits(self, hidden: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ class Towers(torch.nn.Module):
         logits: Tensor = self.need(hidden * hidden.shape[1] ** 0.5).squeeze(1)
         return logits
 
-    def _transfer(self, hidden: Tensor, searched: Tensor) -> Tensor:
+    def _compute_transfer(self, hidden: Tensor, searched: Tensor) -> Tensor:
         """Compute `e_q^joint`, the transfer from detection to retrieval (section 4.2.3, appendix B.2)."""
         if self.transfer == "gate":
             return torch.sigmoid(self.join[0](hidden)) * searched
@@ -166,11 +168,11 @@ class Intents(Collaboration):
                 rows, (in_scene[places], in_tool[places]), (scenes, pooled)
             )
         if self.shape.need and len(self.chat):
-            value = value + self.shape.need * self._need_loss(logits, random)
+            value = value + self.shape.need * self._compute_need_loss(logits, random)
         value.backward()  # type: ignore[no-untyped-call]
         return float(value.item())
 
-    def _need_loss(self, logits: Tensor, random: np.random.Generator) -> Tensor:
+    def _compute_need_loss(self, logits: Tensor, random: np.random.Generator) -> Tensor:
         """Compute the binary cross-entropy (eq. 3, with its minus sign); both kinds of queries weigh the same."""
         count = max(1, round(len(self.chat) * len(logits) / self.size))
         sample = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))

@@ -178,7 +178,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
         "prompts": {name: version(name) for name in builder.prompts},
     }
     ids = {number: f"{builder.name}-{number:06d}" for number in done.drafts}
-    lines(folder / "corpus.jsonl", map(_entry, builder.tools))
+    lines(folder / "corpus.jsonl", map(_make_corpus_entry, builder.tools))
     lines(
         folder / "queries.jsonl",
         (
@@ -225,7 +225,7 @@ def lines(file: Path, rows: Any) -> None:
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def _entry(tool: Tool) -> dict[str, Any]:
+def _make_corpus_entry(tool: Tool) -> dict[str, Any]:
     place = {key: tool.meta[key] for key in ("module", "qualname") if key in tool.meta}
     return {
         "_id": tool.id,

@@ -75,7 +75,7 @@ class ToolBank:
             ),
             Draft,
             typical=Draft([tool.id for tool in shown[:3]], filler(source, shown, 24), filler(source, shown, 12)),
-            check=lambda reply: _wrong(reply, shown),
+            check=lambda reply: _find_fault(reply, shown),
         )
         if normalise(draft.query) in {normalise(entry["query"]) for entry in pool_sample}:
             raise Dropped("duplicate")
@@ -89,7 +89,7 @@ class ToolBank:
         return Made(query.strip(), tuple(draft.tools), steps)
 
 
-def _wrong(reply: Draft, shown: Sequence[Tool]) -> str | None:
+def _find_fault(reply: Draft, shown: Sequence[Tool]) -> str | None:
     unknown = sorted(set(reply.tools) - {tool.id for tool in shown})
     if unknown:
         return f"unknown_tool: {', '.join(unknown)} is not among the functions"

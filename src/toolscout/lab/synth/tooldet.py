@@ -165,7 +165,7 @@ class Review:
                 f"{folder}: expected a folder that  toolscout lab synth tooldet  wrote, found no review.jsonl"
             )
         self.candidates = {record.id: record for record in _read_records(folder / "review.jsonl", Candidate)}
-        self.origin = _origin(folder / "report.json")
+        self.origin = _read_origin(folder / "report.json")
         self.decisions: dict[str, Decision] = {}
         if (folder / "decisions.jsonl").is_file():
             self.decisions = {record.id: record for record in _read_records(folder / "decisions.jsonl", Decision)}
@@ -245,7 +245,7 @@ class Review:
         return len(rows)
 
 
-def _origin(report: Path) -> dict[str, Any]:
+def _read_origin(report: Path) -> dict[str, Any]:
     """Read the origin that every record carries from the report of the build."""
     try:
         origin = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])

@@ -139,7 +139,9 @@ class ToolLens:
                     Selection,
                     typical=typical,
                     max_tokens=2048,
-                    check=lambda reply: _strange([item.id for item in reply.verdicts], [tool.id for tool in group]),
+                    check=lambda reply: _find_unknown_tools(
+                        [item.id for item in reply.verdicts], [tool.id for tool in group]
+                    ),
                 )
             except BadReply as error:
                 return {"": error.reason}
@@ -224,12 +226,12 @@ class ToolLens:
             ),
             Checks,
             typical=Checks([Check(id, True) for id in proposed.values()]),
-            check=lambda reply: _strange([item.id for item in reply.checks], list(proposed.values())),
+            check=lambda reply: _find_unknown_tools([item.id for item in reply.checks], list(proposed.values())),
         )
         helps = {item.id for item in reply.checks if item.helps}
         return [id for id in proposed.values() if id in helps]
 
 
-def _strange(named: Sequence[str], asked: Sequence[str]) -> str | None:
+def _find_unknown_tools(named: Sequence[str], asked: Sequence[str]) -> str | None:
     unknown = sorted(set(named) - set(asked))
     return f"unknown_tool: {', '.join(unknown)} is not among those that were asked about" if unknown else None

@@ -97,9 +97,9 @@ class Grid:
         rows = range(len(self.ranked.queries))
         tried, results = [], []
         for pair in (offered := limits(self.options)):
-            lists = [self._read(row, pair) for row in rows]
+            lists = [self._rank_candidates(row, pair) for row in rows]
             tried.append(self._choose_hierarchy(Chosen(*pair), lists) if hierarchical else Chosen(*pair))
-            results.append(self._score(rows, [self._final(row, lists[row], tried[-1]) for row in rows]))
+            results.append(self._score(rows, [self._rank_query(row, lists[row], tried[-1]) for row in rows]))
             self.by_limits["/".join(map(str, pair))] = means = results[-1].means()
             summary = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
             self.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {summary}")
@@ -112,7 +112,10 @@ class Grid:
             tried = [msgspec.structs.replace(chosen, **changes) for changes in offered]
             chosen = tried[
                 _choose_setting(
-                    [self._score(half, [self._final(row, lists[row], setting) for row in half]) for setting in tried]
+                    [
+                        self._score(half, [self._rank_query(row, lists[row], setting) for row in half])
+                        for setting in tried
+                    ]
                 )
                 if half
                 else 0
@@ -132,13 +135,13 @@ class Grid:
         pairs = itertools.product(GROUP_SIZE_GRID if options.each is None else (options.each,), cosines)
         return [*off, *({"alike": cosine, "each": size} for size, cosine in pairs)]
 
-    def _read(self, row: int, limits: tuple[int, int]) -> list[int]:
+    def _rank_candidates(self, row: int, limits: tuple[int, int]) -> list[int]:
         """Return R: the columns of a query's candidates after truncation, in the order of the cross-encoder."""
         ids = self.ids(row)
         columns = truncate(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
         return sorted(columns, key=lambda column: (-self.shares[row, column], ids[column]))
 
-    def _final(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
+    def _rank_query(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
         """Return F, the final ranking of a query."""
         ids = self.ids(row)
         ranked = [ids[column] for column in columns]

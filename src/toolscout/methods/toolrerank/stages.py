@@ -128,7 +128,7 @@ class Hierarchy(Stage):
         if self.off or not searches:
             return list(searches)
         return [
-            msgspec.structs.replace(search, hits=self._single(search) if single else self._multi(search))
+            msgspec.structs.replace(search, hits=self._order_single(search) if single else self._order_multi(search))
             for search, single in zip(searches, self.single(searches), strict=True)
         ]
 
@@ -149,7 +149,7 @@ class Hierarchy(Stage):
         before = f"{search.ids.index(tool_id) + 1} before" if tool_id in search.ids else "brought in by its parent"
         return Explanation(self.name, rank + 1, ordered.hits[rank].score, before)
 
-    def _single(self, search: Search) -> tuple[Hit, ...]:
+    def _order_single(self, search: Search) -> tuple[Hit, ...]:
         read = self.reranker.read(search)
         head, rest = search.hits[:read], search.hits[read:]
         if not head or not self.chosen.sure:
@@ -185,7 +185,7 @@ class Hierarchy(Stage):
         members = self.families.members[family]
         return reads_all_members(self.chosen.extend, self.seen(members[0]), len(members))
 
-    def _multi(self, search: Search) -> tuple[Hit, ...]:
+    def _order_multi(self, search: Search) -> tuple[Hit, ...]:
         read = self.reranker.read(search)
         head = search.hits[:read]
         if not head or not self.chosen.each:
