@@ -335,6 +335,7 @@ def _convert_all(raw: Mapping[str, Any], kinds: Mapping[str, type], origin: str)
 
 
 def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
+    """Convert one value to the type of its setting. `origin` names its place in the error."""
     try:
         if kind is bool:
             return value if isinstance(value, bool) else BOOLEAN_WORDS[str(value).lower()]

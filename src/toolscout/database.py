@@ -190,6 +190,7 @@ class Database:
         return ()
 
     def _migrate(self) -> None:
+        """Switch to WAL, and run the migrations that the file has not seen, all in one transaction."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:  # SQLite's own timeout does not apply to the change to WAL
             try:

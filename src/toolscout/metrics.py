@@ -465,20 +465,21 @@ def _count_levels(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, 
 
 
 def _compute_detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
-    tools, chats = tool.sum(), chat.sum()
-    accept = levels >= threshold
-    hits, false = tool[accept].sum(), chat[accept].sum()
-    below = np.cumsum(chat) - chat
+    """Compute the figures of `detection` from the counts of `_count_levels`: tool and no-tool queries at each need."""
+    n_tool, n_chat = tool.sum(), chat.sum()
+    is_accepted = levels >= threshold
+    true_accepts, false_accepts = tool[is_accepted].sum(), chat[is_accepted].sum()
+    chat_below = np.cumsum(chat) - chat
     mass, bins = _assign_bins(tool, chat)
-    gaps = np.bincount(bins, weights=tool / tools / 2 - mass * levels)
+    gaps = np.bincount(bins, weights=tool / n_tool / 2 - mass * levels)
     figures = {
-        "accuracy": (hits + chats - false) / (tools + chats),
-        "precision": hits / (hits + false) if hits else 0.0,
-        "recall": hits / tools,
-        "f1": 2 * hits / (tools + hits + false),
-        "auroc": float(tool @ (below + chat / 2)) / (tools * chats),
-        "far": false / chats,
-        "frr": 1.0 - hits / tools,
+        "accuracy": (true_accepts + n_chat - false_accepts) / (n_tool + n_chat),
+        "precision": true_accepts / (true_accepts + false_accepts) if true_accepts else 0.0,
+        "recall": true_accepts / n_tool,
+        "f1": 2 * true_accepts / (n_tool + true_accepts + false_accepts),
+        "auroc": float(tool @ (chat_below + chat / 2)) / (n_tool * n_chat),
+        "far": false_accepts / n_chat,
+        "frr": 1.0 - true_accepts / n_tool,
         "ece": np.abs(gaps).sum(),
     }
     return {f"detect_{name}": float(value) for name, value in figures.items()}

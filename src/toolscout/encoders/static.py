@@ -73,6 +73,7 @@ class WordPieces:
         return pieces
 
     def _split(self, word: str) -> tuple[int, ...]:
+        """Return the ids of the longest pieces that spell a word, from left to right. Empty if none fits somewhere."""
         ids: list[int] = []
         start = 0
         while start < len(word):

@@ -99,6 +99,7 @@ class Calls:
     async def _dispatch(
         self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
     ) -> CallToolResult:
+        """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
         import anyio
 
         seconds, upstream = self.timeout_of(tool), self.upstreams.servers.get(tool.source)
@@ -259,6 +260,7 @@ def _get_validator(tool: Tool) -> Any:
 
 
 def _compile_validator(schema: dict[str, Any] | None) -> Any:
+    """Compile a schema without patterns, which could run for ever. None if there is no usable schema."""
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]
     from referencing import Registry

@@ -148,6 +148,7 @@ class Gateway:
         await self.calls.close()
 
     async def _run_servers(self) -> None:
+        """Run the MCP servers of the catalogue and of the configuration files until the gateway stops."""
         import anyio
 
         def list_origins() -> list[Origin]:
@@ -306,6 +307,7 @@ class Gateway:
     async def _call_tool(
         self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
     ) -> CallToolResult:
+        """Answer a call of a meta-tool or of a pinned tool."""
         caller = self._get_caller(context)
         arguments = params.arguments or {}
         if refusal := self._check_limits(caller, params.name, arguments):
@@ -434,6 +436,7 @@ class Gateway:
     async def _call_upstream(
         self, context: ServerRequestContext[Any, Any], caller: Caller, id: str, arguments: dict[str, Any]
     ) -> CallToolResult:
+        """Check the tool and its arguments, and call it. For an MCP server its definition is read again first."""
         import anyio
 
         tool = await self._require_tool(caller, id, waiting=True)
@@ -473,6 +476,7 @@ class Gateway:
         raise NotFound(missing[id])
 
     async def _write_call(self, caller: Caller, id: str, ok: bool, search: str | None, ms: float) -> None:
+        """Write a call to the journal. It belongs to a search only if the caller made that search."""
         if not self.scout.settings.journal:
             return
 

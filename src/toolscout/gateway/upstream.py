@@ -350,6 +350,7 @@ class Upstreams:
     async def _start(
         self, group: Any, start_limit: anyio.CapacityLimiter, origin: Origin, name: str, server: Server | Reading
     ) -> None:
+        """Start one server of an origin, unless it is invalid, a gateway, or of the same name as another."""
         if isinstance(server, Reading):
             await self.store_reading(origin, server)
             self.say(f"{name}: {server.message}")

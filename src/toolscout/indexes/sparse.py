@@ -180,6 +180,7 @@ class BM25:
         return self._score_query(query).scores
 
     def _score_query(self, query: str) -> _ScoredQuery:
+        """Score every tool for a query, and cache the result."""
         cache = self._query_cache
         if (scored := cache.get(query)) is not None:
             return scored

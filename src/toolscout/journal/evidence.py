@@ -251,6 +251,7 @@ class LiveEvidence:
             return self._version, tuple(self._examples.values())
 
     def _update(self, last: int) -> None:
+        """Read the events up to row `last`: the changed searches alone if few changed, else all within the bound."""
         before, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
         updated = [] if self._last_row < 0 else self._journal.trails_since(self._last_row, until=last)
         if self._last_row < 0 or len(updated) >= MAX_UPDATED_TRAILS:

@@ -226,6 +226,7 @@ class Journal(Database):
             connection.executemany(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
         protected = dict(fields)
         if event == "search" and isinstance(protected.get("query"), str):
             if self.queries == "none":

@@ -286,6 +286,7 @@ class _Trials:
     # --- one trial ----------------------------------------------------------------------------------------------------
 
     def _run_trial(self, trial: Any) -> float:
+        """Score the combination that Optuna suggests, unless an earlier trial had it. Returns its objective."""
         key = tuple(trial.suggest_categorical(name, choices) for name, choices in self.choices.items())
         earlier = self.find_finished().get(key)
         self.repeated = earlier is not None or key in self.failed
@@ -377,6 +378,7 @@ class _DevScore:
 
 
 def _score_on_dev(job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _DevScore:
+    """Fit the recipe with one combination of settings, or build it if it is not fitted, and score it on dev."""
     changes = {**job.changes, **{name: value for name, value in settings.items() if name != ENCODER}}
     encoder = settings.get(ENCODER, job.encoder)
     workspace = Workspace(

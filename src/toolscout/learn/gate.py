@@ -146,6 +146,7 @@ def judge(
 def _explain_no_gain(
     test: Mapping[str, Any], without: Mapping[str, Any] | None, sample: Sample, look: int, level: float
 ) -> list[str]:
+    """Explain why the candidate is not better, or is so only thanks to one caller. Empty: it is better."""
     if test["difference"] <= 0 or test["p"] >= level:
         low, high = (100 * bound for bound in test["ci95"])
         return [
@@ -155,9 +156,11 @@ def _explain_no_gain(
         ]
     if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= level):
         who = without["caller"]
-        alone = len(set(sample.callers.values())) == 1
+        is_only_caller = len(set(sample.callers.values())) == 1
         return [
-            f"all requests come from one caller ({who})" if alone else f"without the requests of {who} it is not better"
+            f"all requests come from one caller ({who})"
+            if is_only_caller
+            else f"without the requests of {who} it is not better"
         ]
     return []
 
@@ -174,6 +177,7 @@ def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
 def _explain_losses(
     tests: Mapping[str, Mapping[str, Any]], slices: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> list[str]:
+    """Explain each guarded measure or slice in which the candidate loses significantly and too much."""
     rows = [(f"{name} of all requests", tests[name]) for name in GUARDED_MEASURES]
     rows += [
         (f"{DECIDING_MEASURE} where {name} is {label}", row)
@@ -251,6 +255,7 @@ def _compare_slices(
     weights: npt.NDArray[np.float64],
     seed: int,
 ) -> dict[str, dict[str, dict[str, Any]]]:
+    """Test the deciding measure in every slice: slice → label → n, difference and p."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, labels in groups.items():
         for label in sorted(set(labels.values())):

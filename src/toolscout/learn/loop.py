@@ -282,6 +282,7 @@ def _explain_misfit(run: _Run, name: str) -> str:
 
 
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
+    """Fit one recipe on the requests of the run. The manifest records which journal events it read."""
     journal = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.home)
     workspace = Workspace(

@@ -152,6 +152,7 @@ class Endpoint:
         self._client.close()
 
     def _build_body(self, request: Request) -> dict[str, Any]:
+        """Build the arguments of the client, without the parameters that the endpoint has refused."""
         body: dict[str, Any] = {
             "model": request.model,
             "messages": list(request.messages),
@@ -172,6 +173,7 @@ class Endpoint:
         return body
 
     def _parse_completion(self, request: Request, answer: Any) -> Completion:
+        """Convert the client's answer. Tokens that it does not report are estimated."""
         if not getattr(answer, "choices", None) or getattr(answer.choices[0], "message", None) is None:
             raise self._error("an answer without a message")
         choice = answer.choices[0]

@@ -186,6 +186,7 @@ class Reader:
         return self._compute_parts(rows, self._hidden(rows), values, near)
 
     def _compute_parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+        """Compute the parts of query vectors; see `parts`. `hidden` is the detection tower's hidden layer."""
         graph = neighbours = 2 * rows
         has_neighbour: Mask = np.ones(len(rows), dtype=np.bool_)
         parts = {"graph": unit_rows(graph)}
@@ -202,6 +203,7 @@ class Reader:
         return parts
 
     def _join(self, hidden: Vectors, neighbours: Vectors) -> Vectors:
+        """Transfer the detection tower's knowledge to retrieval (section 4.2.3, appendix B.2), by the chosen way."""
         if self.transfer == "gate":
             gated: Vectors = neighbours / (1 + np.exp(-self._linear("join.0", hidden)))
             return gated

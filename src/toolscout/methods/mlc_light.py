@@ -98,6 +98,7 @@ class Training:
         return sum(self._train_step(batch) * len(batch) for batch in batches) / len(order)
 
     def _train_step(self, batch: Any) -> float:
+        """Take one step of AdaGrad on a batch of queries, and return the mean loss."""
         head, n_tools = self.head, self.head.n_tools
         features, to_dense = self.bags.take(batch).to_dense()
         rows: Vectors = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)

@@ -298,6 +298,7 @@ def fit(job: FitJob) -> Model:
 
 
 def _fit_and_save(job: FitJob) -> Model:
+    """Run the fit, save the model, remove the checkpoints, and read the model back."""
     method, say = job.recipe.method, job.workspace.say
     assert isinstance(method, FittedMethod)
     workspace = dataclasses.replace(

@@ -89,6 +89,7 @@ class Names(Stage):
         return [self._prepend(search) for search in searches]
 
     def _prepend(self, search: Search) -> Search:
+        """Put the tools that the query names first. `select:` leaves them as the only hits."""
         selection = parse_selection(search.query)
         reason = named_waiting(self.catalogue, search) or named_disabled(self.catalogue, search)
         if reason:

@@ -412,6 +412,7 @@ class Rerank(Stage):
         return sum(self.label in hit.why.split(", ") for hit in search.hits)
 
     def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
+        """Order the scored hits by score. The others follow in the old order, with scores just below the last."""
         if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):
             raise PipelineError(f"{self.name}: expected {len(head)} scores, found {len(scores)}")
         ranked = order(

@@ -92,6 +92,7 @@ class Batches:
             return jobs
 
     def _search_batch(self, jobs: list[_Job]) -> None:
+        """Search all jobs together and deliver the answers. After an error each job is searched alone."""
         first = jobs[0]
         queries = [query for job in jobs for query in job.queries]
         try:

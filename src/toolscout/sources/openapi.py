@@ -154,6 +154,7 @@ class _Api:
         return msgspec.structs.replace(reading, problems=problems)
 
     def _find_operations(self) -> Iterator[_Operation]:
+        """Yield every operation of the document. Unusable paths and operations become problems."""
         paths, base = self._library.follow(self._document.get("paths"), self._library.root)
         for key, value in paths.items() if isinstance(paths, Mapping) else ():
             if str(key).startswith("x-"):

@@ -247,6 +247,7 @@ class _Loop:
         return bool(self.best) and self.at.epoch - 1 - self.at.best >= self.plan.patience
 
     def _run_epoch(self) -> None:
+        """Train one epoch, or the rest of an interrupted one. All random numbers follow from epoch and step."""
         epoch = self.at.epoch
         torch.manual_seed(int(self._generator(epoch, 0, "torch").integers(2**62)))
         if self.at.step and self.epoch_state:
@@ -263,6 +264,7 @@ class _Loop:
         self._save_checkpoint()
 
     def _train_step(self, epoch: int, rows: npt.NDArray[np.intp]) -> None:
+        """Take one step of the optimizer on a batch of examples, `rows`."""
         started = time.monotonic()
         torch.manual_seed(int(self._generator(epoch, self.at.step + 1, "torch").integers(2**62)))
         rate = self.plan.rate_at(epoch * self.per_epoch + self.at.step, self.plan.epochs * self.per_epoch)
@@ -295,6 +297,7 @@ class _Loop:
         self.reported_at = time.monotonic()
 
     def _finish_epoch(self) -> None:
+        """Evaluate on dev, and keep the weights if the epoch is the best so far."""
         self.task.module.eval()
         with torch.no_grad():
             figures = self.task.figures()

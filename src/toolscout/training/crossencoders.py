@@ -75,16 +75,16 @@ class CrossEncoder(torch.nn.Module):
         logits: Tensor = self.score(mean).squeeze(1)
         return logits
 
-    def of(self, pairs: Sequence[Pair]) -> Tensor:
+    def score_pairs(self, pairs: Sequence[Pair]) -> Tensor:
         """Compute the (n,) float32 logits of pairs, with a graph unless gradients are off."""
-        longest, place = max(len(ids) for ids, _ in pairs), self.tower.device
+        longest, device = max(len(ids) for ids, _ in pairs), self.tower.device
         ids = torch.full((len(pairs), longest), int(self.tower.model.tokenizer.pad_token_id or 0))
         mask, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
         for row, (pieces, types) in enumerate(pairs):
             ids[row, : len(pieces)], kinds[row, : len(pieces)] = torch.tensor(pieces), torch.tensor(types)
             mask[row, : len(pieces)] = 1
-        with torch.autocast(place.type, torch.bfloat16, enabled=self.tower.half):
-            logits: Tensor = self(ids.to(place), mask.to(place), kinds.to(place) if self.typed else None)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.tower.half):
+            logits: Tensor = self(ids.to(device), mask.to(device), kinds.to(device) if self.typed else None)
         return logits.float()
 
     def logits(self, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
@@ -92,7 +92,7 @@ class CrossEncoder(torch.nn.Module):
         logits = np.empty(len(pairs))
         with torch.no_grad():
             for group in chunks([len(ids) for ids, _ in pairs]):
-                logits[group] = self.of([pairs[place] for place in group]).double().cpu().numpy()
+                logits[group] = self.score_pairs([pairs[position] for position in group]).double().cpu().numpy()
         return logits
 
 
@@ -176,7 +176,7 @@ class PairTask(Task):
 
     def _pad_logits(self, pair_lists: Sequence[list[Pair]]) -> Tensor:
         """Compute the logits of several queries' pairs at once, (queries, longest), padded with 0."""
-        logits = self.net.of([pair for pair_list in pair_lists for pair in pair_list])
+        logits = self.net.score_pairs([pair for pair_list in pair_lists for pair in pair_list])
         rows = torch.split(logits, [len(pair_list) for pair_list in pair_lists])
         return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
 

@@ -78,6 +78,7 @@ class Expand:
         return [self._expand(search) for search in searches]
 
     def _expand(self, search: Search) -> Refined:
+        """Add the words with the highest weights: frequent in the first tools, rare in the catalogue."""
         wording = newest(search)
         present = set(tokenize(wording))
         scores: dict[str, float] = {}

@@ -29,7 +29,7 @@ from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, trunc
 from toolscout.methods.toolrerank.stages import Chosen, Families, reads_all_members
 from toolscout.types import Search
 
-__all__ = ["Grid", "ReadQueries", "limits"]
+__all__ = ["Grid", "ScoredQueries", "limits"]
 
 LIMIT_GRID: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
 THRESHOLD_GRID: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
@@ -42,7 +42,7 @@ def limits(options: Any) -> list[tuple[int, int]]:
     return list(dict.fromkeys((options.seen or seen, options.unseen or unseen) for seen, unseen in LIMIT_GRID))
 
 
-class ReadQueries(NamedTuple):
+class ScoredQueries(NamedTuple):
     """The dev queries with their candidates, all scored by the cross-encoder.
 
     Attributes:
@@ -69,7 +69,7 @@ class Grid:
         self,
         lesson: Lesson,
         options: Any,
-        queries: ReadQueries,
+        queries: ScoredQueries,
         families: Families,
         seen: set[tuple[str, ...]],
         scorer: NeedScorer,
@@ -107,19 +107,17 @@ class Grid:
         return tried[best], results[best].means()
 
     def _choose_hierarchy(self, chosen: Chosen, lists: Sequence[Sequence[int]]) -> Chosen:
+        """Choose the setting of each algorithm on the queries that it orders; without such queries, its default."""
         for single, offered in ((True, self._list_thresholds()), (False, self._list_groups())):
-            half = [row for row in range(len(lists)) if self.single[row] == single]
+            served = [row for row in range(len(lists)) if self.single[row] == single]
             tried = [msgspec.structs.replace(chosen, **changes) for changes in offered]
-            chosen = tried[
-                _choose_setting(
-                    [
-                        self._score(half, [self._rank_query(row, lists[row], setting) for row in half])
-                        for setting in tried
-                    ]
-                )
-                if half
-                else 0
-            ]
+            chosen = tried[0]
+            if served:
+                results = [
+                    self._score(served, [self._rank_query(row, lists[row], setting) for row in served])
+                    for setting in tried
+                ]
+                chosen = tried[_choose_setting(results)]
         return chosen
 
     def _list_thresholds(self) -> list[dict[str, Any]]:

@@ -150,6 +150,7 @@ class Hierarchy(Stage):
         return Explanation(self.name, rank + 1, ordered.hits[rank].score, before)
 
     def _order_single(self, search: Search) -> tuple[Hit, ...]:
+        """Apply algorithm 1: tools of likely parents first, with those of their tools that have no score yet."""
         read = self.reranker.read(search)
         head, rest = search.hits[:read], search.hits[read:]
         if not head or not self.chosen.sure:
@@ -186,6 +187,7 @@ class Hierarchy(Stage):
         return reads_all_members(self.chosen.extend, self.seen(members[0]), len(members))
 
     def _order_multi(self, search: Search) -> tuple[Hit, ...]:
+        """Apply algorithm 2 to the scored hits: the best of each group of similar tools first."""
         read = self.reranker.read(search)
         head = search.hits[:read]
         if not head or not self.chosen.each:
