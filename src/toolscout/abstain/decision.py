@@ -91,7 +91,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         format: `DECISION_FORMAT`.
         about: record of the data and the command of the fit; JSON values.
         encoders: view → fingerprint of its encoder.
-        wishes: view → weights of a query's vector, then the constant; the sum is the column `wish.<view>`.
+        wishes: view → weights and constant of a regression that predicts the need from a query's vector alone. Its
+            output is the *wish*, the column `wish.<view>`.
         need: regression for whether a tool is needed.
         fit: regression for whether a tool of the catalogue fits.
         floors: probabilities below which a request is turned away, by budget.
@@ -129,9 +130,9 @@ def columns(
 
 
 def wishes(table: Mapping[str, Floats]) -> Floats:
-    """Sum the wishes of `columns`, (n,).
+    """Return the wish of each request, (n,): the sum over the views of `columns`.
 
-    A sum above 0 means that the request resembles those that need tools, in any catalogue.
+    Above 0 the request resembles those that need tools, in any catalogue; below 0 it resembles chat.
     """
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
@@ -200,7 +201,11 @@ class Abstainer:
         return verdicts
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
-        """Decide one search from its estimates. A need that the pipeline estimated replaces `need` and `wish`."""
+        """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
+
+        A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
+        `wish` says why: below 0 the request resembles chat, else a request for tools that this catalogue lacks.
+        """
         if search.need is None:
             need_floor, fit_floor = self.floors.need_at(self.budget), self.floors.fit_at(self.budget)
         else:  # two independent estimates share the budget
@@ -250,9 +255,9 @@ def build_abstainer(
 ) -> Abstainer | None:
     """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
 
-    The requests of a fitted model may differ from those of the bundled decision. So a model brings its own floors, which
-    keep the budget on the requests that it was fitted on (`fit_floors`). A champion of `toolscout learn` also brings
-    `sure`: a request whose first hit has at least this score is never turned away.
+    The requests of a fitted model may differ from those of the bundled decision. So a model brings its own floors.
+    They keep the budget on the requests that it was fitted on (`fit_floors`). A champion of `toolscout learn` also
+    brings `sure`: a request with a first hit of at least this score is never turned away.
 
     Args:
         workspace: with the settings and the caches.

@@ -156,7 +156,7 @@ def _table(names: Sequence[str], part: QueryGroup, wishes: Mapping[str, Floats])
 
 
 class _Labelled(NamedTuple):
-    """Columns of queries with one label and group. `share` sets their mass, whatever their number."""
+    """Columns of queries with one label and group. `share` sets their mass together; see `_split_mass`."""
 
     table: dict[str, Floats]
     label: bool
@@ -169,7 +169,15 @@ class _Labelled(NamedTuple):
 
 
 def _split_mass(keys: Sequence[tuple[bool, str, float]], sizes: Sequence[int]) -> Floats:
-    """Split the mass: half for each label, then equal for groups, then by share, then equal for queries."""
+    """Return the mass of each query, concatenated over the parts; all together it is 1.
+
+    Each label gets half of it. Within a label, the groups get mass in proportion to their shares. Within a group, each
+    query gets the same.
+
+    Args:
+        keys: (label, group, share) of each part. Parts with equal keys count as one.
+        sizes: number of queries of each part.
+    """
     total: dict[tuple[bool, str, float], int] = {}
     for key, size in zip(keys, sizes, strict=True):
         total[key] = total.get(key, 0) + size

@@ -274,14 +274,14 @@ class Store(Database):
             )
             before_waiting = _waiting_ids(connection, name)
             if state == "ok":
-                held_back: Mapping[str, bool] = {}
+                held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
                 if self.pin and approvals.needs_approval(kind, origin.locator):
                     held_back = approvals.hold_back(connection, name, bodies, self.vet, now())
                 else:
                     connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
                 changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-            released = before_waiting != _waiting_ids(connection, name)
-            if changes.any or released or before is None or (before[1] == "disabled") != (state == "disabled"):
+            waiting_changed = before_waiting != _waiting_ids(connection, name)
+            if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
 
@@ -390,7 +390,7 @@ _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
 def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Casefolded name or id → id."""
+    """Map each casefolded name and id to the id."""
     ids: dict[str, str] = {}
     for name, tool_id in rows:
         ids[name.casefold()] = ids[tool_id.casefold()] = tool_id

@@ -150,7 +150,7 @@ def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder
     Raises:
         OSError: if a file is gone.
     """
-    content = b""
+    content = b""  # for a folder that was trusted without a settings file
     if entry.digest != trusted_folders.digest_settings(content):
         content = (folder / SETTINGS_FILE_NAME).read_bytes()
     return trusted_folders.is_trusted(home, folder, content) and all(

@@ -148,7 +148,6 @@ class Gateway:
         await self.calls.close()
 
     async def _run_servers(self) -> None:
-        """Run the MCP servers of the catalogue and of the configuration files until the gateway stops."""
         import anyio
 
         def list_origins() -> list[Origin]:
@@ -307,7 +306,6 @@ class Gateway:
     async def _call_tool(
         self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
     ) -> CallToolResult:
-        """Answer a call of a meta-tool or of a pinned tool."""
         caller = self._get_caller(context)
         arguments = params.arguments or {}
         if refusal := self._check_limits(caller, params.name, arguments):

@@ -10,7 +10,7 @@ import msgspec
 
 from toolscout.checks.results import Result
 from toolscout.lab import charts
-from toolscout.lab.report_page import Image, few, head
+from toolscout.lab.report_page import Image, label_column, mention_omission
 from toolscout.methods.crossencoder import Options
 from toolscout.recipes import registry
 
@@ -51,7 +51,7 @@ def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> 
     if {kind for kind, _ in columns} == {"seen"}:
         return None  # training saw all parents, so the tables of all queries have the same figures
     heads = [
-        head(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
+        label_column(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
         for kind, metric in columns
     ]
     kinds = ", ".join(dict.fromkeys(kind for kind, _ in columns))
@@ -60,7 +60,7 @@ def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> 
         f"Table in colours: recall@5 and recall@10 on {name}{cut} by whether training saw the parents of the "
         f"gold tools, one row for each of {len(rows)} labels, for queries with {kinds} parents.",
         f"recall@5 and recall@10 in percent by what training saw of the gold tools' parents{cut}."
-        f"{few(len(rows), len(comparable))}",
+        f"{mention_omission(len(rows), len(comparable))}",
         charts.grid(
             f"{name}: recall by what training saw{cut}",
             [result.label for result in rows],

@@ -17,7 +17,7 @@ from toolscout.checks.results import PUBLISHED, TRAINED, UNTRAINED, Result, Swee
 from toolscout.metrics import DEFAULT_MEASURES
 from toolscout.sources import Problem
 
-__all__ = ["Content", "Image", "count", "few", "head", "mean", "page"]
+__all__ = ["Content", "Image", "count", "label_column", "mean", "mention_omission", "page"]
 
 MAX_TRIALS_SHOWN: Final = 20
 MAX_WORST_TOOLS: Final = 3
@@ -49,13 +49,13 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def few(shown: int, total: int) -> str:
-    """Return the sentence of a caption if not all labels are shown; else an empty text."""
+def mention_omission(shown: int, total: int) -> str:
+    """Return a sentence for the caption that labels are left out; empty if all are shown."""
     return f" The best {shown} of {total} labels." if shown < total else ""
 
 
-def head(part: str, cells: Sequence[Mapping[str, float]]) -> str:
-    """Return the head of a column of a coloured table: its name and its number of queries."""
+def label_column(part: str, cells: Sequence[Mapping[str, float]]) -> str:
+    """Return the label of a column of a coloured table: its name and its number of queries."""
     counts = {cell["n"] for cell in cells if "n" in cell}
     name = part if len(part) <= MAX_HEAD_CHARS else f"{part[: MAX_HEAD_CHARS - 1]}…"
     return f"{name}\nn = {counts.pop():.0f}" if len(counts) == 1 else f"{name}\nn differs"
@@ -72,7 +72,7 @@ def mean(values: Iterable[float]) -> float:
 
 def _render_table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     """Render a table of finished cells; each row: its class, the HTML of its header, its cells."""
-    head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in heads)
+    header_cells = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in heads)
     body = "\n".join(
         f'<tr{f" class={kind}" if kind else ""}><th scope="row">{name}</th>{"".join(cells)}</tr>'
         for kind, name, cells in rows
@@ -80,7 +80,7 @@ def _render_table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, 
     title = html.escape(caption)
     return (
         f'<div class="wide" role="region" aria-label="{title}" tabindex="0"><table>\n<caption>{title}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
+        f"<thead><tr>{header_cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
     )
 
 
@@ -202,10 +202,10 @@ def _render_sweep_table(swept: SweepResult) -> str:
         )
         for trial in ranked[:MAX_TRIALS_SHOWN]
     ]
-    few = f" The best {MAX_TRIALS_SHOWN} of {len(ranked)} trials." if len(ranked) > MAX_TRIALS_SHOWN else ""
+    omission = f" The best {MAX_TRIALS_SHOWN} of {len(ranked)} trials." if len(ranked) > MAX_TRIALS_SHOWN else ""
     encoder = f", encoder {swept.encoder}" if swept.encoder else ""
     return _render_table(
-        f"{swept.dataset}: sweep {swept.label} of {swept.recipe} on dev{encoder}.{few}",
+        f"{swept.dataset}: sweep {swept.label} of {swept.recipe} on dev{encoder}.{omission}",
         ["settings", *names, "fit s", "all s"],
         rows,
     )

@@ -129,7 +129,7 @@ def learn(
             reason, better = str(refusal), False
         if better and not dry_run:
             assert run.chosen is not None and run.chosen.model is not None
-            model_store.note(champion.place(home, run.chosen.model), sure=run.sure)
+            model_store.note(champion.find_model(home, run.chosen.model), sure=run.sure)
             try:
                 champion.promote(home, run.chosen.model, reason, over=run.over)
             except Changed:
@@ -304,7 +304,7 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     """Compare the chosen candidate with the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    candidate = run.scout.selector.find(None, champion.place(run.settings.home, run.chosen.model))
+    candidate = run.scout.selector.find(None, champion.find_model(run.settings.home, run.chosen.model))
     texts = {query: run.traffic.lesson.texts[query] for query in test}
     stage = _build_stage(run, candidate)
     sample = Sample(

@@ -250,19 +250,25 @@ def _uses_encoder(stage: Stage) -> bool:
     return isinstance(stage, Retrieve) and stage.encode is not None
 
 
-def _collect_negatives(learned: RankedQueries, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
+def _collect_negatives(train_candidates: RankedQueries, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
     """Return the positions of the candidates that each query does not need."""
     allowed = np.zeros(n, dtype=np.bool_)
     allowed[np.unique(np.concatenate(gold))] = True
     if unused:
         allowed[:] = True
-    rows = [row[~is_gold & (row >= 0)] for row, is_gold in zip(learned.candidates, learned.gold, strict=True)]
+    rows = [
+        row[~is_gold & (row >= 0)]
+        for row, is_gold in zip(train_candidates.candidates, train_candidates.gold, strict=True)
+    ]
     return [row[allowed[row]] for row in rows]
 
 
-def _measure_scale(learned: RankedQueries) -> Blend:
+def _measure_scale(train_candidates: RankedQueries) -> Blend:
     """Measure `spread` and `far` of the blend on the first stage's scores for the training queries."""
-    rows = [row[candidates >= 0] for row, candidates in zip(learned.scores, learned.candidates, strict=True)]
+    rows = [
+        row[candidates >= 0]
+        for row, candidates in zip(train_candidates.scores, train_candidates.candidates, strict=True)
+    ]
     rows = [row for row in rows if len(row) > 1]
     spread = float(np.mean([row.std() for row in rows])) if rows else 1.0
     spread = spread or 1.0
@@ -282,7 +288,9 @@ class _DevPairs:
         """Return the query text and the tool text of every pair."""
         rows, columns = np.nonzero(self.is_candidate)
         queries = self.lesson.texts_of(self.dev.queries)
-        return [queries[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
+        return [queries[row] for row in rows], [
+            texts[position_of] for position_of in self.dev.candidates[rows, columns]
+        ]
 
     def evaluate(self, totals: Floats) -> metrics.PerQuery:
         """Return the figures of the candidates, ordered by `totals`."""
@@ -319,7 +327,7 @@ def score_candidates(workspace: Workspace, lesson: Lesson, ranked: RankedQueries
     for row, query in enumerate(ranked.queries):
         if row % QUERIES_PER_PROGRESS_LINE == 0:
             workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {logits.shape[1]} tools each")
-        ids = [lesson.tools[place].id for place in ranked.candidates[row] if place >= 0]
+        ids = [lesson.tools[position_of].id for position_of in ranked.candidates[row] if position_of >= 0]
         logits[row, : len(ids)] = scorer.logits(lesson.texts[query], ids)
     return logits
 
@@ -385,15 +393,17 @@ class CrossEncoderRerank:
         tuned = _load_tuned_encoder(lesson.base.model) if options.start == "base" else None
         start = tuned or raw
         workspace.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
-        place, gold = lesson.positions(), lesson.gold_positions()
+        position_of, gold = lesson.positions(), lesson.gold_positions()
         sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
-        learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (lesson.train, sample))
+        train_candidates, dev = (
+            RankedQueries(lesson, qrels, options.candidates, position_of) for qrels in (lesson.train, sample)
+        )
         tower = make_tower(start, options)
         net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=workspace.seed)
         texts = [render_pair_text(tool, options.length) for tool in lesson.tools]
-        dev_pairs = _DevPairs(lesson, dev, _measure_scale(learned), options)
+        dev_pairs = _DevPairs(lesson, dev, _measure_scale(train_candidates), options)
         pairs = net.pairs(*dev_pairs.pairs(texts))
-        negatives = _collect_negatives(learned, gold, len(texts), options.unused)
+        negatives = _collect_negatives(train_candidates, gold, len(texts), options.unused)
         task = PairTask(
             net,
             PairData([lesson.texts[query] for query in lesson.train], texts, gold, negatives),

@@ -50,7 +50,7 @@ from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import digest
 from toolscout.workspace import LiveEvidence, Workspace
 
-__all__ = ["MassTool", "Options", "Pool", "Reader", "compute_query_parts"]
+__all__ = ["ArrayTowers", "MassTool", "Options", "Pool", "compute_query_parts"]
 
 NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
@@ -154,11 +154,11 @@ class Pool:
 # --- serving ----------------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class ArrayTowers:
     """Computes the towers from arrays, without torch; see `training.intents.Towers`."""
 
     def __init__(self, arrays: Arrays, transfer: str) -> None:
-        """Take the arrays `towers.*` of a model."""
+        """Load the layers from the arrays `towers.*` of a model."""
         self._layers = {name.removeprefix("towers."): array for name, array in arrays.items() if name[:7] == "towers."}
         self.transfer = transfer
 
@@ -194,8 +194,8 @@ class Reader:
             present = near >= 0
             has_neighbour = np.asarray(present.any(axis=1))
             near_values = values[np.maximum(near, 0)]
-            fits = np.einsum("nd,nkd->nk", self._multiply(graph, self._layers["attend"].T), near_values)
-            weights = np.where(present, softmax(np.where(present | ~has_neighbour[:, None], fits, -np.inf)), 0.0)
+            attention = np.einsum("nd,nkd->nk", self._multiply(graph, self._layers["attend"].T), near_values)
+            weights = np.where(present, softmax(np.where(present | ~has_neighbour[:, None], attention, -np.inf)), 0.0)
             neighbours = np.einsum("nk,nkd->nd", weights, near_values)
             parts["search"] = unit_rows(neighbours) * has_neighbour[:, None]
         if self.transfer != "none":
@@ -216,8 +216,8 @@ class Reader:
             np.stack([self._linear(f"join.{number}", rows) for rows in (hidden, neighbours)], axis=1)
             for number in range(3)
         )
-        fits = np.einsum("nid,njd->nij", queries, keys) / hidden.shape[1] ** 0.5
-        summed: Vectors = np.einsum("nij,njd->nd", softmax(fits), values)
+        attention = np.einsum("nid,njd->nij", queries, keys) / hidden.shape[1] ** 0.5
+        summed: Vectors = np.einsum("nij,njd->nd", softmax(attention), values)
         return summed
 
     def _hidden(self, rows: Vectors) -> Vectors:
@@ -314,13 +314,13 @@ class _GrowingPool:
 
 
 def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
-    """Return the parts of queries' vectors in a fitted model (`Reader.parts`), for queries with a neighbour."""
+    """Return the parts of queries' vectors in a fitted model (`ArrayTowers.parts`), for queries with a neighbour."""
     options = model.manifest.settings
     rows = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
     pool = Pool(model.arrays["keys"], model.arrays["pool"])
     near = pool.near(rows, options["k"].value, options["floor"].value)
     has_neighbour = (near >= 0).any(axis=1)
-    reader = Reader(model.arrays, options["transfer"].value)
+    reader = ArrayTowers(model.arrays, options["transfer"].value)
     return reader.parts(rows[has_neighbour], pool.values, near[has_neighbour])
 
 
@@ -355,7 +355,7 @@ class MassTool:
         fingerprints = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
 
         def evaluate(arrays: Arrays) -> dict[str, float]:
-            towers = Reader(arrays, options.transfer)
+            towers = ArrayTowers(arrays, options.transfer)
             vectors, logits = towers.read(data.dev, arrays["pool"], passed[n:])
             tool_rows = unit_rows(np.where(data.used[:, None], arrays["tools"], data.tools))
             rankings = dpr.rank_nearest(vectors @ tool_rows.T, lesson.dev, lesson.tools)
@@ -375,7 +375,7 @@ class MassTool:
         arrays = task.arrays()
         values: dict[str, Any] = {"tool_length": encoder.tool_length, **describe_training(done)}
         if detects:
-            towers = Reader(arrays, options.transfer)
+            towers = ArrayTowers(arrays, options.transfer)
             logits = towers.read(data.dev, arrays["pool"], passed[n:])[1]
             values["need"] = platt(logits, towers.logits(calibration_rows))
             values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
@@ -398,7 +398,7 @@ class MassTool:
         rows = load_tool_rows(catalogue, model, encoder)
         index = index_rows(catalogue, rows)
         fitted = Pool(model.arrays["keys"], model.arrays["pool"])
-        towers = Reader(model.arrays, settings["transfer"].value)
+        towers = ArrayTowers(model.arrays, settings["transfer"].value)
         encode = _EncodeOnce(encoder)
         grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
 

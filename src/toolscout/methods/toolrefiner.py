@@ -99,7 +99,7 @@ def _load_base_encoder(lesson: Lesson) -> TransformerEncoder | None:
 
 
 def _compute_tool_vectors(
-    workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, place: Mapping[str, int]
+    workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, position_of: Mapping[str, int]
 ) -> Vectors:
     """Return the vectors of the tools for the refiner, (tools, dim) unit rows."""
     described = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
@@ -109,7 +109,7 @@ def _compute_tool_vectors(
     for row, tools in zip(
         workspace.encode_queries(encoder, lesson.texts_of(lesson.train)), lesson.train.values(), strict=True
     ):
-        places = [place[tool] for tool in tools]
+        places = [position_of[tool] for tool in tools]
         sums[places] += row
         used[places] = True
     return np.where(used[:, None], unit_rows(sums), described)
@@ -158,10 +158,10 @@ class _DevCandidates:
         return best, figures[best].means()
 
 
-def _mark_used(qrels: Qrels, place: Mapping[str, int]) -> Mask:
+def _mark_used(qrels: Qrels, position_of: Mapping[str, int]) -> Mask:
     """Return whether a query needs each tool, (tools,)."""
-    used = np.zeros(len(place), dtype=np.bool_)
-    used[[place[tool] for tools in qrels.values() for tool in tools]] = True
+    used = np.zeros(len(position_of), dtype=np.bool_)
+    used[[position_of[tool] for tools in qrels.values() for tool in tools]] = True
     return used
 
 
@@ -194,18 +194,20 @@ class ToolRefiner:
         base_encoder = _load_base_encoder(lesson)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
         workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
-        place = lesson.positions()
-        learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (chosen, lesson.dev))
-        has_gold = np.asarray(learned.gold.any(axis=1))
+        position_of = lesson.positions()
+        train_candidates, dev = (
+            RankedQueries(lesson, qrels, options.candidates, position_of) for qrels in (chosen, lesson.dev)
+        )
+        has_gold = np.asarray(train_candidates.gold.any(axis=1))
         if not has_gold.any():
             raise ConfigError(
                 f"No training query needs any of the first {options.candidates} tools that {base.recipe} finds for it. "
                 "Set another base, or more candidates."
             )
         encoder = base_encoder or raw
-        used = _mark_used(chosen, place)
+        used = _mark_used(chosen, position_of)
         by_usage = options.tool_vectors == "usage"
-        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, place)
+        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, position_of)
         start = base_encoder if base_encoder is not None and options.start == "base" else raw
         tower = make_tower(start, options)
         refiner = Refiner(tower, vectors, workspace.seed)
@@ -216,8 +218,8 @@ class ToolRefiner:
         task = Refine(
             refiner,
             queries=list(itertools.compress(tokens, has_gold)),
-            candidates=learned.candidates[has_gold],
-            gold=learned.gold[has_gold],
+            candidates=train_candidates.candidates[has_gold],
+            gold=train_candidates.gold[has_gold],
             evaluate=lambda: dev_candidates.choose(refiner.shares(dev_tokens, dev.candidates))[1],
             identity=digest("toolrefiner/1", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
@@ -262,7 +264,7 @@ class ToolRefiner:
         settings = model.manifest.settings
         first = workspace.build_base(catalogue, model)
         tools: list[Tool] = catalogue.tools()
-        place = {tool.id: number for number, tool in enumerate(tools)}
+        position_of = {tool.id: number for number, tool in enumerate(tools)}
         places = model.places(tools)
         used = (places >= 0) & (model.arrays["used"][places] > 0)
         tower = Tower(TransformerEncoder(str(model.folder / ENCODER_FOLDER)).model, dropout=0.0, precision="float32")
@@ -277,7 +279,7 @@ class ToolRefiner:
                 (len(searches), max((len(search.hits) for search in searches), default=0)), -1, dtype=np.intp
             )
             for row, search in zip(candidates, searches, strict=True):
-                row[: len(search.hits)] = [place[hit.id] for hit in search.hits]
+                row[: len(search.hits)] = [position_of[hit.id] for hit in search.hits]
             rows = [number for number, search in enumerate(searches) if search.hits]
             texts = [
                 search.query for search in searches if search.hits

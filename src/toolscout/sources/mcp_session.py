@@ -270,7 +270,7 @@ class _Watch:
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
-        if self.wire.questions > MAX_OPEN_QUESTIONS:
+        if self.wire.unread_answers > MAX_OPEN_QUESTIONS:
             return "questions without end instead"
         if self.wire.gave_up:
             return "something else on its standard output"

@@ -98,7 +98,8 @@ class Collaboration(Task):
             wanted: places of the queries to compute; None for all.
 
         Returns:
-            Queries and scenes of the scene view; queries, tools and scenes of the tool view.
+            Queries and scenes of the scene view; queries, tools and scenes of the tool view. The last are the
+            means of their tools (`pooled` in the losses).
         """
         queries, tools, shape = self.queries, self.tools, self.shape
         scenes = mean_of(self.groups_of, self.members, self.n_scenes, tools)

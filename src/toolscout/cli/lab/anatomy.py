@@ -11,7 +11,7 @@ import click
 
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.lab.bench import out_option
-from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
+from toolscout.cli.output import encoder_option, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 
 COSINE_KINDS = ("positive", "negative")
@@ -158,7 +158,7 @@ def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
         positive, negative = (tuple(f"{cosines[kind][name]:.3f}" for name in quantiles) for kind in COSINE_KINDS)
         rows.append((side, "that need it", *positive, f"{cosines['auc']:.4f}"))
         rows.append((side, "others", *negative, ""))
-    table(
+    print_table(
         [("tools by", "left"), ("queries", "left"), *((name, "right") for name in quantiles), ("AUC", "right")],
         rows,
         title=f"{dataset}: cosine of {geometry['n_queries']:,} test queries with {geometry['n_tools']:,} tools",
@@ -167,7 +167,7 @@ def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
 
 def _print_cost_of_stages(cost: Mapping[str, Any]) -> None:
     rows = [(stage["stage"], stage["p50"], stage["p95"], f"{100 * stage['share']:.0f} %") for stage in cost["stages"]]
-    table(
+    print_table(
         [("stage", "left"), ("p50 ms", "right"), ("p95 ms", "right"), ("share", "right")],
         [*rows, ("all", cost["total"]["p50"], cost["total"]["p95"], "")],
     )

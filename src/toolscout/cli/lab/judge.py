@@ -13,7 +13,7 @@ import msgspec
 
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
-from toolscout.cli.output import json_option, print_json, progress, table
+from toolscout.cli.output import json_option, print_json, print_table, progress
 from toolscout.errors import SourceError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _rate_systems(outcomes: Sequence[Outcome], aspect: str, seed: int) -> dict[s
 
 
 def _print_result(result: dict[str, Any]) -> None:
-    table(
+    print_table(
         [(name, "left" if name in ("aspect", "a", "b") else "right") for name in PAIR_COLUMNS],
         [[row[name] for name in PAIR_COLUMNS] for row in result["pairs"]],
     )

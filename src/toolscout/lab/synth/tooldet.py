@@ -1,9 +1,11 @@
-"""ToolDet's builder: requests that need no tool but look as if they might (MassTool, section 5).
+"""Builds ToolDet: requests that need no tool but look as if they might (MassTool, section 5).
 
-Of general chat prompts those are kept whose greatest cosine with any query that needs a tool lies in [0.4, 0.6]; a
-model then confirms that no tool is needed; people check the rest (`toolscout lab synth review`). The folder holds
-queries.jsonl, as `bench --no-tool` takes it, review.jsonl with what waits, and decisions.jsonl, to which each decision
-is appended.
+1. Compare general chat prompts with queries that need a tool. Keep a prompt if its highest cosine is in [0.4, 0.6].
+2. A model confirms that the prompt needs no tool.
+3. People check the candidates (`toolscout lab synth review`).
+
+The folder holds queries.jsonl for `bench --no-tool`, review.jsonl with the candidates, and decisions.jsonl with the
+decisions of people.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Need(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A prompt that may need no tool: its greatest cosine with a query that needs one, and the model's reason."""
+    """A prompt that may need no tool. `similarity` is its highest cosine with a query that needs one."""
 
     id: str
     text: str
@@ -62,10 +64,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def prompts_of(file: Path) -> list[str]:
-    """Read general chat prompts: the `text` (or `prompt`) of each line of a .jsonl, else the lines of a text.
+    """Read general chat prompts: the `text` (or `prompt`) of each line of a .jsonl file, or the lines of any other.
 
     Raises:
-        SourceError: naming file and line that has none.
+        SourceError: naming the line without a prompt.
     """
     try:
         raw = file.read_text(encoding="utf-8").splitlines()
@@ -121,7 +123,7 @@ def build(
     *,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Return the first `wanted` candidates that need no tool, as the model says; `drops` counts the others.
+    """Ask the model, and return the first `wanted` candidates that need no tool. `drops` counts the others.
 
     Raises:
         OverBudget, Unavailable: replies so far stay in the cache; a new build continues from there.
@@ -156,8 +158,8 @@ class Review:
         """Read a folder that `write` wrote.
 
         Raises:
-            NotFound: if there is none.
-            SourceError: for a damaged line, or a report that does not say where they come from.
+            NotFound: if the folder holds no build.
+            SourceError: for a damaged line, or a report without the origin of the candidates.
         """
         self.folder = folder
         if not (folder / "review.jsonl").is_file():
@@ -181,7 +183,7 @@ class Review:
         window: tuple[float, float],
         wanted: int,
     ) -> Review:
-        """Write a build; decisions that were made before are kept.
+        """Write a build. Earlier decisions in the folder stay.
 
         Raises:
             ConfigError: if the folder holds something else, or nothing was kept.
@@ -213,7 +215,7 @@ class Review:
         yield from sorted(left, key=lambda candidate: (-candidate.similarity, candidate.id))
 
     def decide(self, id: str, verdict: Literal["accept", "reject"], *, by: str = "") -> None:
-        """Write a decision; it survives whatever happens next.
+        """Append a decision to the file at once.
 
         Raises:
             NotFound: for an id that is no candidate.
@@ -226,7 +228,7 @@ class Review:
         self.decisions[id] = made
 
     def export(self, *, reviewed_only: bool = False) -> int:
-        """Write queries.jsonl: everything that was not rejected, or only what was accepted. Returns how many."""
+        """Write queries.jsonl without rejected candidates, or only accepted ones. Returns the number of queries."""
         rows = []
         for candidate in self.candidates.values():
             decision = self.decisions.get(candidate.id)
@@ -246,7 +248,7 @@ class Review:
 
 
 def _read_origin(report: Path) -> dict[str, Any]:
-    """Read the origin that every record carries from the report of the build."""
+    """Read from the report of the build the origin that every query records."""
     try:
         origin = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
         return {key: origin[key] for key in ("builder", "toolscout", "model", "prompts", "window")}

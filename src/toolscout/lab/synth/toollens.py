@@ -91,13 +91,13 @@ class Rewritten(msgspec.Struct):
 
 
 def not_for_people(tool: Tool) -> str | None:
-    """Return why no person would ask for this tool: `auth`, `testing` or `id_mapping`; None: somebody might."""
+    """Return why people do not ask for this tool: `auth`, `testing` or `id_mapping`. None: they might."""
     text = f"{tool.name.replace('_', ' ')} {tool.description}"
     return next((reason for reason, words in REJECTION_REASONS.items() if words.search(text)), None)
 
 
 class ToolLens:
-    """The builder; the header of this file lists its steps."""
+    """Builds the queries; the header of this file lists the steps."""
 
     name = "toollens"
     prompts = (
@@ -202,7 +202,7 @@ class ToolLens:
         return Draft(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
 
     def _align_kinds(self, place: int, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield (kind, id of the nearest tool) for each kind but the one of the originating tool."""
+        """Yield (kind, id of the nearest tool) for each kind except the one nearest to the originating tool."""
         origin = self._order[place]
         cosines = self.encoder.encode(list(kinds), "query") @ self._rows.T
         taken = {origin}
