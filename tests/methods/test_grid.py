@@ -11,7 +11,7 @@ import pytest
 from toolscout.methods.crossencoder import Blend
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank.method import Options
-from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
+from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
 from toolscout.methods.toolrerank.stages import Chosen, Families
 from toolscout.types import Search, Tool
 
@@ -40,7 +40,7 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
     return Grid(
         lesson,
         given,
-        ReadQueries(
+        ScoredQueries(
             ranked,
             np.tile(np.asarray(logits, dtype=float)[:depth], (len(queries), 1)),
             single or [True] * len(queries),

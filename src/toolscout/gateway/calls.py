@@ -42,7 +42,7 @@ class Calls:
     """Calls tools of MCP servers, operations of HTTP APIs and Python functions."""
 
     def __init__(self, upstreams: Upstreams, *, allow_python: bool, timeout: float) -> None:
-        """Take the servers, whether Python functions may run, and the seconds for one call."""
+        """Call through these servers. `timeout`: seconds for one call; `allow_python`: whether functions may run."""
         self.upstreams, self.allow_python, self.timeout = upstreams, allow_python, timeout
         self._clients: dict[Reach | None, httpx.AsyncClient] = {}
         self._python = asyncio.Semaphore(MAX_PYTHON_CALLS)

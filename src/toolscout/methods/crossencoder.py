@@ -167,7 +167,7 @@ class NeedScorer:
     """
 
     def __init__(self, reader: PairScorer, tools: Sequence[Tool], blend: Blend) -> None:
-        """Take the graph, the tools of the catalogue, and the blend that turns logits into probabilities."""
+        """Score tools of a catalogue with a graph; `blend` turns its logits into probabilities."""
         self.reader, self.blend = reader, blend
         self.tools = {tool.id: tool for tool in tools}
 
@@ -207,7 +207,7 @@ class CrossEncoderStage(Rerank):
     """Orders the first hits by a `NeedScorer`."""
 
     def __init__(self, need_scorer: NeedScorer, depth: int, below: Stage | None = None) -> None:
-        """Take the scorer, the number of hits to score, and the first stage.
+        """Score the first `depth` hits of the first stage.
 
         A cross-encoder over another one gets a numbered label.
         """

@@ -47,7 +47,7 @@ class Log:
     """Logged queries with the tools that each used."""
 
     def __init__(self, rows: Vectors, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
-        """Take the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
+        """Store the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
         self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
         order = np.argsort(bags.indices, kind="stable")
         self._holders = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]

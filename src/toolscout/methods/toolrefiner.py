@@ -120,6 +120,7 @@ def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool]
     rows = model.arrays["tools"][np.maximum(places, 0)]
     new = np.flatnonzero(places < 0)
     if new.size:
+        # The fit embedded descriptions with the encoder in the manifest, or else with the one that the base tuned.
         base_encoder = model.folder / BASE_FOLDER / ENCODER_FOLDER
         encoder: Encoder = (
             TransformerEncoder(str(base_encoder)) if model.manifest.encoder is None else workspace.load_encoder()

@@ -142,7 +142,7 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
 
 
 def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
-    """Take the last promotion back; skip former champions without a model folder.
+    """Undo the last promotion. Former champions without a model folder are skipped.
 
     Args:
         home: the home.

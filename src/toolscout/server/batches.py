@@ -40,7 +40,7 @@ class Batches:
     """
 
     def __init__(self, scout: Scout, pool: Executor, report_size: Callable[[int], None] = lambda size: None) -> None:
-        """Take what searches.
+        """Batch the searches of a Scout.
 
         Args:
             scout: runs the searches.

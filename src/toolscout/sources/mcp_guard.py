@@ -36,7 +36,7 @@ class Guard:
     """
 
     def __init__(self, url: str, approve: Approve, note: Callable[[Any], None]) -> None:
-        """Take the server's address, a function that decides on origins, and one that sees each response."""
+        """Guard the client for an address, with a function that decides on origins and one that sees responses."""
         self.home = origin_of(url)
         self._approve, self._note = approve, note
         self._resumed: deque[float] = deque()

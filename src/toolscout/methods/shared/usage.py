@@ -137,7 +137,7 @@ class DescriptionScorer:
     """Scores every tool of a catalogue by its description, with the formula of `hybrid`."""
 
     def __init__(self, words: BM25, meaning: Exact) -> None:
-        """Take both indexes, over the same tools."""
+        """Score with both indexes, which hold the same tools."""
         self.words, self.meaning = words, meaning
 
     @classmethod
@@ -200,7 +200,7 @@ class UsageIndex:
         agreement: float,
         novelty: float,
     ) -> None:
-        """Take both sides.
+        """Join both sides of the ranking.
 
         Args:
             ids: ids of the catalogue's tools, ascending.
