@@ -52,6 +52,7 @@ def find_invisible(text: str) -> Iterator[str]:
             sort = _sort(letter)
             sorts[sort] = sorts.get(sort, 0) + 1
     for sort, count in sorts.items():
+        # The tag characters U+E0020 to U+E007E mirror ASCII, so they can spell a hidden text.
         spelled = bytes(ord(letter) - 0xE0000 for letter in text if 0xE0020 <= ord(letter) < 0xE007F).decode("ascii")
         spells = f", which spell “{quote(spelled)}”" if sort == "tag characters" and spelled else ""
         yield f"{count} {sort}{spells}"
