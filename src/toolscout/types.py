@@ -312,7 +312,7 @@ def render(tool: Tool, style: str = "full") -> str:
     elif style == "path":
         text = " ".join(tool.path)
     elif style in ("short", "full"):
-        text = _sentence(tool, with_descriptions=style == "full")
+        text = _render_sentence(tool, with_descriptions=style == "full")
     elif style == "raw":
         title = tool.meta.get("title", tool.name)
         text = f"{title} {tool.meta.get('text', tool.description)}".strip()
@@ -321,7 +321,7 @@ def render(tool: Tool, style: str = "full") -> str:
     return text[:MAX_RENDERED_CHARS]
 
 
-def _sentence(tool: Tool, *, with_descriptions: bool) -> str:
+def _render_sentence(tool: Tool, *, with_descriptions: bool) -> str:
     parts = [" > ".join((*tool.path, tool.name)) + ":", tool.description]
     names = list(dict.fromkeys(parameter_names(tool.parameters)))
     if names:
