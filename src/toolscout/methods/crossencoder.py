@@ -251,7 +251,14 @@ def _uses_encoder(stage: Stage) -> bool:
 
 
 def _collect_negatives(train_candidates: RankedQueries, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
-    """Return the positions of the candidates that each query does not need."""
+    """Return for each query the candidates that may serve as negatives, as positions of tools.
+
+    Args:
+        train_candidates: the training queries with their candidates.
+        gold: the gold tools of each query.
+        n: number of tools.
+        unused: whether tools that no training query needs may be negatives.
+    """
     allowed = np.zeros(n, dtype=np.bool_)
     allowed[np.unique(np.concatenate(gold))] = True
     if unused:

@@ -97,7 +97,7 @@ def _encode_no_tool(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> t
 def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
     """Find the `k` nearest rows of the pool for each row, `(n, k)`, with cosines; place -1 where there are fewer."""
     near = np.full((len(rows), k), -1, dtype=np.intp)
-    likeness = np.full((len(rows), k), -1.0, dtype=np.float32)
+    similarities = np.full((len(rows), k), -1.0, dtype=np.float32)
     size = min(k, len(pool))
     for start in range(0, len(rows), NEIGHBOUR_BLOCK):
         cosines = rows[start : start + NEIGHBOUR_BLOCK] @ pool.T
@@ -105,17 +105,17 @@ def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
         values = np.take_along_axis(cosines, candidates, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
         near[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(candidates, order, axis=1)
-        likeness[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
-    return near, likeness
+        similarities[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
+    return near, similarities
 
 
-def _drop_self(near: Places, likeness: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
+def _drop_self(near: Places, similarities: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
     """Keep the first `k` neighbours. The first `n` rows belong to the pool; none may be its own neighbour."""
-    first_near, first_likeness = near[:, :k].copy(), likeness[:, :k].copy()
+    first_near, first_similarities = near[:, :k].copy(), similarities[:, :k].copy()
     for row in range(n):
         is_other = near[row] != row
-        first_near[row], first_likeness[row] = near[row][is_other][:k], likeness[row][is_other][:k]
-    return first_near, first_likeness
+        first_near[row], first_similarities[row] = near[row][is_other][:k], similarities[row][is_other][:k]
+    return first_near, first_similarities
 
 
 class Pool:
@@ -131,8 +131,8 @@ class Pool:
 
     def near(self, rows: Vectors, k: int, floor: float) -> Places:
         """Return (n, k) places of the nearest queries above the floor; -1 where there are fewer."""
-        places, likeness = nearest(self.keys, rows, k)
-        return np.where(likeness > floor, places, -1)
+        places, similarities = nearest(self.keys, rows, k)
+        return np.where(similarities > floor, places, -1)
 
     def extend(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """Return a pool with more queries, without training.
@@ -320,8 +320,8 @@ def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors
     pool = Pool(model.arrays["keys"], model.arrays["pool"])
     near = pool.near(rows, options["k"].value, options["floor"].value)
     has_neighbour = (near >= 0).any(axis=1)
-    reader = ArrayTowers(model.arrays, options["transfer"].value)
-    return reader.parts(rows[has_neighbour], pool.values, near[has_neighbour])
+    towers = ArrayTowers(model.arrays, options["transfer"].value)
+    return towers.parts(rows[has_neighbour], pool.values, near[has_neighbour])
 
 
 class MassTool:
@@ -347,9 +347,9 @@ class MassTool:
         data = EncodedLesson.encode(workspace, lesson, encoder)
         n = len(data.train)
         chat_rows, calibration_rows = _encode_no_tool(workspace, lesson, encoder)
-        near, likeness = nearest(data.train, np.concatenate([data.train, data.dev]), options.k + 1)
-        near, likeness = _drop_self(near, likeness, n, options.k)
-        passed = np.where(likeness > options.floor, near, -1)
+        near, similarities = nearest(data.train, np.concatenate([data.train, data.dev]), options.k + 1)
+        near, similarities = _drop_self(near, similarities, n, options.k)
+        passed = np.where(similarities > options.floor, near, -1)
 
         detects = bool(options.need and len(calibration_rows))
         fingerprints = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]

@@ -159,7 +159,7 @@ class SearchEngine:
         Args:
             recipe: that the search names, as in `Scout.search`.
             model: that the search names, as in `Scout.search`.
-            **options: see `prepare`; with any, what serves is prepared too.
+            **options: see `prepare`. If there are any, the selection is prepared too.
 
         Raises:
             UserError: if what is named cannot serve.

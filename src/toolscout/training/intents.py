@@ -155,12 +155,12 @@ class Intents(Collaboration):
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of some queries that need tools, and of an equal share of those that need none."""
-        in_scene, scenes, in_tool, tools, pooled = self.views(*self.epoch_edges)
+        in_scene, scenes, in_tool, tools, pooled = self.compute_views(*self.epoch_edges)
         graph, places = in_scene + in_tool, torch.from_numpy(rows)
         query_graph = graph[places] if self.shape.seen == "graph" else 2 * self.rows[places]
         near = torch.from_numpy(self.near[rows]).to(self.device)
         vectors, logits = self.towers(self.rows[places], query_graph, graph[near.clamp(min=0)], near >= 0)
-        columns, listed, gold = self.lists(rows, random)
+        columns, listed, gold = self.draw_lists(rows, random)
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
         value = self.listwise(vectors @ unit.T, listed, gold)
         if self.shape.contrast:
@@ -182,7 +182,7 @@ class Intents(Collaboration):
     def arrays(self) -> dict[str, Vectors]:
         """Return the arrays that search needs: graph vectors of the pool, tool vectors, layers; over all edges."""
         with torch.no_grad():
-            in_scene, _, in_tool, tools, _ = self.views(self.query_scene, self.query_tool)
+            in_scene, _, in_tool, tools, _ = self.compute_views(self.query_scene, self.query_tool)
             arrays: dict[str, Any] = {"pool": in_scene + in_tool, "tools": tools}
             arrays |= {f"towers.{name}": values for name, values in self.towers.state_dict().items()}
             return {name: values.detach().cpu().numpy() for name, values in arrays.items()}

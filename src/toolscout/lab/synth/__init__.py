@@ -198,7 +198,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
             for tool in draft.gold
         ]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["\t".join(QRELS_HEADER), *rows]) + "\n")
-    report = {**origin, "wanted": wanted, **quality(builder.tools, done)}
+    report = {**origin, "wanted": wanted, **describe_build(builder.tools, done)}
     write_json(folder / "report.json", report)
     (folder / "README.md").write_text(_card(report))
     return report
@@ -235,7 +235,7 @@ def _make_corpus_entry(tool: Tool) -> dict[str, Any]:
     }
 
 
-def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
+def describe_build(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
     """Describe a build without labels: drops, lengths, coverage, tools that occur together."""
     golds = [draft.gold for draft in done.drafts.values()]
     used = Counter(tool for gold in golds for tool in gold)
