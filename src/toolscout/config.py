@@ -284,7 +284,7 @@ def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
         )
 
 
-def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> None:
+def refuse_user(address_and_model: str, origin: str = "argument", *, name: str = "llm") -> None:
     """Refuse an address that may contain a password, because addresses are shown and stored.
 
     An address looks like `https://host/v1#model`.
@@ -292,7 +292,7 @@ def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> N
     Raises:
         ConfigError: for an `@` before the model's name. The message does not show the address.
     """
-    address, mark, rest = place.rpartition("#")
+    address, mark, rest = address_and_model.rpartition("#")
     if "@" in (address if mark else rest):
         raise ConfigError(
             f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "

@@ -341,7 +341,7 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
 class Best(NamedTuple):
     """The best of several trials: its index, its mean difference from the baseline, and the p-value."""
 
-    place: int
+    trial: int
     difference: float
     p: float
 
@@ -367,12 +367,12 @@ def best_of(trials: Sequence[npt.ArrayLike], plain: npt.ArrayLike, *, seed: int 
         raise ValueError(f"expected equally long rows of values, found {rows.shape} and {base.shape}")
     differences = rows - base
     means = differences.mean(axis=1)
-    place, rng, extreme = int(means.argmax()), np.random.default_rng(seed), 0
+    trial, rng, extreme = int(means.argmax()), np.random.default_rng(seed), 0
     for count in _chunks(n, base.size):
         flips = np.unpackbits(rng.integers(0, 256, (count, -(-base.size // 8)), dtype=np.uint8), axis=1)
         flipped = (1.0 - 2.0 * flips[:, : base.size]) @ differences.T / base.size
-        extreme += int((flipped.max(axis=1) >= means[place] - EQUAL_TOLERANCE).sum())
-    return Best(place, float(means[place]), (1 + extreme) / (1 + n))
+        extreme += int((flipped.max(axis=1) >= means[trial] - EQUAL_TOLERANCE).sum())
+    return Best(trial, float(means[trial]), (1 + extreme) / (1 + n))
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:

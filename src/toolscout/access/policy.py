@@ -79,8 +79,8 @@ class Rules:
 
 def _forms(tool: Tool) -> set[Segments]:
     """Return the tool's id and its path with the name, split at every slash."""
-    place = "/".join((tool.source, *tool.path, tool.name))
-    return {tuple(text.split("/")) for text in (tool.id, place)}
+    full_path = "/".join((tool.source, *tool.path, tool.name))
+    return {tuple(text.split("/")) for text in (tool.id, full_path)}
 
 
 def _fold_forms(tool: Tool) -> set[Segments]:

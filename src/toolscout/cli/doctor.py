@@ -48,11 +48,11 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
 
     --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
     """
-    place = home or (ctx.obj or {}).get("home")
-    settings = load_settings(home=place)
+    home_folder = home or (ctx.obj or {}).get("home")
+    settings = load_settings(home=home_folder)
     done: list[str] = []
     try:
-        scout = Scout(place)
+        scout = Scout(home_folder)
     except StoreError as error:
         findings = [f"catalogue: {error}", _advise_restore(settings.home / "catalogue.db")]
         report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])

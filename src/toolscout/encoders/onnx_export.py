@@ -79,10 +79,10 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
             exported = _write(source, graph, Path(temporary) / "int8", "int8")
             agreement = _find_lowest_cosine(source, exported, texts)
         manifest = msgspec.structs.replace(exported.manifest, agreement=agreement)
-        place = Path(temporary) / manifest.quantisation
-        _write_manifest(manifest, place)
-        place.chmod(0o755)
-        place.replace(folder)
+        written = Path(temporary) / manifest.quantisation
+        _write_manifest(manifest, written)
+        written.chmod(0o755)
+        written.replace(folder)
     return OnnxEncoder(folder)
 
 
@@ -227,10 +227,10 @@ def _find_prompt(model: Any, *names: str) -> str:
     return next((prompts[name] for name in (*names, model.default_prompt_name) if name in prompts), "")
 
 
-def _read_licence(place: str) -> str:
+def _read_licence(location: str) -> str:
     """Read the licence from the model card in the folder or in the hub's cache."""
     hub: Any = require("huggingface_hub", "train")
-    card = Path(place, "README.md") if Path(place).is_dir() else hub.try_to_load_from_cache(place, "README.md")
+    card = Path(location, "README.md") if Path(location).is_dir() else hub.try_to_load_from_cache(location, "README.md")
     try:
         licence = (hub.metadata_load(Path(card)) or {}).get("license")
     except Exception:  # no card, or one that is not YAML; the libraries raise many kinds of errors

@@ -35,11 +35,11 @@ __all__ = [
     "Mask",
     "Spread",
     "VectorIndex",
-    "find_position",
     "masks",
     "new_index",
     "pack",
     "pad_best",
+    "place",
     "rank",
     "spread",
     "top_k",
@@ -186,7 +186,7 @@ def masks(visible: Mask | Sequence[Mask | None] | None, n: int) -> Sequence[Mask
     return visible
 
 
-def find_position(ids: Sequence[str], tool_id: str) -> int:
+def place(ids: Sequence[str], tool_id: str) -> int:
     """Find the position of a tool in ascending ids.
 
     Raises:

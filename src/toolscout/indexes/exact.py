@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import StoreError
-from toolscout.indexes import Mask, Spread, find_position, masks, pad_best, rank, spread, top_k
+from toolscout.indexes import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.types import Explanation
 
 __all__ = ["Exact"]
@@ -215,7 +215,7 @@ class Exact:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position = find_position(self.ids, tool_id)
+        position = place(self.ids, tool_id)
         [row] = self._check_rows(np.atleast_2d(query), 1)
         if not row.any():
             return Explanation("exact", None, None, "no word of the query is known to the encoder")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.errors import ConfigError, StoreError
-from toolscout.indexes import Mask, Spread, find_position, masks, pad_best, rank, spread, top_k
+from toolscout.indexes import Mask, Spread, masks, pad_best, place, rank, spread, top_k
 from toolscout.indexes.words import Tokenizer, tokenize, tokenizer_for
 from toolscout.types import MAX_RENDERED_CHARS, STYLES, Explanation, Tool, digest, parameter_names, render
 
@@ -248,7 +248,7 @@ class BM25:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position = find_position(self.ids, tool_id)
+        position = place(self.ids, tool_id)
         scores = self.scores(query)
         score = scores[position]
         parts, missing = {}, []

@@ -84,9 +84,9 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     files = {"report.html": page(contents, problems, notes, overview).encode(errors="replace")}
     for chart_group in (overview, *(content.images for content in contents.values())):
         files |= {image.file: image.data for image in chart_group}
-    place = folder if out is None else Path(out)
-    _write_files(place, files)
-    written = Written(place / name for name in files)
+    target = folder if out is None else Path(out)
+    _write_files(target, files)
+    written = Written(target / name for name in files)
     written.problems, written.notes = tuple(problems), tuple(notes)
     return written
 

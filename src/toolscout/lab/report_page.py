@@ -107,7 +107,7 @@ def _render_quality_table(name: str, results: Sequence[Result]) -> str:
     papers = PUBLISHED.get(name, ())
     names = set().union(*(result.metrics for result in results), *(result.metrics for result in papers))
     metrics = [
-        *(str(result) for result in DEFAULT_MEASURES if result in names),
+        *(str(measure) for measure in DEFAULT_MEASURES if measure in names),
         *sorted(names.difference(DEFAULT_MEASURES)),
     ]
     rows = [

@@ -153,8 +153,8 @@ class PairTask(Task):
         pair_lists = self._pair_up(rows, columns)
         total = 0.0
         for group in chunks([self.net.length * len(tools) for tools in columns], MAX_GRAPH_TOKENS):
-            lists = self._pad_logits([pair_lists[place] for place in group])
-            sizes = [(len(self.data.gold[rows[place]]), len(columns[place])) for place in group]
+            lists = self._pad_logits([pair_lists[position] for position in group])
+            sizes = [(len(self.data.gold[rows[position]]), len(columns[position])) for position in group]
             loss = self._compute_loss(lists, sizes) * len(group) / len(rows)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
@@ -187,10 +187,10 @@ class PairTask(Task):
             lists: one row per query, the logits of its gold tools first.
             sizes: how many logits of each row are gold, and how many there are.
         """
-        place = torch.arange(lists.shape[1])
-        gold = torch.stack([place < n_gold for n_gold, _ in sizes]).to(lists.device)
-        listed = torch.stack([place < n_pairs for _, n_pairs in sizes]).to(lists.device)
-        rows = [binary(row[mask], right[mask]) for row, mask, right in zip(lists, listed, gold, strict=True)]
+        position = torch.arange(lists.shape[1])
+        gold = torch.stack([position < n_gold for n_gold, _ in sizes]).to(lists.device)
+        listed = torch.stack([position < n_pairs for _, n_pairs in sizes]).to(lists.device)
+        rows = [binary(row[mask], is_gold[mask]) for row, mask, is_gold in zip(lists, listed, gold, strict=True)]
         loss = torch.stack(rows).mean()
         return loss if self.loss == "binary" else loss + list_softmax(lists, gold, listed)
 

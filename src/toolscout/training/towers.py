@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from toolscout.encoders import Kind, Vectors, split_identifiers
 
-__all__ = ["Precision", "Tokens", "Tower", "backward", "chunks", "device", "half"]
+__all__ = ["Precision", "Tokens", "Tower", "backward", "chunks", "device", "uses_bfloat16"]
 
 Tokens: TypeAlias = list[list[int]]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
@@ -30,11 +30,11 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def half(place: torch.device, precision: Precision = "auto") -> bool:
+def uses_bfloat16(training_device: torch.device, precision: Precision = "auto") -> bool:
     """Decide whether to multiply in bfloat16; `auto` does where the device is faster with it than with float32."""
     if precision != "auto":
         return precision == "bfloat16"
-    if place.type == "cuda":
+    if training_device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     try:
         return "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ class Tower:
         for part in model.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = dropout
-        self.half = half(self.device, precision)
+        self.half = uses_bfloat16(self.device, precision)
         self._pad = int(model.tokenizer.pad_token_id or 0)
 
     def project(self, size: int, seed: int) -> None:

@@ -89,8 +89,8 @@ def anatomy_command(
 
 def make_slug(recipe: str | None, encoder: str) -> str:
     """Return `recipe-encoder` as a file name. A folder gives its last two parts, because models use the same names."""
-    place = Path(encoder)
-    last = place.resolve().parts[-2:] if place.is_dir() else (place.name,)
+    path = Path(encoder)
+    last = path.resolve().parts[-2:] if path.is_dir() else (path.name,)
     return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", part).strip("-") for part in (recipe, *last) if part)
 
 

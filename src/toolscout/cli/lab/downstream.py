@@ -74,7 +74,7 @@ def downstream_command(
     turns: int,
     seed: int,
     out: str | None,
-    place: str | None,
+    llm_address: str | None,
     data: str | None,
     as_json: bool,
     **limits: Any,
@@ -85,7 +85,7 @@ def downstream_command(
     from toolscout.lab.synth import chance
     from toolscout.sources.folder import read_tools
 
-    settings = load_llm_settings(ctx, place)
+    settings = load_llm_settings(ctx, llm_address)
     conditions = [condition(name) for name in names]
     loaded = load_dataset(dataset, find_root(data))
     tools = [_strip_source(tool) for tool in read_tools(loaded.folder, "d").tools]

@@ -171,7 +171,7 @@ class FeedbackPrf:
         test = metrics.best_of(
             [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=workspace.seed
         )
-        best = list(results)[test.place]
+        best = list(results)[test.trial]
         on = test.p < MAX_P_VALUE if options.on is None else options.on
         chosen = {**best._asdict(), "on": on}
         return Artifacts(

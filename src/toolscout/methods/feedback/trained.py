@@ -242,7 +242,7 @@ def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
     """Choose the best number of rounds if it is significantly better than none."""
     plain, *refined = map(sum_quality, by_round)
     test = metrics.best_of(refined, plain, seed=seed)
-    return test.place + 1 if test.p < MAX_P_VALUE else 0
+    return test.trial + 1 if test.p < MAX_P_VALUE else 0
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import numpy as np
 from toolscout.arrays import Checksums, Mask, Places, Scores, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
-from toolscout.indexes import find_position, rank, top_k
+from toolscout.indexes import place, rank, top_k
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS
 from toolscout.journal.evidence import Example
@@ -247,7 +247,7 @@ class UsageIndex:
         Raises:
             NotFound: if the index has no such tool.
         """
-        position, side = find_position(self.ids, tool_id), self._load_usage()
+        position, side = place(self.ids, tool_id), self._load_usage()
         [row], [usage_row] = self._rows([query])
         scores = self.scores(query, row, usage_row, side)
         words = self._described.words.explain(query, tool_id)
