@@ -82,12 +82,12 @@ def test_chunks_hold_every_place_once_and_no_more_tokens_than_allowed() -> None:
 
 def test_precision_is_what_was_asked_for() -> None:
     place = torch.device("cpu")
-    assert uses_bfloat16(place, "bfloat16") and not half(place, "float32")
+    assert uses_bfloat16(place, "bfloat16") and not uses_bfloat16(place, "float32")
 
 
 def test_bfloat16_gives_nearly_the_same_vectors(folder: Path) -> None:
     made = tower(folder)
     exact = made.vectors(made.tokens(TEXTS, "query", 48))
-    made.uses_bfloat16 = True
+    made.half = True
     rough = made.vectors(made.tokens(TEXTS, "query", 48))
     assert rough.dtype == np.float32 and (rough * exact).sum(axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=0.01)

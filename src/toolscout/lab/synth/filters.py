@@ -12,7 +12,7 @@ from toolscout.search.exact_names import Names
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["Near", "Sieve", "normalise"]
+__all__ = ["NearDuplicates", "Sieve", "normalise"]
 
 SHINGLE_WORDS: Final = 3
 NEAR_JACCARD: Final = 0.6
@@ -24,7 +24,7 @@ def normalise(text: str) -> str:
     return " ".join(re.sub(r"[\W_]+", " ", text.casefold()).split())
 
 
-class Near:
+class NearDuplicates:
     """Holds texts by their runs of three words, and finds nearly equal ones (a Jaccard index of at least 0.6)."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Near:
         for shingle in shingles:
             self._holders.setdefault(shingle, []).append(number)
 
-    def near(self, text: str) -> bool:
+    def has_near_duplicate(self, text: str) -> bool:
         """Return whether it holds a text that shares most of its runs of words with this one."""
         shingles = _shingles(normalise(text))
         shared = Counter(number for shingle in shingles for number in self._holders.get(shingle, ()))
@@ -78,23 +78,23 @@ class Sieve:
             known: texts that count as accepted queries.
             held_out: texts that no query may repeat.
         """
-        self._near, self._held_out = Near(known), Near(held_out)
+        self._accepted, self._held_out = NearDuplicates(known), NearDuplicates(held_out)
         self._names: Stage = Names(Catalogue.of(tools))
 
     def refuses(self, text: str, gold: Sequence[str]) -> str | None:
         """Return why a query is refused. None: it is accepted, and later queries must not repeat it."""
         if not QUERY_WORDS[0] <= len(text.split()) <= QUERY_WORDS[1]:
             return "length"
-        if text in self._near:
+        if text in self._accepted:
             return "duplicate"
-        if self._near.near(text):
+        if self._accepted.has_near_duplicate(text):
             return "near_duplicate"
-        if text in self._held_out or self._held_out.near(text):
+        if text in self._held_out or self._held_out.has_near_duplicate(text):
             return "leak"
         [search] = self._names([Search(query=text)])
         if set(search.ids) & set(gold):
             return "names_tool"
-        self._near.add(text)
+        self._accepted.add(text)
         return None
 
 

@@ -26,7 +26,7 @@ from toolscout.database import now
 from toolscout.encoders import Encoder
 from toolscout.errors import BadReply, ConfigError, NotFound, SourceError
 from toolscout.lab.synth import lines, refuse_other
-from toolscout.lab.synth.filters import Near, summarise_lengths
+from toolscout.lab.synth.filters import NearDuplicates, summarise_lengths
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import version
 
@@ -91,10 +91,10 @@ def sift(
 ) -> tuple[list[Candidate], Counter[str]]:
     """Return the prompts within the window, in order, and counts of those outside it and of duplicates."""
     drops: Counter[str] = Counter()
-    seen = Near()
+    seen = NearDuplicates()
     fresh = []
     for text in prompts:
-        if text in seen or seen.near(text):
+        if text in seen or seen.has_near_duplicate(text):
             drops["duplicate"] += 1
             continue
         seen.add(text)
