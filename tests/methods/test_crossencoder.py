@@ -167,7 +167,7 @@ def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(
 ) -> None:
     def written(net: CrossEncoder, *about: Any) -> None:
         export(net, *about)
-        monkeypatch.delattr(CrossEncoder, "of")  # it lies on another device now than where its batches go
+        monkeypatch.delattr(CrossEncoder, "score_pairs")  # it lies on another device now than where its batches go
 
     monkeypatch.setattr("toolscout.methods.crossencoder.export", written)
     plain = fitted(
