@@ -81,11 +81,11 @@ def test_less_than_two_standard_errors_are_not_enough() -> None:
     for better, errors in ((6, 1.56), (7, 1.93), (8, 2.29)):
         golds = [several] * better + [one] * 2
         grid = made(golds, FALLING, [False] * len(golds))
-        lists = [grid._read(row, (50, 50)) for row in range(len(golds))]
+        lists = [grid._rank_candidates(row, (50, 50)) for row in range(len(golds))]
         off, on = (
             np.sum(list(grid._score(range(len(golds)), found).values.values()), axis=0)
             for found in (
-                [grid._final(row, columns, Chosen(50, 50, alike=0.8, each=each)) for row, columns in enumerate(lists)]
+                [grid._rank_query(row, columns, Chosen(50, 50, alike=0.8, each=each)) for row, columns in enumerate(lists)]
                 for each in (0, 2)
             )
         )
