@@ -85,7 +85,10 @@ def test_less_than_two_standard_errors_are_not_enough() -> None:
         off, on = (
             np.sum(list(grid._score(range(len(golds)), found).values.values()), axis=0)
             for found in (
-                [grid._rank_query(row, columns, Chosen(50, 50, alike=0.8, each=each)) for row, columns in enumerate(lists)]
+                [
+                    grid._rank_query(row, columns, Chosen(50, 50, alike=0.8, each=each))
+                    for row, columns in enumerate(lists)
+                ]
                 for each in (0, 2)
             )
         )
