@@ -234,10 +234,10 @@ def _test_without_favourite(
     if not suspects:
         return None
     favourite = max(suspects, key=gains.__getitem__)
-    left = np.array([who != favourite for who in callers])
-    if not left.any():
+    by_others = np.array([who != favourite for who in callers])
+    if not by_others.any():
         return {"caller": favourite, "difference": 0.0, "p": 1.0}
-    ours, theirs = _weigh_rows(a, weights, left), _weigh_rows(b, weights, left)
+    ours, theirs = _weigh_rows(a, weights, by_others), _weigh_rows(b, weights, by_others)
     return {"caller": favourite} | _compare(ours, theirs, seed, level)
 
 

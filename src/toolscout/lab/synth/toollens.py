@@ -122,15 +122,18 @@ class ToolLens:
         self._order = chance("toollens", seed).sample(range(len(self.tools)), len(self.tools))
 
     def _select(self, tools: Sequence[Tool], llm: LLM) -> list[Tool]:
-        left = []
+        """Leave out tools that people do not ask for (step 1): first by words, then by the model."""
+        remaining = []
         for tool in tools:
             if reason := not_for_people(tool):
                 self.drops[f"tool_{reason}"] += 1
             else:
-                left.append(tool)
-        groups = [left[start : start + TOOLS_PER_QUESTION] for start in range(0, len(left), TOOLS_PER_QUESTION)]
+                remaining.append(tool)
+        starts = range(0, len(remaining), TOOLS_PER_QUESTION)
+        groups = [remaining[start : start + TOOLS_PER_QUESTION] for start in starts]
 
-        def sort(group: Sequence[Tool]) -> dict[str, str]:
+        def ask_verdicts(group: Sequence[Tool]) -> dict[str, str]:
+            """Return tool id → verdict. Without a valid reply: the empty id → the reason."""
             typical = Selection([Verdict(tool.id, "everyday") for tool in group])
             what = prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group])
             try:
@@ -148,7 +151,7 @@ class ToolLens:
             return {item.id: item.verdict for item in reply.verdicts}
 
         selected: list[Tool] = []
-        for group, verdicts in zip(groups, llm.map(sort, groups), strict=True):
+        for group, verdicts in zip(groups, llm.map(ask_verdicts, groups), strict=True):
             if "" in verdicts:  # the word filter has run; the model gave no verdict
                 self.drops[f"selection_{verdicts['']}"] += 1
             for tool in group:
