@@ -130,7 +130,7 @@ def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats
 
 
 def _cross_validate(rows: Floats, labels: Mask, part: Array, ridge: float, words: int) -> float:
-    """Return the accuracy on each part after fitting on the others."""
+    """Return the accuracy over all rows, each predicted by weights that were fitted on the other folds."""
     if len(rows) < CROSS_VALIDATION_FOLDS:
         return 0.0
     correct = np.zeros(len(rows), dtype=np.bool_)
