@@ -100,7 +100,7 @@ def test_a_candidate_that_is_not_better_is_refused_with_the_figures(taught: Scou
     assert report.outcome == "refused" and report.verdict is not None
     assert "it is not better: ndcg@5" in report.reason and "95 % interval" in report.reason
     assert report.candidate is not None  # it stays, so that it can be promoted by hand
-    assert model_store.verify(champion.place(taught.settings.home, report.candidate)).recipe
+    assert model_store.verify(champion.find_model(taught.settings.home, report.candidate)).recipe
 
 
 def test_every_look_at_a_champions_place_takes_more_and_a_restart_forgets_none(taught: Scout) -> None:
@@ -129,7 +129,7 @@ def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(tau
     newest = collect_evidence(taught.journal, until=10**9).examples[-before.splits["test"] :]
     known = newest[len(newest) // 2]
     [entry] = champion.history(taught.settings.home)
-    folder = champion.place(taught.settings.home, entry.model)
+    folder = champion.find_model(taught.settings.home, entry.model)
     noted = model_store.read_manifest(folder).values["journal"]
     model_store.note(folder, journal={**noted, "through": known.row})
     after = learn(taught, recipes=["neighbours"], dry_run=True)
@@ -284,7 +284,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     traffic.replay(office, CLEAN, CALLERS)
     assert learn(office, recipes=[recipe]).outcome == "promoted"
     [entry] = champion.history(office.settings.home)
-    folder = champion.place(office.settings.home, entry.model)
+    folder = champion.find_model(office.settings.home, entry.model)
     sure = model_store.read_manifest(folder).values["sure"]
     texts = [text for text, _ in traffic.requests(100, 77)]
 
@@ -349,7 +349,7 @@ def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -
     assert learn(office, recipes=["neighbours"]).outcome == "promoted"
     [entry] = champion.history(office.settings.home)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
-    model_store.note(champion.place(office.settings.home, entry.model), floors=always, sure=None)
+    model_store.note(champion.find_model(office.settings.home, entry.model), floors=always, sure=None)
     assert office.search("umbrella or raincoat today").answer == "no_tool_fits"
     more = [{"name": f"tool_{number}", "description": f"Does task {number}."} for number in range(7)]
     office.add(more[:6], name="few")  # twelve where there were six
@@ -530,7 +530,7 @@ def test_a_rollback_passes_over_those_whose_models_are_gone(taught: Scout) -> No
     home = taught.settings.home
     first = champion.history(home)[-1].model
     for number in range(7):
-        shutil.copytree(champion.place(home, first), champion.shelf(home) / f"later-{number}")
+        shutil.copytree(champion.find_model(home, first), champion.shelf(home) / f"later-{number}")
         champion.promote(home, f"later-{number}", "by hand")
     traffic.replay(taught, traffic.requests(200, 3), CALLERS)
     candidate = learn(taught).candidate

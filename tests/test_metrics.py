@@ -217,9 +217,9 @@ def test_the_best_of_one_trial_is_the_exact_one_sided_test_up_to_chance() -> Non
     signs = 1 - 2 * ((np.arange(256)[:, None] >> np.arange(8)) & 1)
     exact = float((signs @ (a - b) >= (a - b).sum() - 1e-9).mean())
     found = best_of([a], b)
-    assert found.place == 0 and found.p == pytest.approx(exact, abs=0.006)
+    assert found.trial == 0 and found.p == pytest.approx(exact, abs=0.006)
     assert found.difference == pytest.approx((a - b).mean()) and best_of([a, a, a], b).p == found.p
-    assert best_of([b - 0.1, a, b], b).place == 1 and best_of([b], b).p == 1.0
+    assert best_of([b - 0.1, a, b], b).trial == 1 and best_of([b], b).p == 1.0
 
 
 def test_trying_many_settings_makes_nothing_surer() -> None:

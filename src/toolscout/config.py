@@ -284,7 +284,7 @@ def _report_ignored(path: Path, content: bytes, names: tuple[str, ...]) -> None:
         )
 
 
-def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> None:
+def refuse_user(address_and_model: str, origin: str = "argument", *, name: str = "llm") -> None:
     """Refuse an address that may contain a password, because addresses are shown and stored.
 
     An address looks like `https://host/v1#model`.
@@ -292,7 +292,7 @@ def refuse_user(place: str, origin: str = "argument", *, name: str = "llm") -> N
     Raises:
         ConfigError: for an `@` before the model's name. The message does not show the address.
     """
-    address, mark, rest = place.rpartition("#")
+    address, mark, rest = address_and_model.rpartition("#")
     if "@" in (address if mark else rest):
         raise ConfigError(
             f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
@@ -335,13 +335,14 @@ def _convert_all(raw: Mapping[str, Any], kinds: Mapping[str, type], origin: str)
 
 
 def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
+    """Convert one value to the type of its setting. `origin` names its place in the error."""
     try:
         if kind is bool:
             return value if isinstance(value, bool) else BOOLEAN_WORDS[str(value).lower()]
         if isinstance(value, bool):
             raise ValueError
         if kind is tuple:
-            return _names(value)
+            return _split_names(value)
         if kind is Path:
             if not str(value).strip():
                 raise ValueError
@@ -354,7 +355,7 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
         raise ConfigError(f"{name} ({origin}): expected {expected}, found {value!r}") from None
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _split_names(value: Any) -> tuple[str, ...]:
     """Return names from a list, or from one text with commas."""
     names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):

@@ -1,7 +1,7 @@
 """SQLite for the catalogue, the journal and the caches: WAL, numbered migrations, all-or-nothing writes.
 
 A file that cannot be written (a read-only home, a full disk) is opened for reading. A cache that cannot be read is set
-aside and replaced by an empty one; the catalogue and the journal never are.
+aside and replaced by an empty one. The catalogue and the journal are never replaced.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from toolscout.privacy.private_files import make_private_folder, open_private, t
 __all__ = ["BUSY_SECONDS", "CacheDatabase", "Database", "alone", "now", "rebuild_if_damaged"]
 
 BUSY_SECONDS: Final = 60.0
-#: SQLite's words for a file that cannot be written; error codes exist from Python 3.11 on only.
-UNWRITABLE: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
-BESIDE: Final = ("-wal", "-shm")  # what SQLite puts beside a file
+#: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
+UNWRITABLE_MESSAGES: Final = ("readonly database", "unable to open database file", "disk I/O error", "disk is full")
+COMPANION_SUFFIXES: Final = ("-wal", "-shm")  # of the files that SQLite creates beside a database
 _log: Final = logging.getLogger("toolscout.database")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -42,15 +42,15 @@ def now() -> str:
 
 @contextlib.contextmanager
 def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold a lock among threads and processes; it is let go even by a kill.
+    """Hold a lock that excludes other threads and processes. The lock ends with the process, even if it is killed.
 
     Args:
-        file: an SQLite file that holds nothing; made if need be.
-        refusal: what to say if somebody else holds it.
-        wait: for how many seconds to wait for them.
+        file: an SQLite file without content that carries the lock. It is created if it does not exist.
+        refusal: the message of the error if another thread or process keeps the lock.
+        wait: how many seconds to wait for the lock.
 
     Raises:
-        StoreError: if they hold it still, or the file cannot be written.
+        StoreError: if the lock was not free in time, or the file cannot be written.
     """
     try:
         make_private_folder(file.parent)
@@ -68,23 +68,23 @@ def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
 
 
 class Database:
-    """One SQLite file in WAL mode with numbered migrations; one connection a thread.
+    """One SQLite file in WAL mode with numbered migrations. Each thread has its own connection.
 
     Attributes:
-        path: of the file; it and what SQLite puts beside it are for their owner alone.
-        read_only: whether the file could only be opened for reading; every write then raises StoreError.
+        path: of the file. Only its owner may access it and the files that SQLite creates beside it.
+        read_only: whether the file could only be opened for reading. Every write then raises StoreError.
     """
 
     def __init__(self, path: Path, migrations: Sequence[str]) -> None:
-        """Open or create the file and bring it up to date.
+        """Open or create the file, and run the migrations that it has not seen.
 
         Raises:
-            StoreError: if it is damaged, no database, absent and not to be made, or written by a newer version.
+            StoreError: if it is damaged or no database, cannot be created, or was written by a newer version.
         """
         self.path, self._migrations = path, tuple(migrations)
         self.read_only = False
-        self._query = ""  # of the address that is opened: how SQLite is told to read only
-        self._local = threading.local()
+        self._uri_query = ""  # "mode=ro" or "immutable=1" opens the file for reading only
+        self._local = threading.local()  # per thread: `connection`, and `busy`, a lock held while it is in use
         self._all: list[tuple[sqlite3.Connection, threading.RLock]] = []
         self._lock = threading.Lock()
         self._open()
@@ -109,14 +109,15 @@ class Database:
         os.close(open_private(self.path, os.O_RDWR))
         if not os.access(self.path.parent, os.W_OK):
             raise PermissionError(13, "Permission denied", str(self.path.parent))
-        for suffix in BESIDE:  # left by a crash, or by a version that did not care
+        for suffix in COMPANION_SUFFIXES:  # a crash or an older version may have left them with other permissions
             tighten(self.path.with_name(self.path.name + suffix))
 
     def _open_for_reading(self, error: Exception) -> bool:
-        """Open a file that is there but cannot be written, as far as that is the reason of `error`.
+        """Open an existing file for reading, if `error` says that it cannot be written. Return whether that succeeded.
 
-        `immutable` is for folders in which SQLite cannot even make the file that readers share. Nobody can be writing
-        then through this folder; an unread write-ahead log forbids it, as it may hold half of the truth.
+        `mode=ro` comes first. It fails in a folder where SQLite cannot create the `-shm` file that readers share. Then
+        `immutable=1` opens the file without it. `immutable` ignores the write-ahead log, so it is not tried while that
+        log has content.
         """
         cause = error.__cause__ if isinstance(error, StoreError) else error
         if not (isinstance(cause, OSError) or _is_unwritable(cause)):
@@ -125,12 +126,12 @@ class Database:
             if not self.path.stat().st_size:
                 return False
             log = self.path.with_name(f"{self.path.name}-wal")
-            unread = log.exists() and log.stat().st_size > 0
+            log_has_content = log.exists() and log.stat().st_size > 0
         except OSError:
             return False
-        for query in ("mode=ro", "immutable=1")[: 1 if unread else 2]:
-            self._forget_connections()
-            self._query, self.read_only = query, True
+        for uri_query in ("mode=ro",) if log_has_content else ("mode=ro", "immutable=1"):
+            self._close_connections()
+            self._uri_query, self.read_only = uri_query, True
             try:
                 (version,) = self.connection.execute("PRAGMA user_version").fetchone()
                 self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -143,13 +144,13 @@ class Database:
                     "cannot be written. Make it writable once, or copy the home."
                 ) from cause
             return True
-        self._forget_connections()
-        self._query, self.read_only = "", False
+        self._close_connections()
+        self._uri_query, self.read_only = "", False
         return False
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into one sentence; the cause stays with it."""
+        """Turn errors of SQLite into a StoreError of one sentence, with the error as its cause."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -168,11 +169,11 @@ class Database:
         """This thread's connection."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            address = f"{self.path.absolute().as_uri()}?{self._query}" if self._query else str(self.path)
+            address = f"{self.path.absolute().as_uri()}?{self._uri_query}" if self._uri_query else str(self.path)
             with self.errors():
                 connection = sqlite3.connect(
                     address,
-                    uri=bool(self._query),
+                    uri=bool(self._uri_query),
                     timeout=BUSY_SECONDS,
                     isolation_level=None,
                     check_same_thread=False,
@@ -185,12 +186,13 @@ class Database:
         return connection
 
     def pragmas(self) -> tuple[str, ...]:
-        """Further settings of every connection, such as `secure_delete = ON`."""
+        """Return further pragmas of every connection, such as `secure_delete = ON`."""
         return ()
 
     def _migrate(self) -> None:
+        """Switch to WAL, and run the migrations that the file has not seen, all in one transaction."""
         deadline = time.monotonic() + BUSY_SECONDS
-        while True:  # the change to WAL does not wait for other processes by itself
+        while True:  # SQLite's own timeout does not apply to the change to WAL
             try:
                 self.connection.execute("PRAGMA journal_mode = WAL")
                 break
@@ -218,7 +220,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction: all or nothing."""
+        """Open a write transaction. An error inside the block rolls everything back."""
         connection = self.connection
         with self.errors(), self._local.busy:
             connection.execute("BEGIN IMMEDIATE")
@@ -226,13 +228,13 @@ class Database:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:  # a full disk makes SQLite roll back by itself, at times
+                if connection.in_transaction:  # SQLite may have rolled back by itself, for example on a full disk
                     connection.execute("ROLLBACK")
                 raise
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open a read transaction: one consistent state, whatever others write meanwhile. May be nested."""
+        """Open a read transaction: it sees one consistent state, even while others write. May be nested."""
         connection = self.connection
         with self.errors(), self._local.busy:
             if connection.in_transaction:
@@ -246,7 +248,7 @@ class Database:
                     connection.execute("COMMIT")
 
     def check(self) -> list[str]:
-        """Return what SQLite itself finds wrong with the file; empty when it is sound."""
+        """Return the faults that SQLite's own checks find in the file, one sentence each. Empty if it is sound."""
         try:
             with self.reading() as connection:
                 findings = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
@@ -256,10 +258,10 @@ class Database:
         return findings + [f"{row[0]} row {row[1]} refers to a missing row of {row[2]}" for row in orphans]
 
     def close(self) -> None:
-        """Close the connections of all threads, each when its thread has finished what it is reading or writing."""
-        self._forget_connections()
+        """Close the connections of all threads. Waits until each has finished its transaction."""
+        self._close_connections()
 
-    def _forget_connections(self) -> None:
+    def _close_connections(self) -> None:
         with self._lock:
             for connection, busy in self._all:
                 with busy:
@@ -269,25 +271,25 @@ class Database:
 
 
 class CacheDatabase(Database):
-    """A database whose content can be made again: a file that cannot be read is set aside, and an empty one begun.
+    """A database with content that can be computed again. An empty file replaces one that cannot be read.
 
-    What was set aside lies beside it as `NAME.damaged-TIME`, so that nothing is lost by it. A cache that can neither be
-    read nor written goes on in the temporary folder. Each time one warning is logged.
+    The damaged file is kept beside it as `NAME.damaged-TIME`. If it cannot be replaced, or the cache can be neither
+    read nor written, an empty cache in the temporary folder is used. Each case logs one warning.
 
     Attributes:
-        was_set_aside: whether that happened to the file while it was open here, or as it was opened.
+        was_set_aside: whether this object found the file damaged, at opening or later.
     """
 
     def __init__(self, path: Path, migrations: Sequence[str], *, repair: bool = True) -> None:
         """Open or create the file.
 
         Args:
-            path: where.
+            path: of the file.
             migrations: see `Database`.
-            repair: whether to set a damaged file aside; otherwise it is refused, as any other database.
+            repair: whether to set a damaged file aside. Otherwise it is refused, as by `Database`.
 
         Raises:
-            StoreError: if it was written by a newer version; or is damaged, without `repair`.
+            StoreError: if it was written by a newer version; without `repair`, also if it is damaged.
         """
         self._repair, self.was_set_aside = repair, False
         super().__init__(path, migrations)
@@ -311,36 +313,36 @@ class CacheDatabase(Database):
                 raise
 
     def _is_emptied(self) -> bool:
-        """Return whether the file is empty, which a cache only is at the instant of its creation."""
+        """Return whether the file is empty. A sound cache never is, because opening it creates its tables."""
         try:
             return self.path.stat().st_size == 0
         except OSError:
             return False
 
     def _open_elsewhere(self, reason: Exception) -> None:
-        """Go on with an empty file in the temporary folder, which goes with this object."""
+        """Use an empty file in a temporary folder instead. The folder is removed together with this object."""
         _log.warning("%s. Until then a temporary one is used.", str(reason).rstrip("."))
-        self._forget_connections()
+        self._close_connections()
         try:
             folder = tempfile.mkdtemp(prefix="toolscout-")
         except OSError:
             raise StoreError(str(reason)) from reason
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.path = Path(folder) / self.path.name
-        self._query, self.read_only = "", False
+        self._uri_query, self.read_only = "", False
         super()._open()
 
     def _refuse_other_tables(self) -> None:
         with self.errors():
-            if _columns(self.connection) != _expected_columns(self._migrations):
+            if _read_columns(self.connection) != _build_expected_columns(self._migrations):
                 raise sqlite3.DatabaseError("its tables are not those of this cache")
 
     def set_aside(self, error: StoreError) -> Path | None:
-        """Put the damaged file aside and begin an empty one. Returns where it lies now; None: it is gone, or stays.
+        """Rename the damaged file and create an empty one. Return the new path, or None if nothing was renamed.
 
-        Somebody else may have done so already: the file is looked at again once nobody else is at it.
+        Another process may have replaced the file already, so it is checked again under a lock.
         """
-        self._forget_connections()
+        self._close_connections()
         self.was_set_aside = True
         reason = str(error.__cause__ or error)
         aside: Path | None = None
@@ -349,7 +351,7 @@ class CacheDatabase(Database):
                 if self._is_damaged():
                     aside = self.path.with_name(f"{self.path.name}.damaged-{now().replace(':', '')}")
                     self.path.replace(aside)
-                    for suffix in BESIDE:
+                    for suffix in COMPANION_SUFFIXES:
                         with contextlib.suppress(FileNotFoundError):
                             self.path.with_name(self.path.name + suffix).replace(f"{aside}{suffix}")
                     _log.warning("%s was damaged (%s): set aside as %s, begun anew", self.path, reason, aside.name)
@@ -361,15 +363,15 @@ class CacheDatabase(Database):
         return aside
 
     def _is_damaged(self) -> bool:
-        """Look at the whole file, from a connection of its own."""
+        """Check the whole file through a separate connection."""
         if not self.path.is_file():
             return self.path.exists()
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as file:
                 if not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    return False  # empty: it was begun anew just now
+                    return False  # it has no tables, because it was replaced just now
                 sound = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-                return not sound or _columns(file) != _expected_columns(self._migrations)
+                return not sound or _read_columns(file) != _build_expected_columns(self._migrations)
         except sqlite3.DatabaseError:
             return True
 
@@ -407,19 +409,19 @@ def rebuild_if_damaged(
 
 
 def _is_unwritable(error: BaseException | None) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in UNWRITABLE)
+    return isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in UNWRITABLE_MESSAGES)
 
 
 @functools.cache
-def _expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
-    """Table → its columns, as the migrations make them."""
+def _build_expected_columns(migrations: tuple[str, ...]) -> dict[str, Any]:
+    """Return table → its columns after all migrations, from an empty database in memory."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for script in migrations:
             connection.executescript(script)
-        return _columns(connection)
+        return _read_columns(connection)
 
 
-def _columns(connection: sqlite3.Connection) -> dict[str, Any]:
+def _read_columns(connection: sqlite3.Connection) -> dict[str, Any]:
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
     return {
         name: [row[1:3] for row in connection.execute(f'PRAGMA table_info("{name}")')] for (name,) in names.fetchall()

@@ -135,7 +135,7 @@ def score(
     values: dict[str, Floats] = {}
     for measure in parsed:
         if measure.kind == "mrr":
-            values[str(measure)] = _reciprocal_ranks(gold, rankings)
+            values[str(measure)] = _compute_reciprocal_ranks(gold, rankings)
         else:
             values[str(measure)] = _measure_at(measure, gains, ideal, sizes)
     return PerQuery(ids, values)
@@ -199,7 +199,7 @@ def _dcg(gains: Floats, cutoffs: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(_mask_below(gains, cutoffs) @ discounts)
 
 
-def _reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
+def _compute_reciprocal_ranks(gold: Sequence[Mapping[str, float]], rankings: Sequence[Sequence[str]]) -> Floats:
     """Compute 1 / rank of the first gold tool of each query, (queries,); 0 if the ranking has none."""
     return np.array(
         [
@@ -341,7 +341,7 @@ def paired_test(a: npt.ArrayLike, b: npt.ArrayLike, seed: int = 0, n: int = 10_0
 class Best(NamedTuple):
     """The best of several trials: its index, its mean difference from the baseline, and the p-value."""
 
-    place: int
+    trial: int
     difference: float
     p: float
 
@@ -367,12 +367,12 @@ def best_of(trials: Sequence[npt.ArrayLike], plain: npt.ArrayLike, *, seed: int 
         raise ValueError(f"expected equally long rows of values, found {rows.shape} and {base.shape}")
     differences = rows - base
     means = differences.mean(axis=1)
-    place, rng, extreme = int(means.argmax()), np.random.default_rng(seed), 0
+    trial, rng, extreme = int(means.argmax()), np.random.default_rng(seed), 0
     for count in _chunks(n, base.size):
         flips = np.unpackbits(rng.integers(0, 256, (count, -(-base.size // 8)), dtype=np.uint8), axis=1)
         flipped = (1.0 - 2.0 * flips[:, : base.size]) @ differences.T / base.size
-        extreme += int((flipped.max(axis=1) >= means[place] - EQUAL_TOLERANCE).sum())
-    return Best(place, float(means[place]), (1 + extreme) / (1 + n))
+        extreme += int((flipped.max(axis=1) >= means[trial] - EQUAL_TOLERANCE).sum())
+    return Best(trial, float(means[trial]), (1 + extreme) / (1 + n))
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:
@@ -404,7 +404,7 @@ def detection(labels: npt.ArrayLike, needs: npt.ArrayLike, threshold: float = 0.
     Raises:
         ValueError: for other labels, needs outside [0, 1], unequal lengths, or if one class is absent.
     """
-    return _detection(*_histogram(labels, needs), threshold)
+    return _compute_detection(*_count_levels(labels, needs), threshold)
 
 
 def detection_ci(
@@ -415,9 +415,9 @@ def detection_ci(
     Raises:
         ValueError: as `detection`.
     """
-    levels, tool, chat = _histogram(labels, needs)
+    levels, tool, chat = _count_levels(labels, needs)
     rng = np.random.default_rng(seed)
-    draws = [_detection(levels, _resample(rng, tool), _resample(rng, chat), threshold) for _ in range(n)]
+    draws = [_compute_detection(levels, _resample(rng, tool), _resample(rng, chat), threshold) for _ in range(n)]
     return {name: np.quantile([draw[name] for draw in draws], [0.025, 0.975]).tolist() for name in draws[0]}
 
 
@@ -431,7 +431,7 @@ def detection_curves(labels: npt.ArrayLike, needs: npt.ArrayLike) -> dict[str, l
     Raises:
         ValueError: as `detection`.
     """
-    levels, tool, chat = _histogram(labels, needs)
+    levels, tool, chat = _count_levels(labels, needs)
     roc = [(0.0, 0.0)]
     for false, hits in zip(np.cumsum(chat[::-1]), np.cumsum(tool[::-1]), strict=True):
         roc.append((float(false / chat.sum()), float(hits / tool.sum())))
@@ -448,7 +448,7 @@ def _resample(rng: np.random.Generator, counts: Floats) -> Floats:
     return rng.multinomial(int(total), counts / total).astype(float)
 
 
-def _histogram(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+def _count_levels(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
     """Count the tool and no-tool queries at each distinct need, ascending."""
     truth, need = np.asarray(labels, dtype=float), np.asarray(needs, dtype=float)
     if truth.shape != need.shape or truth.ndim != 1:
@@ -464,21 +464,22 @@ def _histogram(labels: npt.ArrayLike, needs: npt.ArrayLike) -> tuple[Floats, Flo
     return levels, tool, np.bincount(places, weights=1.0 - truth).astype(float)
 
 
-def _detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
-    tools, chats = tool.sum(), chat.sum()
-    accept = levels >= threshold
-    hits, false = tool[accept].sum(), chat[accept].sum()
-    below = np.cumsum(chat) - chat
+def _compute_detection(levels: Floats, tool: Floats, chat: Floats, threshold: float) -> dict[str, float]:
+    """Compute the figures of `detection` from the counts of `_count_levels`: tool and no-tool queries at each need."""
+    n_tool, n_chat = tool.sum(), chat.sum()
+    is_accepted = levels >= threshold
+    true_accepts, false_accepts = tool[is_accepted].sum(), chat[is_accepted].sum()
+    chat_below = np.cumsum(chat) - chat
     mass, bins = _assign_bins(tool, chat)
-    gaps = np.bincount(bins, weights=tool / tools / 2 - mass * levels)
+    gaps = np.bincount(bins, weights=tool / n_tool / 2 - mass * levels)
     figures = {
-        "accuracy": (hits + chats - false) / (tools + chats),
-        "precision": hits / (hits + false) if hits else 0.0,
-        "recall": hits / tools,
-        "f1": 2 * hits / (tools + hits + false),
-        "auroc": float(tool @ (below + chat / 2)) / (tools * chats),
-        "far": false / chats,
-        "frr": 1.0 - hits / tools,
+        "accuracy": (true_accepts + n_chat - false_accepts) / (n_tool + n_chat),
+        "precision": true_accepts / (true_accepts + false_accepts) if true_accepts else 0.0,
+        "recall": true_accepts / n_tool,
+        "f1": 2 * true_accepts / (n_tool + true_accepts + false_accepts),
+        "auroc": float(tool @ (chat_below + chat / 2)) / (n_tool * n_chat),
+        "far": false_accepts / n_chat,
+        "frr": 1.0 - true_accepts / n_tool,
         "ece": np.abs(gaps).sum(),
     }
     return {f"detect_{name}": float(value) for name, value in figures.items()}

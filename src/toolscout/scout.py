@@ -267,7 +267,7 @@ class Scout:
         degraded = self._write(answers, selection, generation, caller) if self.settings.journal else None
         if degraded:
             shown = degraded if visible is None else "this search is not in the journal"
-            answers = [msgspec.structs.replace(each, degraded=shown) for each in answers]
+            answers = [msgspec.structs.replace(answer, degraded=shown) for answer in answers]
         return answers
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
@@ -308,7 +308,7 @@ class Scout:
         visible: Visible | None = None,
         cures: bool = True,
     ) -> Why:
-        """Explain why a tool is not among the answers to a query, and what would lift it. The journal has no entry.
+        """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
 
         Args:
             query: the request.
@@ -334,7 +334,7 @@ class Scout:
 
         Raises:
             ConfigError: for a recipe that is not fitted.
-            StoreError: if another run is under selection.
+            StoreError: if another run is under way.
         """
         from toolscout.learn.loop import learn
 
@@ -373,7 +373,7 @@ class Scout:
         """Write to the journal that a tool was called, whether it succeeded, and at which rank it was shown.
 
         Raises:
-            OverBudget: if the search has as many events as one may have.
+            OverBudget: if the search already has the maximum number of events.
         """
         search = None
         if search_id is not None:
@@ -398,7 +398,7 @@ class Scout:
 
         Raises:
             NotFound: if the journal knows no such search.
-            OverBudget: if the search has as many events as one may have.
+            OverBudget: if the search already has the maximum number of events.
         """
         if self.journal.search(search_id) is None:
             raise NotFound(f"expected the id of a search in the journal, found {search_id!r}")

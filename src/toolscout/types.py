@@ -308,11 +308,11 @@ def render(tool: Tool, style: str = "full") -> str:
     elif style == "parameters":
         text = " ".join(dict.fromkeys(parameter_names(tool.parameters)))
     elif style == "parameter_descriptions":
-        text = " ".join(_parameter_descriptions(tool).values())
+        text = " ".join(_join_parameter_descriptions(tool).values())
     elif style == "path":
         text = " ".join(tool.path)
     elif style in ("short", "full"):
-        text = _sentence(tool, with_descriptions=style == "full")
+        text = _render_sentence(tool, with_descriptions=style == "full")
     elif style == "raw":
         title = tool.meta.get("title", tool.name)
         text = f"{title} {tool.meta.get('text', tool.description)}".strip()
@@ -321,17 +321,17 @@ def render(tool: Tool, style: str = "full") -> str:
     return text[:MAX_RENDERED_CHARS]
 
 
-def _sentence(tool: Tool, *, with_descriptions: bool) -> str:
+def _render_sentence(tool: Tool, *, with_descriptions: bool) -> str:
     parts = [" > ".join((*tool.path, tool.name)) + ":", tool.description]
     names = list(dict.fromkeys(parameter_names(tool.parameters)))
     if names:
         parts.append(f"({', '.join(names)})")
     if with_descriptions:
-        parts += [f"{name}: {text}" for name, text in _parameter_descriptions(tool).items()]
+        parts += [f"{name}: {text}" for name, text in _join_parameter_descriptions(tool).items()]
     return " ".join(part for part in parts if part)
 
 
-def _parameter_descriptions(tool: Tool) -> dict[str, str]:
+def _join_parameter_descriptions(tool: Tool) -> dict[str, str]:
     """Collect the descriptions of the outermost parameters, by name."""
     properties = (tool.parameters or {}).get("properties")
     descriptions = {}

@@ -285,9 +285,9 @@ def test_a_proxy_of_the_environment_hears_of_no_private_name(monkeypatch: pytest
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     url = httpx.URL("http://intranet.example.com/")
     with pytest.raises(addresses.PrivateAddress):
-        addresses._proxy_for(url, Reach())
-    assert addresses._proxy_for(url, Reach((), ("10.0.0.0/8",))) == "http://proxy.test:3128"
-    assert addresses._proxy_for(httpx.URL("http://127.0.0.1/"), Reach()) is None
+        addresses._find_proxy(url, Reach())
+    assert addresses._find_proxy(url, Reach((), ("10.0.0.0/8",))) == "http://proxy.test:3128"
+    assert addresses._find_proxy(httpx.URL("http://127.0.0.1/"), Reach()) is None
 
 
 # --- approval, from the document to the call ------------------------------------------------------------------------

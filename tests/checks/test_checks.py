@@ -103,7 +103,7 @@ def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
         assert after.recommended == "champion" and after.sure
         logged = {row.recipe: row.kinds["logged"]["ndcg@5"] for row in after.rows}
         assert {"champion", "hybrid"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
-        shutil.rmtree(champion.place(scout.settings.home, champion.history(scout.settings.home)[-1].model))
+        shutil.rmtree(champion.find_model(scout.settings.home, champion.history(scout.settings.home)[-1].model))
         broken = run_selftest(scout)
         assert "instead of the promoted model" in broken.problems["champion"] and len(broken.rows) == 3
 

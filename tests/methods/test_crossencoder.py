@@ -167,7 +167,7 @@ def test_a_logit_does_not_depend_on_its_batch_and_agrees_with_torch(
 ) -> None:
     def written(net: CrossEncoder, *about: Any) -> None:
         export(net, *about)
-        monkeypatch.delattr(CrossEncoder, "of")  # it lies on another device now than where its batches go
+        monkeypatch.delattr(CrossEncoder, "score_pairs")  # it lies on another device now than where its batches go
 
     monkeypatch.setattr("toolscout.methods.crossencoder.export", written)
     plain = fitted(
@@ -227,7 +227,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_queries(net: CrossEncoder, loss
         negatives=3,
         loss=loss,
         fast=1.0,
-        judge=dict,
+        evaluate=dict,
         identity="test",
     )
     wanted = []
@@ -265,7 +265,7 @@ def test_it_learns_which_tool_a_phrase_means(net: CrossEncoder) -> None:
         negatives=4,
         loss="joint",
         fast=1.0,
-        judge=figures,
+        evaluate=figures,
         identity="test",
     )
     plan = Plan(epochs=40, batch=8, rate=0.01, patience=40, targets=("right",), threads=1)

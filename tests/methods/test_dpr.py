@@ -201,7 +201,7 @@ def texts(folder: Path) -> Texts:
         tools=tower.tokens(tools, "tool", 16),
         gold=gold,
         dev=tower.tokens(queries[:2], "query", 16),
-        judge=lambda cosines: {"ndcg@5": float(cosines[0, 0])},
+        evaluate=lambda cosines: {"ndcg@5": float(cosines[0, 0])},
         identity="test",
         temperature=0.1,
     )

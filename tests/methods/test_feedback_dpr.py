@@ -247,7 +247,7 @@ def wordings(bert: str, **changes: Any) -> Wordings:
         tools=tower.tokens(tools, "tool", 16),
         gold=[np.array([0]), np.array([1, 3]), np.array([3])],
         dev=[],
-        judge=lambda cosines: {},
+        evaluate=lambda cosines: {},
         identity="test",
         temperature=0.1,
     )

@@ -11,7 +11,7 @@ import pytest
 from toolscout.methods.crossencoder import Blend
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.toolrerank.method import Options
-from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
+from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
 from toolscout.methods.toolrerank.stages import Chosen, Families
 from toolscout.types import Search, Tool
 
@@ -40,7 +40,7 @@ def made(golds: list[set[int]], logits: Any, single: Any = (), seen: Any = range
     return Grid(
         lesson,
         given,
-        ReadQueries(
+        ScoredQueries(
             ranked,
             np.tile(np.asarray(logits, dtype=float)[:depth], (len(queries), 1)),
             single or [True] * len(queries),
@@ -81,11 +81,14 @@ def test_less_than_two_standard_errors_are_not_enough() -> None:
     for better, errors in ((6, 1.56), (7, 1.93), (8, 2.29)):
         golds = [several] * better + [one] * 2
         grid = made(golds, FALLING, [False] * len(golds))
-        lists = [grid._read(row, (50, 50)) for row in range(len(golds))]
+        lists = [grid._rank_candidates(row, (50, 50)) for row in range(len(golds))]
         off, on = (
             np.sum(list(grid._score(range(len(golds)), found).values.values()), axis=0)
             for found in (
-                [grid._final(row, columns, Chosen(50, 50, alike=0.8, each=each)) for row, columns in enumerate(lists)]
+                [
+                    grid._rank_query(row, columns, Chosen(50, 50, alike=0.8, each=each))
+                    for row, columns in enumerate(lists)
+                ]
                 for each in (0, 2)
             )
         )

@@ -27,7 +27,7 @@ from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
 from toolscout.methods import colt  # noqa: E402
-from toolscout.methods.masstool import Options, Pool, Reader, compute_query_parts, nearest, needs  # noqa: E402
+from toolscout.methods.masstool import ArrayTowers, Options, Pool, compute_query_parts, nearest, needs  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -142,7 +142,7 @@ def test_serving_is_the_network_and_the_network_is_the_paper(transfer: Transfer,
     rows, pool = unit_rows(random.normal(size=(5, d))), random.normal(size=(9, d)).astype(np.float32)
     near = np.array([[0, 1, 2], [3, -1, 4], [-1, -1, -1], [5, 5, -1], [8, 7, 6]])
     arrays = {f"towers.{name}": value.numpy() for name, value in towers.state_dict().items()}
-    served, need = Reader(arrays, transfer).read(rows, pool, near)
+    served, need = ArrayTowers(arrays, transfer).read(rows, pool, near)
     with torch.no_grad():
         held = torch.from_numpy(pool)[torch.from_numpy(near).clamp(min=0)]
         found, logits = towers(torch.from_numpy(rows), 2 * torch.from_numpy(rows), held, torch.from_numpy(near >= 0))
@@ -168,7 +168,7 @@ def task(random: np.random.Generator, **changes: Any) -> Intents:
             chat=chat,
         ),
         tools=tools,
-        judge=lambda arrays: {},
+        evaluate=lambda arrays: {},
         shape=IntentShape(**{**options, "dropped": 0.0, **changes}),
         identity="test",
     )
@@ -308,7 +308,7 @@ def test_what_is_added_to_the_pool_changes_a_like_query_at_once() -> None:
     keys, tools = unit_rows(random.normal(size=(30, 8))), unit_rows(random.normal(size=(5, 8)))
     pool = Pool(keys, (keys + tools[random.integers(5, size=30)]).astype(np.float32))
     towers = Towers(8, search=True, transfer="none", seed=0)
-    reader = Reader({f"towers.{name}": value.numpy() for name, value in towers.state_dict().items()}, "none")
+    reader = ArrayTowers({f"towers.{name}": value.numpy() for name, value in towers.state_dict().items()}, "none")
     [asked] = unit_rows(random.normal(size=(1, 8)))
 
     def scores(pool: Pool) -> Any:

@@ -45,7 +45,7 @@ def test_a_killed_fit_goes_on_to_the_same_model(
     whole = fit(lessons.plan(name, slang, tmp_path / "whole", **given))
 
     job = lessons.plan(name, slang, tmp_path / "killed", **given)
-    step, left = training._Loop._step, [int(np.random.default_rng().integers(4, 9))]
+    step, left = training._Loop._train_step, [int(np.random.default_rng().integers(4, 9))]
 
     def dying(self: Any, *about: Any) -> None:
         left[0] -= 1
@@ -53,10 +53,10 @@ def test_a_killed_fit_goes_on_to_the_same_model(
             raise Killed
         step(self, *about)
 
-    monkeypatch.setattr(training._Loop, "_step", dying)
+    monkeypatch.setattr(training._Loop, "_train_step", dying)
     with pytest.raises(Killed):
         fit(job)
-    monkeypatch.setattr(training._Loop, "_step", step)
+    monkeypatch.setattr(training._Loop, "_train_step", step)
     assert not (tmp_path / "killed").exists()
     said: list[str] = []
     again = fit(lessons.resumed(job, say=said.append))

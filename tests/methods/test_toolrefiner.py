@@ -181,7 +181,7 @@ def test_the_order_of_the_candidates_has_no_meaning_and_absent_ones_take_no_part
 def test_a_step_shuffles_and_the_loss_is_the_same(refiner: Refiner) -> None:
     tokens = refiner.tower.tokens(["book a room", "send mail"], "query", 16)
     candidates, gold = np.array([[0, 1, 2], [3, 4, 5]]), np.array([[1, 0, 0], [0, 1, 1]], np.bool_)
-    task = Refine(refiner, queries=tokens, candidates=candidates, gold=gold, judge=dict, identity="test")
+    task = Refine(refiner, queries=tokens, candidates=candidates, gold=gold, evaluate=dict, identity="test")
     logs = refiner.shares(tokens, candidates)
     wanted = -np.mean([logs[0, 0], logs[1, 1:].mean()])
     for seed in (0, 1, 2):
@@ -192,7 +192,7 @@ def test_triplets_share_a_tool_with_their_positive_and_none_with_their_negative(
     tower = Tower(TransformerEncoder(bert).model, dropout=0.0, precision="float32")
     gold = [np.array([0, 1]), np.array([1]), np.array([2]), np.array([2, 3]), np.array([4])]
     queries = tower.tokens(["a b", "b c", "c d", "d e", "e f"], "query", 16)
-    texts = Texts(tower=tower, queries=queries, tools=[], gold=gold, dev=[], judge=lambda _: {}, identity="test")
+    texts = Texts(tower=tower, queries=queries, tools=[], gold=gold, dev=[], evaluate=lambda _: {}, identity="test")
     task = Triplets(texts, 0.3)
     rows = np.array([4, 2, 0, 1, 3])
     for seed in range(5):

@@ -72,7 +72,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         traffic.replay(scout, traffic.requests(200, 1), [f"c{number}" for number in range(10)])
         report = learn(scout, recipes=["neighbours"])
         assert report.candidate is not None
-        shutil.copytree(champion.place(folder, report.candidate), champion.shelf(folder) / "former")
+        shutil.copytree(champion.find_model(folder, report.candidate), champion.shelf(folder) / "former")
     running = Program(folder)
     yield running
     running.process.kill()

@@ -64,7 +64,7 @@ def test_what_is_not_on_the_shelf_is_not_promoted(client: Any, toy: Scout, name:
 
 def test_a_damaged_model_is_not_promoted(taught: Scout, start: Any) -> None:
     [entry] = champion.history(taught.settings.home)
-    for file in champion.place(taught.settings.home, entry.model).glob("*.safetensors"):
+    for file in champion.find_model(taught.settings.home, entry.model).glob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:-1])
     answer = start(scout=taught).post("/v1/promote", json={"model": entry.model})
     assert answer.status_code == 503 and "was changed" in answer.json()["error"]
@@ -73,7 +73,7 @@ def test_a_damaged_model_is_not_promoted(taught: Scout, start: Any) -> None:
 
 def test_a_champion_that_is_gone_is_named_and_can_be_taken_back(taught: Scout, start: Any) -> None:
     [entry] = champion.history(taught.settings.home)
-    shutil.rmtree(champion.place(taught.settings.home, entry.model))
+    shutil.rmtree(champion.find_model(taught.settings.home, entry.model))
     client = start(scout=taught)
     assert client.get("/v1/me").json()["recipe"] == "hybrid"
     told = client.get("/v1/models").json()
@@ -90,7 +90,9 @@ def test_a_champion_that_cannot_serve_is_explained_to_operators_alone(
     home = taught.settings.home
     [entry] = champion.history(home)
     file = (
-        champion.place(home, entry.model) / model_store.ARRAYS if harm == "model" else home / "models" / "champion.json"
+        champion.find_model(home, entry.model) / model_store.ARRAYS
+        if harm == "model"
+        else home / "models" / "champion.json"
     )
     file.write_bytes(b"{")
     (tmp_path / "policy.toml").write_text(POLICY.replace("mail/", "office/"))

@@ -89,7 +89,7 @@ def task(**changes: Any) -> Collaboration:
         tools=tools,
         gold=GOLD,
         scene_of=SCENES,
-        judge=lambda found: {"ndcg@5": float(found[0] @ dev)},
+        evaluate=lambda found: {"ndcg@5": float(found[0] @ dev)},
         shape=Shape(**{**SHAPE.__dict__, **changes}),
         identity="test",
     )
@@ -132,20 +132,20 @@ def test_the_loss_of_a_step_is_that_of_the_papers_equations() -> None:
 
 def test_a_list_holds_all_golds_and_others_that_somebody_uses() -> None:
     made = task(length=3)
-    columns, listed, gold = made.lists(np.array([0, 1, 3]), np.random.default_rng(1))
+    columns, listed, gold = made.draw_lists(np.array([0, 1, 3]), np.random.default_rng(1))
     assert listed is not None and listed.shape == (3, 3)
     for row, marks, query in zip(listed, gold, (0, 1, 3), strict=True):
         tools = columns[row]
         assert sorted(tools[marks]) == sorted(GOLD[query])
         assert len(set(tools)) == 3 and 4 not in tools
-    assert task(length=99).lists(np.array([0]), np.random.default_rng(0))[1] is None
+    assert task(length=99).draw_lists(np.array([0]), np.random.default_rng(0))[1] is None
 
 
 def test_a_query_that_needs_every_tool_that_is_used_has_a_list_of_them_all() -> None:
     every = [np.arange(4), *GOLD[1:]]
     made = task(length=2)
     made.gold = every
-    columns, listed, gold = made.lists(np.array([0, 1]), np.random.default_rng(1))
+    columns, listed, gold = made.draw_lists(np.array([0, 1]), np.random.default_rng(1))
     assert listed is not None and listed.shape == (2, 4) and columns.tolist() == [0, 1, 2, 3]
     assert gold.sum(axis=1).tolist() == [4, len(GOLD[1])]
 

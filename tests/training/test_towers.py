@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.training.losses import list_softmax  # noqa: E402
-from toolscout.training.towers import Tower, chunks, half  # noqa: E402
+from toolscout.training.towers import Tower, chunks, uses_bfloat16  # noqa: E402
 
 TEXTS = ["rain in the city", "send mail", "book a hotel room, then a flight", "copyFile", "translate text", "weather"]
 GOLD = torch.tensor([[True, False, True], [False, True, False], [False, False, True]])
@@ -82,7 +82,7 @@ def test_chunks_hold_every_place_once_and_no_more_tokens_than_allowed() -> None:
 
 def test_precision_is_what_was_asked_for() -> None:
     place = torch.device("cpu")
-    assert half(place, "bfloat16") and not half(place, "float32")
+    assert uses_bfloat16(place, "bfloat16") and not uses_bfloat16(place, "float32")
 
 
 def test_bfloat16_gives_nearly_the_same_vectors(folder: Path) -> None:

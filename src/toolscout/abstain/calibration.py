@@ -65,15 +65,18 @@ def floors(need: Floats, fit: Floats | None = None, mass: Floats | None = None) 
     shares = np.full(len(need), 1 / len(need)) if mass is None else mass / mass.sum()
     effective_count = 1 / float((shares**2).sum())
     values = (need,) if fit is None else (need, fit)
-    below = [_sum_below(column, shares) for column in values]
-    least = np.min(below, axis=0)
-    order = np.argsort(least, kind="stable")
+    # Each value becomes its quantile, the share of requests with a lower value. The lower of a request's quantiles
+    # decides at which common quantile of the floors it is turned away.
+    quantiles = [_sum_below(column, shares) for column in values]
+    lowest = np.min(quantiles, axis=0)
+    order = np.argsort(lowest, kind="stable")
+    # the share that is turned away if each request up to this one lies at or below a floor
     lost = (np.cumsum(shares[order]) + (len(values) - 1) * shares[order]) * effective_count / (effective_count + 1)
     floors_by_column: list[list[float]] = [[] for _ in values]
     for budget in BUDGETS:
-        inside = order[lost <= budget + FLOOR_TOLERANCE]
-        for column_floors, column, share in zip(floors_by_column, values, below, strict=True):
-            floor = column[share >= least[inside].max() - FLOOR_TOLERANCE].min() if len(inside) else 0.0
+        affordable = order[lost <= budget + FLOOR_TOLERANCE]
+        for column_floors, column, quantile in zip(floors_by_column, values, quantiles, strict=True):
+            floor = column[quantile >= lowest[affordable].max() - FLOOR_TOLERANCE].min() if len(affordable) else 0.0
             column_floors.append(float(np.floor(floor * 1e6) / 1e6))
     return Floors(BUDGETS, *map(tuple, floors_by_column))
 

@@ -91,7 +91,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         format: `DECISION_FORMAT`.
         about: record of the data and the command of the fit; JSON values.
         encoders: view → fingerprint of its encoder.
-        wishes: view → weights of a query's vector, then the constant; the sum is the column `wish.<view>`.
+        wishes: view → weights and constant of a regression that predicts the need from a query's vector alone. Its
+            output is the *wish*, the column `wish.<view>`.
         need: regression for whether a tool is needed.
         fit: regression for whether a tool of the catalogue fits.
         floors: probabilities below which a request is turned away, by budget.
@@ -129,9 +130,9 @@ def columns(
 
 
 def wishes(table: Mapping[str, Floats]) -> Floats:
-    """Sum the wishes of `columns`, (n,).
+    """Return the wish of each request, (n,): the sum over the views of `columns`.
 
-    A sum above 0 means that the request resembles those that need tools, in any catalogue.
+    Above 0 the request resembles those that need tools, in any catalogue; below 0 it resembles chat.
     """
     return np.asarray(sum(values for name, values in table.items() if name.startswith("wish.")))
 
@@ -200,13 +201,18 @@ class Abstainer:
         return verdicts
 
     def _decide(self, search: Search, need: float, fit: float, wish: float, size: int) -> Verdict:
+        """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
+
+        A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
+        `wish` says why: below 0 the request resembles chat, else a request for tools that this catalogue lacks.
+        """
         if search.need is None:
-            of_need, of_fit = self.floors.need_at(self.budget), self.floors.fit_at(self.budget)
+            need_floor, fit_floor = self.floors.need_at(self.budget), self.floors.fit_at(self.budget)
         else:  # two independent estimates share the budget
-            need, wish, of_fit = search.need, search.need - 0.5, self.floors.fit_at(self.budget / 2)
-            of_need = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
-        sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
-        if sure or (need >= of_need and fit >= of_fit):
+            need, wish, fit_floor = search.need, search.need - 0.5, self.floors.fit_at(self.budget / 2)
+            need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
+        is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
+        if is_sure or (need >= need_floor and fit >= fit_floor):
             return Verdict(need, fit)
         if wish < 0:
             likelihood = f"{_format_percent(need)} likely to need one"
@@ -249,9 +255,9 @@ def build_abstainer(
 ) -> Abstainer | None:
     """Build the bundled decision over a snapshot, with the budget of the settings; None: it is 0.
 
-    The requests of a fitted model may differ from those of the bundled decision. So its floors keep the budget on the
-    requests that the model was fitted on (`fit_floors`). For a champion of `toolscout learn`, requests outside the fit
-    also gave the score of a first hit from which the model certainly understands a request.
+    The requests of a fitted model may differ from those of the bundled decision. So a model brings its own floors.
+    They keep the budget on the requests that it was fitted on (`fit_floors`). A champion of `toolscout learn` also
+    brings `sure`: a request with a first hit of at least this score is never turned away.
 
     Args:
         workspace: with the settings and the caches.

@@ -156,7 +156,7 @@ def _table(names: Sequence[str], part: QueryGroup, wishes: Mapping[str, Floats])
 
 
 class _Labelled(NamedTuple):
-    """Columns of queries with one label and group. `share` sets their mass, whatever their number."""
+    """Columns of queries with one label and group. `share` sets their mass together; see `_split_mass`."""
 
     table: dict[str, Floats]
     label: bool
@@ -169,7 +169,15 @@ class _Labelled(NamedTuple):
 
 
 def _split_mass(keys: Sequence[tuple[bool, str, float]], sizes: Sequence[int]) -> Floats:
-    """Split the mass: half for each label, then equal for groups, then by share, then equal for queries."""
+    """Return the mass of each query, concatenated over the parts; all together it is 1.
+
+    Each label gets half of it. Within a label, the groups get mass in proportion to their shares. Within a group, each
+    query gets the same.
+
+    Args:
+        keys: (label, group, share) of each part. Parts with equal keys count as one.
+        sizes: number of queries of each part.
+    """
     total: dict[tuple[bool, str, float], int] = {}
     for key, size in zip(keys, sizes, strict=True):
         total[key] = total.get(key, 0) + size
@@ -190,10 +198,10 @@ def _fit_wishes(views: Sequence[str], parts: Sequence[QueryGroup]) -> dict[str, 
 
 
 def _fit_linear(parts: Sequence[_Labelled]) -> Linear:
-    names, sizes = tuple(parts[0].table), [each.size for each in parts]
-    rows = np.concatenate([np.stack([each.table[name] for name in names], axis=1) for each in parts])
-    labels = np.repeat([each.label for each in parts], sizes)
-    mass = _split_mass([(each.label, each.group, each.share) for each in parts], sizes)
+    names, sizes = tuple(parts[0].table), [part.size for part in parts]
+    rows = np.concatenate([np.stack([part.table[name] for name in names], axis=1) for part in parts])
+    labels = np.repeat([part.label for part in parts], sizes)
+    mass = _split_mass([(part.label, part.group, part.share) for part in parts], sizes)
     means = np.average(rows, axis=0, weights=mass)
     deviations = np.sqrt(np.average((rows - means) ** 2, axis=0, weights=mass)) + 1e-6
     weights = logistic(np.clip((rows - means) / deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS), labels, SCORE_RIDGE, mass)

@@ -31,16 +31,16 @@ def logistic(rows: Array, labels: Mask, ridge: float, mass: Array | None = None)
         ridge: above 0. The constant gets a thousandth of it, so that a single class gives an answer too.
         mass: (n,): weight of each row; None: equal weights.
     """
-    share = np.full(len(rows), 1 / len(rows)) if mass is None else np.asarray(mass, dtype=np.float64) / np.sum(mass)
+    row_mass = np.full(len(rows), 1 / len(rows)) if mass is None else np.asarray(mass, dtype=np.float64) / np.sum(mass)
     columns = np.column_stack([np.asarray(rows, dtype=np.float64), np.ones(len(rows))])
     penalty = np.full(columns.shape[1], ridge)
     penalty[-1] *= 1e-3
     weights = np.zeros(columns.shape[1])
     for _ in range(MAX_NEWTON_STEPS):
-        shares = sigmoid(columns @ weights)
-        slope = columns.T @ (share * (shares - labels)) + penalty * weights
-        curve = (columns * (share * shares * (1 - shares))[:, None]).T @ columns + np.diag(penalty)
-        step = np.linalg.solve(curve, slope)
+        probabilities = sigmoid(columns @ weights)
+        gradient = columns.T @ (row_mass * (probabilities - labels)) + penalty * weights
+        hessian = (columns * (row_mass * probabilities * (1 - probabilities))[:, None]).T @ columns + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
         weights -= step
         if np.abs(step).max() < NEWTON_TOLERANCE:
             break

@@ -71,7 +71,7 @@ class ScoreFeatures:
     """
 
     def __init__(self, words: BM25, meanings: dict[str, Exact]) -> None:
-        """Take the indexes, all over the same tools.
+        """Compute the features from these indexes, all over the same tools.
 
         Args:
             words: BM25.

@@ -70,20 +70,20 @@ class Rules:
         """Return whether the tool may be seen."""
         if self.read_only and (tool.hints.read_only is not True or tool.hints.destructive is True):
             return False
-        allow = [_chunks(pattern, exact=True) for pattern in self.allow]
+        allow = [_split_runs(pattern, exact=True) for pattern in self.allow]
         if not any(_matches(form, chunks) for form in _forms(tool) for chunks in allow):
             return False
-        deny = [_chunks(pattern) for pattern in self.deny]
-        return not deny or not any(_matches(form, chunks) for form in _folded_forms(tool) for chunks in deny)
+        deny = [_split_runs(pattern) for pattern in self.deny]
+        return not deny or not any(_matches(form, chunks) for form in _fold_forms(tool) for chunks in deny)
 
 
 def _forms(tool: Tool) -> set[Segments]:
     """Return the tool's id and its path with the name, split at every slash."""
-    place = "/".join((tool.source, *tool.path, tool.name))
-    return {tuple(text.split("/")) for text in (tool.id, place)}
+    full_path = "/".join((tool.source, *tool.path, tool.name))
+    return {tuple(text.split("/")) for text in (tool.id, full_path)}
 
 
-def _folded_forms(tool: Tool) -> set[Segments]:
+def _fold_forms(tool: Tool) -> set[Segments]:
     """Return the folded forms of id and path. A slash inside a name may separate segments or not, so both count."""
     source, _, rest = tool.id.partition("/")
     forms = set()
@@ -102,7 +102,7 @@ def _fold(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _chunks(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
+def _split_runs(pattern: str, *, exact: bool = False) -> tuple[Segments, ...]:
     """Split a pattern at each `**` into runs of segments."""
     chunks: list[list[str]] = [[]]
     for segment in pattern.split("/"):

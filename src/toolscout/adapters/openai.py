@@ -51,13 +51,13 @@ def output(box: Toolbox, item: Any) -> dict[str, Any]:
         "call_id": item.call_id,
         "execution": "client",
         "status": "completed",
-        "tools": [{**_function(name, tool), "defer_loading": True} for name, tool in matches],
+        "tools": [{**_format_function(name, tool), "defer_loading": True} for name, tool in matches],
     }
 
 
 def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict[str, Any]]:
     """Build the `tools` for one request from its search results. Chat completions need `nested`."""
-    functions = [_function(name, tool) for name, tool in box.search(query)]
+    functions = [_format_function(name, tool) for name, tool in box.search(query)]
     if not nested:
         return functions
     return [{"type": "function", "function": {k: v for k, v in item.items() if k != "type"}} for item in functions]
@@ -66,7 +66,7 @@ def select_tools(box: Toolbox, query: str, *, nested: bool = False) -> list[dict
 filtered = select_tools  # the name in version 0.1
 
 
-def _function(name: str, tool: Tool) -> dict[str, Any]:
+def _format_function(name: str, tool: Tool) -> dict[str, Any]:
     return {
         "type": "function",
         "name": name,

@@ -154,14 +154,16 @@ def _find_reasons(
         unsteady: ids of tools that alternate between definitions.
         vet: screens tools that were never approved.
     """
-    destinations = frozenset().union(*map(_destinations, approved_tools.values()))
+    destinations = frozenset().union(*map(_list_destinations, approved_tools.values()))
     reasons: dict[str, str] = {}
     for id, (tool, mark) in bodies.items():
         why = None
         if id in unsteady:
             why = ALTERNATES
         elif id not in pins:
-            why = (vet(tool) if vet else None) or (_new_destination(tool, destinations) if approved_tools else None)
+            why = (vet(tool) if vet else None) or (
+                _explain_new_destination(tool, destinations) if approved_tools else None
+            )
         elif pins[id] != mark:
             why = _name_change(approved_tools[id], tool) if id in approved_tools else CHANGED
         if why is not None:
@@ -201,7 +203,7 @@ def _read_approved_tools(connection: sqlite3.Connection, between: tuple[str, str
     return {id: _DECODER.decode(body) for id, body in rows}
 
 
-def _destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
+def _list_destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
     """Return the host of an operation's calls, and each credential that is sent there with its place."""
     if "server" not in tool.meta:
         return frozenset()
@@ -223,9 +225,9 @@ def _origin(server: str) -> str:
         return server
 
 
-def _new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> str | None:
+def _explain_new_destination(tool: Tool, destinations: frozenset[tuple[str, ...]]) -> str | None:
     """Return why an operation that was never approved must wait, or None."""
-    unknown = _destinations(tool) - destinations
+    unknown = _list_destinations(tool) - destinations
     if not unknown:
         return None
     return NEW_SERVER if any(len(destination) == 1 for destination in unknown) else NEW_CREDENTIALS

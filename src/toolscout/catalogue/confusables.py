@@ -23,7 +23,7 @@ _DIGIT_LETTERS: Final = str.maketrans("015", "ols")
 
 
 @functools.cache
-def _likenesses() -> dict[int, str]:
+def _load_likenesses() -> dict[int, str]:
     """Return code point → the ASCII letter or digit that it looks like."""
     ascii_letters: dict[int, str] = {}
     for line in _TABLE.read_text(encoding="utf-8").splitlines():
@@ -35,7 +35,7 @@ def _likenesses() -> dict[int, str]:
 
 def fold(text: str) -> str:
     """Replace each letter that looks like an ASCII letter by that letter."""
-    return text if text.isascii() else text.translate(_likenesses())
+    return text if text.isascii() else text.translate(_load_likenesses())
 
 
 @functools.lru_cache(maxsize=65536)
@@ -59,7 +59,7 @@ def find_look_alike(name: str, description: str) -> str | None:
         name: of a tool.
         description: of the tool; the name may be written in the script of its description.
     """
-    likenesses = _likenesses()
+    likenesses = _load_likenesses()
     for word in _LETTERS_RUN.findall(name):
         if word.isascii():
             continue

@@ -361,7 +361,7 @@ _EAST_ASIAN: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 )
 
 
-def _orders_of(language: _Language) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def _build_orders(language: _Language) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yield the orders of a language that separates words by spaces."""
     few = r"(?:\W+\w+){0,3}?\W+"
     near = r"(?:\W+\w+){0,5}?\W+"
@@ -390,7 +390,7 @@ def _compile(entries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Order]
 ORDERS: Final[tuple[Order, ...]] = (
     *_compile([(message, cues, pattern) for message, (cues, pattern) in _ORDERS.items()]),
     *_compile(_PARAPHRASES),
-    *_compile([order for language in _LANGUAGES for order in _orders_of(language)]),
+    *_compile([order for language in _LANGUAGES for order in _build_orders(language)]),
     *_compile(_EAST_ASIAN),
 )
 

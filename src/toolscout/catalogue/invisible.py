@@ -46,18 +46,19 @@ def spelled_out(text: str) -> str:
 
 def find_invisible(text: str) -> Iterator[str]:
     """Yield one sentence for each sort of invisible character in a text."""
-    sorts: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for span in _unseen(text) if not (text.isascii() and text.isprintable()) else ():
         for letter in span[0]:
-            sort = _sort(letter)
-            sorts[sort] = sorts.get(sort, 0) + 1
-    for sort, count in sorts.items():
+            kind = _classify(letter)
+            counts[kind] = counts.get(kind, 0) + 1
+    for kind, count in counts.items():
+        # The tag characters U+E0020 to U+E007E mirror ASCII, so they can spell a hidden text.
         spelled = bytes(ord(letter) - 0xE0000 for letter in text if 0xE0020 <= ord(letter) < 0xE007F).decode("ascii")
-        spells = f", which spell “{quote(spelled)}”" if sort == "tag characters" and spelled else ""
-        yield f"{count} {sort}{spells}"
+        spells = f", which spell “{quote(spelled)}”" if kind == "tag characters" and spelled else ""
+        yield f"{count} {kind}{spells}"
 
 
-def _sort(letter: str) -> str:
+def _classify(letter: str) -> str:
     code = ord(letter)
     if code < 0xA0:
         return "control codes"

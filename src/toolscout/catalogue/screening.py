@@ -50,7 +50,7 @@ def scan(tool: Tool) -> list[Finding]:
     escaped = "\\u00" in body or "\x7f" in body
     odd = escaped or not body.isascii()
     orders = list(ORDERS) if escaped else select_orders(body)
-    for field, text in _texts(tool) if odd or orders else ():
+    for field, text in _list_texts(tool) if odd or orders else ():
         for message in find_invisible(text):
             findings.setdefault(("invisible", message), Finding("invisible", field, message))
         for message in find_orders(text, orders):
@@ -91,7 +91,7 @@ def suspects(catalogue: Catalogue) -> frozenset[str]:
     return frozenset(msgspec.json.decode(catalogue.load_or_build(SUSPECTS_FORMAT, list_suspects), type=list[str]))
 
 
-def _texts(tool: Tool) -> Iterator[tuple[str, str]]:
+def _list_texts(tool: Tool) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each text that a model may read: values, and the names of parameters."""
     waiting: list[tuple[str, Any]] = [
         ("tags", list(tool.tags)),

@@ -99,7 +99,7 @@ def _compare_descriptions(
     oldest = min(catalogue.added.values(), default="")
     copies: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for a, b in _pairs_of_words(words):
+    for a, b in _find_similar_texts(words):
         one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
         if one.source != second.source:
             if shared >= MIN_SHARED:
@@ -119,7 +119,7 @@ def _compare_names(
 ) -> dict[str, str]:
     """Add tools with names that look alike to `copies`, and return the twins."""
     twins: dict[str, str] = {}
-    for a, b in _pairs_of_names(tools):
+    for a, b in _find_similar_names(tools):
         one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
         are_long = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS
         if _is_disguised(one.name) != _is_disguised(second.name) or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
@@ -169,8 +169,12 @@ def _word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
     return count / (len(one) + len(other) - count) if count else 0.0
 
 
-def _pairs_of_words(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of descriptions that may share enough words: they share one of their rarest words."""
+def _find_similar_texts(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of descriptions that may share `MIN_SHARED` of their words, as positions, the smaller one first.
+
+    Two sets that share so many words have a word in common among the rarest of each (prefix filtering). Only these
+    words are indexed, so that not every pair must be compared.
+    """
     frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
     for number, terms in enumerate(words):
@@ -178,22 +182,22 @@ def _pairs_of_words(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]
             continue
         rarest = sorted(terms, key=lambda word: (frequency[word], word))
         prefix = rarest[: len(terms) - math.ceil(MIN_SHARED * len(terms)) + 1]
-        near = {other for word in prefix for other in holders[word]}
-        yield from ((other, number) for other in sorted(near))
+        candidates = {other for word in prefix for other in holders[word]}
+        yield from ((other, number) for other in sorted(candidates))
         for word in prefix:
             if len(holders[word]) < MAX_HOLDERS:
                 holders[word].append(number)
 
 
-def _pairs_of_names(tools: Sequence[Tool]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of tools of different sources with names that look alike."""
+def _find_similar_names(tools: Sequence[Tool]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of tools of different sources with names that look alike, as positions."""
     namesakes: dict[str, list[int]] = defaultdict(list)
     for number, tool in enumerate(tools):
-        bare = skeleton(tool.name)
-        if len(bare) >= MIN_SKELETON_CHARS:
-            yield from ((other, number) for other in namesakes[bare] if tools[other].source != tool.source)
-            if len(namesakes[bare]) < MAX_HOLDERS:
-                namesakes[bare].append(number)
+        shape = skeleton(tool.name)
+        if len(shape) >= MIN_SKELETON_CHARS:
+            yield from ((other, number) for other in namesakes[shape] if tools[other].source != tool.source)
+            if len(namesakes[shape]) < MAX_HOLDERS:
+                namesakes[shape].append(number)
 
 
 def _find_scattered(catalogue: Catalogue, rows: Rows, oldest: str) -> frozenset[str]:

@@ -255,7 +255,7 @@ class Store(Database):
         Raises:
             BadEntry: if a tool cannot be written as JSON.
         """
-        bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_storable, tools)}
+        bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
             origin_id = _put_origin(connection, origin)
@@ -268,20 +268,20 @@ class Store(Database):
                 (name, origin_id, kind, state, message, now()),
             )
             connection.execute("DELETE FROM problems WHERE source = ?", (name,))
-            connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *each) for each in problems))
+            connection.executemany("INSERT INTO problems VALUES (?, ?, ?)", ((name, *problem) for problem in problems))
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
             before_waiting = _waiting_ids(connection, name)
             if state == "ok":
-                held_back: Mapping[str, bool] = {}
+                held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
                 if self.pin and approvals.needs_approval(kind, origin.locator):
                     held_back = approvals.hold_back(connection, name, bodies, self.vet, now())
                 else:
                     connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
                 changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-            released = before_waiting != _waiting_ids(connection, name)
-            if changes.any or released or before is None or (before[1] == "disabled") != (state == "disabled"):
+            waiting_changed = before_waiting != _waiting_ids(connection, name)
+            if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
 
@@ -312,12 +312,16 @@ class Store(Database):
         """
         with self.writing() as connection:
             query = "DELETE FROM quarantine WHERE id = ? AND fingerprint = ?"
-            taken = [each for each in chosen if connection.execute(query, (each.id, each.fingerprint)).rowcount]
+            taken = [
+                definition
+                for definition in chosen
+                if connection.execute(query, (definition.id, definition.fingerprint)).rowcount
+            ]
             connection.executemany(
                 "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
-                (_row(each.tool.source, each.tool, each.fingerprint) for each in taken),
+                (_row(definition.tool.source, definition.tool, definition.fingerprint) for definition in taken),
             )
-            approvals.pin(connection, [(each.tool, each.fingerprint) for each in taken], now())
+            approvals.pin(connection, [(definition.tool, definition.fingerprint) for definition in taken], now())
             if taken:
                 _raise_generation(connection)
             return len(taken)
@@ -386,7 +390,7 @@ _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
 def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Casefolded name or id → id."""
+    """Map each casefolded name and id to the id."""
     ids: dict[str, str] = {}
     for name, tool_id in rows:
         ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
@@ -446,7 +450,7 @@ def _waiting_ids(connection: sqlite3.Connection, source: str) -> list[tuple[str,
     ).fetchall()
 
 
-def _storable(tool: Tool) -> Tool:
+def _make_storable(tool: Tool) -> Tool:
     """Return the tool as the store will return it: `tool` itself, unless it holds values that JSON cannot express."""
     try:
         msgspec.json.encode(tool)

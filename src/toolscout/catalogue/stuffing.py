@@ -84,7 +84,7 @@ def _is_enumeration(part: str, words: int) -> bool:
 
 def _find_stuffed_parameters(parameters: Mapping[str, Any]) -> str | None:
     """Say why parameters look written for the search (requests, lists, a vocabulary); None: they do not."""
-    texts = [text[:MAX_FIELD_CHARS].lower() for text in _parameter_texts(parameters)]
+    texts = [text[:MAX_FIELD_CHARS].lower() for text in _list_parameter_texts(parameters)]
     reasons = (_find_requests(text) for text in texts if len(text) >= LONG_PARAMETER_CHARS)
     if reason := next(filter(None, reasons), None):
         return reason
@@ -113,7 +113,7 @@ def _is_listing(text: str) -> bool:
     return len(words) >= MIN_LISTED_WORDS and not re.search(r"[^\w\s,'’-]", text) and joints <= 0.05 * len(words)
 
 
-def _parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]:
+def _list_parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]:
     """Yield the descriptions of parameters, outer before inner."""
     properties = schema.get("properties")
     for inner in properties.values() if isinstance(properties, Mapping) else ():
@@ -121,7 +121,7 @@ def _parameter_texts(schema: Mapping[str, Any], depth: int = 3) -> Iterator[str]
             if isinstance(text := inner.get("description"), str):
                 yield text
             if depth > 1:
-                yield from _parameter_texts(inner, depth - 1)
+                yield from _list_parameter_texts(inner, depth - 1)
 
 
 def _find_requests(text: str) -> str | None:

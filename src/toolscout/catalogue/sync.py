@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from toolscout import sources
 from toolscout.catalogue.approvals import needs_approval
@@ -15,6 +16,10 @@ from toolscout.errors import NotFound, SourceError
 from toolscout.types import Tool
 
 __all__ = ["CatalogueManager"]
+
+MIN_ADVICE_SAMPLE: Final = 500  # tools that advice looks at; of a larger catalogue up to twice as many
+MAX_LANGUAGE_CHARS: Final = 2000  # of a description, read to guess its script
+LAST_LATIN_LETTER: Final = "\u024f"
 
 
 class CatalogueManager:
@@ -55,7 +60,7 @@ class CatalogueManager:
         """
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
-        locator = _absolute(str(source))
+        locator = _make_absolute(str(source))
         kind = kind or sources.detect(locator)
         origin = Origin(locator, kind, name)
         readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)
@@ -90,7 +95,11 @@ class CatalogueManager:
 
     def brought_by(self, origin: Origin) -> list[Source]:
         """Return the sources of the catalogue that came from an origin."""
-        ids = {each.id for each in self.store.origins() if (each.locator, each.name) == (origin.locator, origin.name)}
+        ids = {
+            origin_row.id
+            for origin_row in self.store.origins()
+            if (origin_row.locator, origin_row.name) == (origin.locator, origin.name)
+        }
         return [source for source in self.store.sources() if source.origin in ids]
 
     def put_reading(self, origin: Origin, reading: sources.Reading) -> Changes:
@@ -191,9 +200,13 @@ class CatalogueManager:
         """
         definitions = self.store.waiting()
         for name in names:
-            if not any(name in (each.id, each.tool.source) for each in definitions):
+            if not any(name in (definition.id, definition.tool.source) for definition in definitions):
                 raise NotFound(f"Nothing called {name!r} waits for approval. To see what waits, run  toolscout approve")
-        return [each for each in definitions if not names or each.id in names or each.tool.source in names]
+        return [
+            definition
+            for definition in definitions
+            if not names or definition.id in names or definition.tool.source in names
+        ]
 
     def approve(self, chosen: Sequence[Waiting]) -> int:
         """Approve waiting definitions and put them into the catalogue. Returns how many; see `Store.approve`."""
@@ -201,7 +214,8 @@ class CatalogueManager:
 
     def advice(self) -> list[str]:
         """Return sentences of advice about the present catalogue, for the user."""
-        tools = self.store.tools([id for id, _ in self.store.page(limit=-1)][:: max(1, self._size() // 500)])
+        ids = [id for id, _ in self.store.page(limit=-1)]
+        tools = self.store.tools(ids[:: max(1, self._size() // MIN_ADVICE_SAMPLE)])
         foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
         if self.settings.encoder == "static" and foreign * 2 > len(tools):
             return [
@@ -216,11 +230,11 @@ class CatalogueManager:
 
 def _is_foreign(text: str) -> bool:
     """Return whether most letters of a text are not Latin."""
-    letters = [letter for letter in text[:2000] if letter.isalpha()]
-    return sum(letter > "\u024f" for letter in letters) * 2 > len(letters)
+    letters = [letter for letter in text[:MAX_LANGUAGE_CHARS] if letter.isalpha()]
+    return sum(letter > LAST_LATIN_LETTER for letter in letters) * 2 > len(letters)
 
 
-def _absolute(locator: str) -> str:
+def _make_absolute(locator: str) -> str:
     """Return a path as absolute, so that `sync` finds it from any folder; other locators stay as they are.
 
     A path behind the prefix of a plug-in becomes absolute too.

@@ -161,6 +161,7 @@ class _Tally:
 
 
 def _explain_hidden(tools: Mapping[str, Tool], tool_id: str, tally: _Tally) -> Finding:
+    """Explain why a tool is hidden, with a fix for each cause."""
     tool = tools[tool_id]
     instead = [rival for rival, _ in tally.instead[tool_id].most_common(MAX_NAMED_RIVALS)]
     causes, fixes = [], []

@@ -171,17 +171,17 @@ def read_results(folder: Path) -> tuple[list[Result], list[Problem]]:
     for file in sorted(folder.glob("*/**/*.json")):
         if file.name.endswith((SWEEP, ANATOMY)):
             continue
-        place = file.relative_to(folder)
+        relative_path = file.relative_to(folder)
         try:
             result = decoder.decode(file.read_bytes())
-            if place.parent.as_posix() == f"{SWEEPS_FOLDER}/{result.dataset}":
+            if relative_path.parent.as_posix() == f"{SWEEPS_FOLDER}/{result.dataset}":
                 continue
             missing = [name for name in ("ndcg@5", "comp@5") if name not in result.metrics]
             if missing:
                 raise ValueError(f"the metric {missing[0]} is missing")
-            _check_place(result, place, place.stem)
+            _check_place(result, relative_path, relative_path.stem)
         except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            problems.append(Problem(place.as_posix(), f"this is not a result file of `bench`: {error}"))
+            problems.append(Problem(relative_path.as_posix(), f"this is not a result file of `bench`: {error}"))
         else:
             results.append(result)
     return results, problems
@@ -192,26 +192,26 @@ def read_sweeps(folder: Path) -> tuple[list[SweepResult], list[Problem]]:
     decoder = msgspec.json.Decoder(SweepResult)
     sweeps, problems = [], []
     for file in sorted(folder.glob(f"*/**/*{SWEEP}")):
-        place = file.relative_to(folder)
+        relative_path = file.relative_to(folder)
         try:
             sweep = decoder.decode(file.read_bytes())
-            moved = place.is_relative_to(f"{SWEEPS_FOLDER}/{sweep.dataset}")
-            inner = place.relative_to(SWEEPS_FOLDER) if moved else place
-            _check_place(sweep, inner, place.name.removesuffix(SWEEP))
+            moved = relative_path.is_relative_to(f"{SWEEPS_FOLDER}/{sweep.dataset}")
+            inner = relative_path.relative_to(SWEEPS_FOLDER) if moved else relative_path
+            _check_place(sweep, inner, relative_path.name.removesuffix(SWEEP))
         except (OSError, ValueError, RecursionError) as error:
-            problems.append(Problem(place.as_posix(), f"this is not a file of `sweep`: {error}"))
+            problems.append(Problem(relative_path.as_posix(), f"this is not a file of `sweep`: {error}"))
         else:
             sweeps.append(sweep)
     return sweeps, problems
 
 
-def _check_place(result: Result | SweepResult, place: Path, label: str) -> None:
+def _check_place(result: Result | SweepResult, relative_path: Path, label: str) -> None:
     """Refuse a file that does not lie where its dataset and label say.
 
     Raises:
         ValueError: if it lies elsewhere.
     """
-    if (result.dataset, result.label) != (place.parent.as_posix(), label):
+    if (result.dataset, result.label) != (relative_path.parent.as_posix(), label):
         raise ValueError(f"it holds the result of {result.label!r} on {result.dataset!r}, which belongs elsewhere")
 
 

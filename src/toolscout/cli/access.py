@@ -89,13 +89,13 @@ def trust_command(
     """
     if listing == (folder is not None) or (listing and remove):
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
-    place = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
+    catalogue_home = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
     if folder is None:
-        _print_trusted_folders(place, as_json)
+        _print_trusted_folders(catalogue_home, as_json)
     elif remove:
-        _stop_trusting(place, folder.expanduser().resolve(), as_json)
+        _stop_trusting(catalogue_home, folder.expanduser().resolve(), as_json)
     else:
-        _trust_folder(place, folder.expanduser().resolve(), as_json)
+        _trust_folder(catalogue_home, folder.expanduser().resolve(), as_json)
 
 
 def _stop_trusting(home: Path, folder: Path, as_json: bool) -> None:
@@ -150,7 +150,7 @@ def _is_unchanged(home: Path, folder: Path, entry: trusted_folders.TrustedFolder
     Raises:
         OSError: if a file is gone.
     """
-    content = b""
+    content = b""  # for a folder that was trusted without a settings file
     if entry.digest != trusted_folders.digest_settings(content):
         content = (folder / SETTINGS_FILE_NAME).read_bytes()
     return trusted_folders.is_trusted(home, folder, content) and all(

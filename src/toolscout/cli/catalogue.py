@@ -19,9 +19,9 @@ from toolscout.cli.output import (
     json_option,
     model_option,
     print_json,
+    print_table,
     progress,
     report_failures,
-    table,
     with_scout,
 )
 from toolscout.errors import NotFound, SourceError
@@ -147,7 +147,7 @@ def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
     if not sources:
         echo("The catalogue is empty. Add a source with  toolscout add SOURCE.")
         return
-    table(
+    print_table(
         [
             ("source", "left"),
             ("kind", "left"),
@@ -182,7 +182,7 @@ def _describe_state(source: Source) -> str:
 
 
 def _print_tools(tools: list[Tool]) -> None:
-    table(
+    print_table(
         [("tool", "left"), ("description", "wrap")],
         [(clip(tool.id, 60), clip(tool.description)) for tool in tools],
     )
@@ -227,7 +227,7 @@ def _print_tool(tool: Tool) -> None:
     echo(f"{tool.description or '(no description)'}\n")
     rows = _list_parameters(tool)
     if rows:
-        table([("parameter", "left"), ("type", "left"), ("required", "left"), ("description", "wrap")], rows)
+        print_table([("parameter", "left"), ("type", "left"), ("required", "left"), ("description", "wrap")], rows)
     hints = {name: value for name in tool.hints.__struct_fields__ if (value := getattr(tool.hints, name)) is not None}
     echo(
         f"callable: {'yes' if tool.callable else 'no'}"

@@ -15,6 +15,7 @@ import click
 
 import toolscout
 from toolscout.catalogue.screening import spelled_out
+from toolscout.catalogue.store import Source
 from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import list_findings
@@ -47,11 +48,11 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
 
     --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
     """
-    place = home or (ctx.obj or {}).get("home")
-    settings = load_settings(home=place)
+    home_folder = home or (ctx.obj or {}).get("home")
+    settings = load_settings(home=home_folder)
     done: list[str] = []
     try:
-        scout = Scout(place)
+        scout = Scout(home_folder)
     except StoreError as error:
         findings = [f"catalogue: {error}", _advise_restore(settings.home / "catalogue.db")]
         report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])
@@ -148,7 +149,9 @@ def _describe_exposed(home: Path) -> list[str]:
 
 
 def _build_report(settings: Settings, scout: Scout | None, findings: list[str], done: Sequence[str]) -> dict[str, Any]:
-    readable = scout if scout is not None and not any(line.startswith("catalogue:") for line in findings) else None
+    """Build the report. Without a catalogue that can be read, its parts about tools are empty."""
+    catalogue_damaged = any(line.startswith("catalogue:") for line in findings)
+    readable = None if catalogue_damaged else scout
     sources = readable.sources() if readable else []
     return {
         "healthy": not findings,
@@ -157,12 +160,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
         "exposed": _describe_exposed(settings.home),
         "read_only": scout.store.read_only if scout else None,
         "ignored_settings": list(settings.ignored),
-        "versions": {
-            "toolscout": toolscout.__version__,
-            "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
-            **{name: _read_version(name, extra) for name, extra in REPORTED_PACKAGES.items()},
-        },
+        "versions": _read_versions(),
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
         "plugins": describe_plugins(),
         "store": {
@@ -172,17 +170,36 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),
         },
-        "waiting": [{"id": each.id, "why": each.why} for each in readable.waiting()] if readable else [],
-        "suspicious": list_findings(readable.store.catalogue().tools()) if readable else [],
-        "sources": [
-            {
-                "name": source.name,
-                "state": source.state if source.enabled else "disabled",
-                "message": source.message,
-            }
-            for source in sources
-            if source.state != "ok" or not source.enabled
-        ],
+        **_describe_untrusted(readable),
+        "sources": _list_unserved_sources(sources),
+    }
+
+
+def _describe_untrusted(scout: Scout | None) -> dict[str, Any]:
+    """List the definitions that wait for approval, and the findings in the tools of the catalogue."""
+    if scout is None:
+        return {"waiting": [], "suspicious": []}
+    return {
+        "waiting": [{"id": definition.id, "why": definition.why} for definition in scout.waiting()],
+        "suspicious": list_findings(scout.store.catalogue().tools()),
+    }
+
+
+def _list_unserved_sources(sources: Sequence[Source]) -> list[dict[str, str]]:
+    """List the sources that could not be read, or are disabled."""
+    return [
+        {"name": source.name, "state": source.state if source.enabled else "disabled", "message": source.message}
+        for source in sources
+        if source.state != "ok" or not source.enabled
+    ]
+
+
+def _read_versions() -> dict[str, str]:
+    return {
+        "toolscout": toolscout.__version__,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        **{name: _read_version(name, extra) for name, extra in REPORTED_PACKAGES.items()},
     }
 
 

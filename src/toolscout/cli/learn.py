@@ -6,7 +6,7 @@ import os
 
 import click
 
-from toolscout.cli.output import json_option, print_json, progress, table, with_scout
+from toolscout.cli.output import json_option, print_json, print_table, progress, with_scout
 from toolscout.learn.gate import Verdict
 from toolscout.learn.loop import BUDGET_MS, Report, learn
 from toolscout.models import champion
@@ -80,7 +80,7 @@ def _print_candidates(report: Report) -> None:
         )
         for candidate in report.candidates
     ]
-    table([*columns, ("seconds", "right"), ("", "wrap")], rows)
+    print_table([*columns, ("seconds", "right"), ("", "wrap")], rows)
 
 
 def _print_verdict(verdict: Verdict, champion: str) -> None:
@@ -95,7 +95,7 @@ def _print_verdict(verdict: Verdict, champion: str) -> None:
         )
         for name, row in verdict.tests.items()
     ]
-    table(columns, rows)
+    print_table(columns, rows)
     click.echo(f"comparison {verdict.look} with {champion}: a better candidate needs p < {verdict.level:.2g}")
 
 

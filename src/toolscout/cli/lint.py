@@ -5,7 +5,16 @@ from __future__ import annotations
 import click
 
 from toolscout.checks.lint import Lint, lint
-from toolscout.cli.output import echo, escape_line, json_option, print_json, progress, recipe_option, table, with_scout
+from toolscout.cli.output import (
+    echo,
+    escape_line,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+    recipe_option,
+    with_scout,
+)
 from toolscout.scout import Scout
 
 
@@ -45,11 +54,11 @@ def _print_result(result: Lint, limit: int) -> None:
             for finding in result.hidden
         ]
         columns = [("hard to find", "left"), ("found", "right"), ("why", "wrap"), ("advice", "wrap")]
-        table(columns, rows[:limit])
+        print_table(columns, rows[:limit])
     if result.confused:
         pairs = [(pair.one, pair.other, pair.times, pair.fix) for pair in result.confused]
         columns = [("confused", "left"), ("with", "left"), ("times", "right"), ("advice", "wrap")]
-        table(columns, pairs[:limit])
+        print_table(columns, pairs[:limit])
     for tool in result.silent[:limit]:
         echo(f"{escape_line(tool)} has no description: only its name and parameters can be found.")
     echo(

@@ -24,15 +24,15 @@ def spending_options(command: F) -> F:
         click.option("--max-dollars", type=float, help="Stop before this cost. Needs llm_price_in and llm_price_out."),
         click.option("--max-tokens", type=int, help="Stop before this number of tokens."),
         click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
-        click.option("--llm", "place", metavar="URL#MODEL", help="The endpoint. Default: the setting `llm`."),
+        click.option("--llm", "llm_address", metavar="URL#MODEL", help="The endpoint. Default: the setting `llm`."),
     ):
         command = option(command)
     return command
 
 
-def load_llm_settings(ctx: click.Context, place: str | None) -> Settings:
+def load_llm_settings(ctx: click.Context, llm_address: str | None) -> Settings:
     """Load the settings, with the endpoint of the command line."""
-    return load_settings(home=(ctx.find_root().obj or {}).get("home"), llm=place)
+    return load_settings(home=(ctx.find_root().obj or {}).get("home"), llm=llm_address)
 
 
 @contextlib.contextmanager

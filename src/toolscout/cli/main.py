@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
         unlisted: Mapping[str, Command] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Take the commands.
+        """Describe the commands.
 
         Args:
             *args: as in `click.Group`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from toolscout.cli.output import json_option, print_json, table
+from toolscout.cli.output import json_option, print_json, print_table
 from toolscout.config import load_settings
 from toolscout.errors import NotFound
 from toolscout.models import model_store
@@ -94,4 +94,4 @@ def _print_models(models: list[tuple[Path, Manifest]], champion: str | None) -> 
         )
         for path, manifest in models
     ]
-    table([*columns, ("seconds", "right")], rows)
+    print_table([*columns, ("seconds", "right")], rows)

@@ -24,10 +24,10 @@ __all__ = [
     "json_option",
     "model_option",
     "print_json",
+    "print_table",
     "progress",
     "recipe_option",
     "report_failures",
-    "table",
     "with_scout",
 ]
 
@@ -114,7 +114,9 @@ def print_json(value: Any) -> None:
     click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+def print_table(
+    columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]], *, title: str | None = None
+) -> None:
     """Print a table as wide as the terminal.
 
     Args:

@@ -15,8 +15,8 @@ from toolscout.cli.output import (
     json_option,
     model_option,
     print_json,
+    print_table,
     recipe_option,
-    table,
     with_scout,
 )
 from toolscout.scout import Scout
@@ -103,7 +103,7 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
         reason = escape_line(str(answer.reason))
         echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")
     if explain:
-        table(
+        print_table(
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
@@ -124,4 +124,4 @@ def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
     ]
     if not explain:
         columns, rows = [*columns[:3], *columns[4:]], [(*row[:3], *row[4:]) for row in rows]  # type: ignore[misc]
-    table(columns, rows)
+    print_table(columns, rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from toolscout.checks.selftest import Selftest, encode_baseline, read_baseline, run_selftest
-from toolscout.cli.output import json_option, print_json, progress, table, with_scout
+from toolscout.cli.output import json_option, print_json, print_table, progress, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
@@ -82,7 +82,9 @@ def _print_result(result: Selftest, serving: str) -> None:
         )
         for row in result.rows
     ]
-    table([*columns, ("no tool", "right")], rows, title=f"{result.n_tools:,} tools; kinds of requests by recall@5")
+    print_table(
+        [*columns, ("no tool", "right")], rows, title=f"{result.n_tools:,} tools; kinds of requests by recall@5"
+    )
     for recipe, problem in result.problems.items():
         click.echo(f"{recipe}: {problem}")
     certainty = "" if result.sure else ", though not significantly better than the next"

@@ -81,6 +81,6 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
             "have no access"
         )
     run = functools.partial(serve, extra="server", patience=service.limits.patience, lifespan=True, ready=ready)
-    quick = importlib.util.find_spec("uvloop") is not None
-    door = app(service, names_of(host, names))
-    anyio.run(run, door, policies, host, port, backend_options={"use_uvloop": quick})
+    has_uvloop = importlib.util.find_spec("uvloop") is not None
+    application = app(service, names_of(host, names))
+    anyio.run(run, application, policies, host, port, backend_options={"use_uvloop": has_uvloop})

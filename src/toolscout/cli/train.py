@@ -53,8 +53,8 @@ def train_command(
             f"--out: expected a folder for the model alone, found {out}, which contains the folder you are in. "
             "Name a new folder"
         )
-    place = os.environ.get("TOOLSCOUT_DATA")
-    root = Path(place) if place else None
+    data_root = os.environ.get("TOOLSCOUT_DATA")
+    root = Path(data_root) if data_root else None
     settings = load_settings(home=(ctx.obj or {}).get("home"))
     dataset = load_dataset(data, root)
     try:

@@ -68,7 +68,7 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
         exported = _write(source, graph, Path(temporary) / "float32", "float32")
-        agreement = _lowest_cosine(source, exported, texts)
+        agreement = _find_lowest_cosine(source, exported, texts)
         if agreement < MIN_EXPORT_COSINE:
             raise ConfigError(
                 f"The encoder {name!r} cannot be exported: the export's vectors differ from the model's (cosine "
@@ -77,12 +77,12 @@ def export(name: str, folder: Path, *, int8: bool = False) -> OnnxEncoder:
         if int8:
             to_int8(graph, [exported.inputs([pieces]) for pieces in exported.pieces(texts, "tool")])
             exported = _write(source, graph, Path(temporary) / "int8", "int8")
-            agreement = _lowest_cosine(source, exported, texts)
+            agreement = _find_lowest_cosine(source, exported, texts)
         manifest = msgspec.structs.replace(exported.manifest, agreement=agreement)
-        place = Path(temporary) / manifest.quantisation
-        _write_manifest(manifest, place)
-        place.chmod(0o755)
-        place.replace(folder)
+        written = Path(temporary) / manifest.quantisation
+        _write_manifest(manifest, written)
+        written.chmod(0o755)
+        written.replace(folder)
     return OnnxEncoder(folder)
 
 
@@ -93,7 +93,7 @@ def _load_test_texts() -> list[str]:
     return [*EXPORT_TEST_TEXTS, *(f"{tool['name']}: {tool['description']}" for tool in tools)]
 
 
-def _lowest_cosine(source: TransformerEncoder, exported: OnnxEncoder, texts: Sequence[str]) -> float:
+def _find_lowest_cosine(source: TransformerEncoder, exported: OnnxEncoder, texts: Sequence[str]) -> float:
     """Return the lowest cosine between the vectors of model and export, over queries and tools."""
     if source.dim != exported.dim:
         return 0.0
@@ -227,10 +227,10 @@ def _find_prompt(model: Any, *names: str) -> str:
     return next((prompts[name] for name in (*names, model.default_prompt_name) if name in prompts), "")
 
 
-def _read_licence(place: str) -> str:
+def _read_licence(location: str) -> str:
     """Read the licence from the model card in the folder or in the hub's cache."""
     hub: Any = require("huggingface_hub", "train")
-    card = Path(place, "README.md") if Path(place).is_dir() else hub.try_to_load_from_cache(place, "README.md")
+    card = Path(location, "README.md") if Path(location).is_dir() else hub.try_to_load_from_cache(location, "README.md")
     try:
         licence = (hub.metadata_load(Path(card)) or {}).get("license")
     except Exception:  # no card, or one that is not YAML; the libraries raise many kinds of errors

@@ -3,8 +3,8 @@
 * *Smoothing.* A few channels of the activations are far larger than the rest and would use up the 8-bit range. Each
   channel is divided by a factor and its row of the weights multiplied by it. The factor is the square root of the
   channel's peak, over some texts, divided by the peak of its weights.
-* *Weights* are add_rounded once: matrices to ±85 with one scale per column, the word table to ±127 with one per word.
-* *Activations* are add_rounded at run time with one scale per token. With one scale per tensor, a text's vector would
+* *Weights* are rounded once: matrices to ±85 with one scale per column, the word table to ±127 with one per word.
+* *Activations* are rounded at run time with one scale per token. With one scale per tensor, a text's vector would
   depend on the other texts of its batch.
 """
 

@@ -34,23 +34,23 @@ class PairScorer(Protocol):
     """A cross-encoder; see `OnnxPairs`.
 
     Attributes:
-        length: the most tokens it reads of a pair.
-        fingerprint: changes with everything that decides a logit.
+        length: maximum tokens of a pair.
+        fingerprint: changes whenever a pair would get another logit.
     """
 
     length: int
     fingerprint: str
 
     def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> Floats:
-        """Return how much the query needs each tool; fewer logits if the deadline comes first."""
+        """Score how much the query needs each tool. With a deadline there may be fewer logits than texts."""
         ...
 
 
 class PairCache(CacheDatabase):
-    """The file of kept logits.
+    """The file that stores the logits of pairs.
 
     Attributes:
-        reused: about how many logits were answered from the file; 0 if none was.
+        reused: approximate number of logits that were read from the file; exactly 0 if none was.
         paused: whether the cache is bypassed at present.
     """
 
@@ -70,19 +70,19 @@ class PairCache(CacheDatabase):
 
     @rebuild_if_damaged
     def get(self, scorer: str, pairs: Sequence[bytes]) -> dict[bytes, float]:
-        """Return the kept logits of those pairs that the scorer of this fingerprint has scored."""
+        """Return the stored logits of the scorer with this fingerprint, for the pairs that have one."""
         logits: dict[bytes, float] = {}
         with self.reading() as connection:
             for pair in pairs:
                 statement = "SELECT logit FROM readings WHERE reader = ? AND pair = ?"
                 for (logit,) in connection.execute(statement, (scorer, pair)):
                     logits[pair] = logit
-        if logits:  # nothing else is added: threads may lose some of the count, but never all of it
+        if logits:  # adding only above 0: concurrent threads may lose counts, but never make `reused` 0
             self.reused += len(logits)
         return logits
 
     def put(self, scorer: str, logits: Mapping[bytes, float]) -> None:
-        """Keep the logits of pairs. Warn once if the file cannot be written."""
+        """Store the logits of pairs. Warn once if the file cannot be written."""
         try:
             if not self.read_only:
                 self._put(scorer, logits)
@@ -101,18 +101,18 @@ class PairCache(CacheDatabase):
 
 
 class CachedPairScorer:
-    """A scorer that looks into the cache first and keeps what it had to score.
+    """A scorer that reads logits from the cache, and scores and stores the missing ones.
 
-    With a deadline it scores every pair anew: an answer in time must not depend on earlier queries.
+    With a deadline it bypasses the cache, so that the answer does not depend on earlier queries.
     """
 
     def __init__(self, scorer: PairScorer, cache: PairCache) -> None:
-        """Take the scorer and its cache."""
+        """Put a cache in front of a scorer."""
         self.scorer, self.cache = scorer, cache
         self.length, self.fingerprint = scorer.length, scorer.fingerprint
 
     def logits(self, query: str, texts: Sequence[str], deadline: float | None = None) -> Floats:
-        """Return the logits of the scorer; kept ones may differ by the rounding of another batch."""
+        """Return the logits. Stored ones may differ by rounding, because they were scored in another batch."""
         if deadline is not None or self.cache.paused:
             return self.scorer.logits(query, texts, deadline)
         pairs = [bytes.fromhex(digest("pair/1", [query, text])) for text in texts]

@@ -96,6 +96,7 @@ class RemoteEncoder:
         return vector
 
     def _request(self, texts: Sequence[str]) -> Vectors:
+        """Request the unit rows of one batch of texts; see `encode` for the errors."""
         import httpx
 
         body: dict[str, Any] = {"model": self._model, "input": [text[:MAX_REMOTE_TEXT_CHARS] or " " for text in texts]}

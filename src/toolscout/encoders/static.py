@@ -56,7 +56,7 @@ class WordPieces:
         return ids
 
     def knows(self, ids: Sequence[int]) -> bool:
-        """Whether any piece is an entire word; a text spelled only in fragments has no meaning to the encoder.
+        """Return whether any piece is an entire word. A text of fragments alone has no meaning to the encoder.
 
         A piece is an entire word if it begins a word and no inner piece follows. Single characters do not count.
         """
@@ -73,6 +73,7 @@ class WordPieces:
         return pieces
 
     def _split(self, word: str) -> tuple[int, ...]:
+        """Return the ids of the longest pieces that spell a word, from left to right. Empty if none fits somewhere."""
         ids: list[int] = []
         start = 0
         while start < len(word):
@@ -103,7 +104,7 @@ class StaticEncoder:
         """Load a folder written by `scripts/make_static_encoder.py`.
 
         Raises:
-            StoreError: if it is another folder, or damaged.
+            StoreError: if the folder holds no static encoder, or a damaged one.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
@@ -128,6 +129,7 @@ class StaticEncoder:
         self.dim: int = manifest["dim"]
         self.fingerprint: str = manifest["fingerprint"]
         self.pieces = WordPieces(pieces)
+        # the texts of the last call, and their vectors
         self._last: tuple[tuple[str, ...], Vectors] = ((), np.zeros((0, self.dim), dtype=np.float32))
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:

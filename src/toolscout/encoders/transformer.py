@@ -52,11 +52,11 @@ class TransformerEncoder:
         self.name = name
         library: Any = require("sentence_transformers", "train")
         layers = _parse_layers(name)
-        place = _locate_minilm() if layers or name in ("minilm", "minilm-plain") else name
+        location = _locate_minilm() if layers or name in ("minilm", "minilm-plain") else name
         self._prepare = split_identifiers if name != "minilm-plain" else str
         try:
-            with _without_bars():
-                self.model = library.SentenceTransformer(place, model_kwargs={"use_safetensors": True})
+            with _hide_progress_bars():
+                self.model = library.SentenceTransformer(location, model_kwargs={"use_safetensors": True})
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(
@@ -84,7 +84,7 @@ def _locate_minilm() -> str:
 
 
 @contextlib.contextmanager
-def _without_bars() -> Iterator[None]:
+def _hide_progress_bars() -> Iterator[None]:
     """Hide the progress bars of transformers inside the block."""
     logging: Any = require("transformers.utils.logging", "train")
     shown = logging.is_progress_bar_enabled()
@@ -133,15 +133,15 @@ def _hash_weights(model: Any) -> str:
     return hashed.hexdigest()
 
 
-def _read_weight_names(place: str) -> Iterator[str]:
-    """Yield the names of the weights in a model's safetensors files; `place` is a folder or a name on the hub."""
+def _read_weight_names(location: str) -> Iterator[str]:
+    """Yield the names of the weights in a model's safetensors files; `location` is a folder or a name on the hub."""
     from safetensors import safe_open
 
-    folder = Path(place)
+    folder = Path(location)
     if not folder.is_dir():
         hub: Any = require("huggingface_hub", "train")
         cache_dir = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
-        folder = Path(hub.snapshot_download(place, local_files_only=True, cache_dir=cache_dir))
+        folder = Path(hub.snapshot_download(location, local_files_only=True, cache_dir=cache_dir))
     for file in folder.rglob("*.safetensors"):
         with safe_open(file, framework="numpy") as tensors:
             yield from tensors.keys()

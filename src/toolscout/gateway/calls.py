@@ -42,7 +42,7 @@ class Calls:
     """Calls tools of MCP servers, operations of HTTP APIs and Python functions."""
 
     def __init__(self, upstreams: Upstreams, *, allow_python: bool, timeout: float) -> None:
-        """Take the servers, whether Python functions may run, and the seconds for one call."""
+        """Call through these servers. `timeout`: seconds for one call; `allow_python`: whether functions may run."""
         self.upstreams, self.allow_python, self.timeout = upstreams, allow_python, timeout
         self._clients: dict[Reach | None, httpx.AsyncClient] = {}
         self._python = asyncio.Semaphore(MAX_PYTHON_CALLS)
@@ -99,6 +99,7 @@ class Calls:
     async def _dispatch(
         self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
     ) -> CallToolResult:
+        """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
         import anyio
 
         seconds, upstream = self.timeout_of(tool), self.upstreams.servers.get(tool.source)
@@ -139,7 +140,7 @@ class Calls:
         from mcp_types import CallToolResult, TextContent
 
         async with self._python:
-            value = await _in_thread(functools.partial(_run_function, tool, arguments))
+            value = await _run_in_thread(functools.partial(_run_function, tool, arguments))
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
 
@@ -151,7 +152,7 @@ def cover_result(cover: Cover, result: CallToolResult) -> CallToolResult:
     return type(result).model_validate(cover.value(result.model_dump(mode="json", by_alias=True, exclude_unset=True)))
 
 
-async def _in_thread(function: Any) -> Any:
+async def _run_in_thread(function: Any) -> Any:
     """Run foreign code in a daemon thread, which is abandoned after a timeout and does not delay the exit."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
@@ -259,6 +260,7 @@ def _get_validator(tool: Tool) -> Any:
 
 
 def _compile_validator(schema: dict[str, Any] | None) -> Any:
+    """Compile a schema without patterns, which could run for ever. None if there is no usable schema."""
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]
     from referencing import Registry

@@ -434,6 +434,7 @@ class Gateway:
     async def _call_upstream(
         self, context: ServerRequestContext[Any, Any], caller: Caller, id: str, arguments: dict[str, Any]
     ) -> CallToolResult:
+        """Check the tool and its arguments, and call it. For an MCP server its definition is read again first."""
         import anyio
 
         tool = await self._require_tool(caller, id, waiting=True)
@@ -473,6 +474,7 @@ class Gateway:
         raise NotFound(missing[id])
 
     async def _write_call(self, caller: Caller, id: str, ok: bool, search: str | None, ms: float) -> None:
+        """Write a call to the journal. It belongs to a search only if the caller made that search."""
         if not self.scout.settings.journal:
             return
 

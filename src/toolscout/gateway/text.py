@@ -99,6 +99,7 @@ def _format_name(name: object) -> str:
 
 
 def _format_type(schema: object, depth: int = 2) -> str:
+    """Format the type of a schema in a few words; below `depth` levels of arrays, as `array`."""
     if not isinstance(schema, Mapping):
         return "any"
     choices = schema.get("enum")

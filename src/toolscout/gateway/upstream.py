@@ -96,7 +96,7 @@ class Upstream:
             self._upstreams.say(message)
             if failures == 1 and self._was_served:  # it worked until now, so calls wait for the restart
                 self.state, self.message = "starting", message
-                self._unsettle()
+                self._hold_new_calls()
                 continue
             delay = min(MAX_RESTART_DELAY_S, FIRST_RESTART_DELAY_S * 2 ** (failures - 1))
             self.state, self.message, self._retry_at = "error", message, time.monotonic() + delay
@@ -181,10 +181,10 @@ class Upstream:
 
     def _request_list(self) -> None:
         """Wake the task, and let calls wait until it has read the list again."""
-        self._unsettle()
+        self._hold_new_calls()
         self._wake.set()
 
-    def _unsettle(self) -> None:
+    def _hold_new_calls(self) -> None:
         """Let new calls wait. Calls that wait already keep waiting."""
         import anyio
 
@@ -350,6 +350,7 @@ class Upstreams:
     async def _start(
         self, group: Any, start_limit: anyio.CapacityLimiter, origin: Origin, name: str, server: Server | Reading
     ) -> None:
+        """Start one server of an origin, unless it is invalid, a gateway, or of the same name as another."""
         if isinstance(server, Reading):
             await self.store_reading(origin, server)
             self.say(f"{name}: {server.message}")

@@ -90,7 +90,7 @@ def new_index(name: str, dim: int, settings: Settings) -> VectorIndex:
     plugin_name, _, argument = name.partition(":")
     plugin = plugins.find_plugin(plugins.INDEX_PLUGINS, plugin_name)
     if plugin is None:
-        names = ["exact", *(each.name for each in plugins.list_plugins(plugins.INDEX_PLUGINS))]
+        names = ["exact", *(plugin.name for plugin in plugins.list_plugins(plugins.INDEX_PLUGINS))]
         raise ConfigError(f"index: expected the name of an index of {', '.join(names)}, found {name!r}")
     make_index = plugins.load_function(plugin)
     try:

@@ -101,11 +101,11 @@ class Exact:
             for row, approximate, mask in zip(batch, products, batch_masks, strict=True):
                 limit = k if row.any() else 0
                 if approximate is None:
-                    scores = self._scores(row)
+                    scores = self._compute_cosines(row)
                     best = top = top_k(scores, limit, mask)
                 else:
                     near = self._find_near(row, approximate, limit, mask)
-                    scores = self._scores(row, near)
+                    scores = self._compute_cosines(row, near)
                     top = top_k(scores, limit)
                     best = near[top]
                 ids.append([self.ids[position] for position in best])
@@ -125,7 +125,7 @@ class Exact:
         vectors, cache = self._nearest_cache
         nearest = cache.get(row.tobytes()) if vectors is self.vectors else None
         if nearest is None or len(nearest[0]) < min(depth, len(self.ids)):
-            scores = self._scores(row)
+            scores = self._compute_cosines(row)
             best = top_k(scores, depth)
             nearest = best, scores[best]
             self._cache_nearest(row, *nearest)
@@ -156,20 +156,20 @@ class Exact:
         if len(new) >= MIN_PRODUCT_QUERIES:
             self.search(rows[new], depth)
         return [
-            self._spread(row, depth) if large and mask is None else spread(self.cosines(row), depth, mask)
+            self._summarise_scores(row, depth) if large and mask is None else spread(self.cosines(row), depth, mask)
             for row, mask in zip(rows, limits, strict=True)
         ]
 
-    def _spread(self, row: Vectors, depth: int) -> Spread:
+    def _summarise_scores(self, row: Vectors, depth: int) -> Spread:
         best, scores = self._find_nearest(row, depth)
-        mean, products = self._moments()
+        mean, products = self._compute_moments()
         query = row.astype(np.float64)
         mean_cosine = float(np.einsum("d,d->", mean, query))
         mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, query), query))
         deviation = max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
         return Spread(pad_best(scores, depth), int(best[0]), mean_cosine, deviation)
 
-    def _moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def _compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products."""
         if self._sums is None or self._sums[0] is not self.vectors:
             products = (self.vectors.T @ self.vectors).astype(np.float64) / len(self.vectors)
@@ -183,7 +183,7 @@ class Exact:
             query: `(dim,)`, a unit row.
             positions: positions of tools.
         """
-        return self._scores(query, np.array(positions, dtype=np.intp))
+        return self._compute_cosines(query, np.array(positions, dtype=np.intp))
 
     def _find_near(self, row: Vectors, approximate: Vectors, k: int, mask: Mask | None) -> npt.NDArray[np.intp]:
         """Find positions, ascending, that include the `k` nearest and all that equal the last of them.
@@ -219,7 +219,7 @@ class Exact:
         [row] = self._check_rows(np.atleast_2d(query), 1)
         if not row.any():
             return Explanation("exact", None, None, "no word of the query is known to the encoder")
-        scores = self._scores(row)
+        scores = self._compute_cosines(row)
         score = float(scores[position])
         return Explanation("exact", rank(scores, position, visible), score, f"cosine {score:.3f}")
 
@@ -238,7 +238,7 @@ class Exact:
             self._last = self.vectors, query.copy(), scores
         return scores
 
-    def _scores(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
+    def _compute_cosines(self, row: Vectors, positions: npt.NDArray[np.intp] | None = None) -> Vectors:
         """Compute the cosines of the tools at some positions, or of all, always summed in the same order."""
         if positions is None:
             return self.cosines(row)

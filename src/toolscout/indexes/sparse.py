@@ -136,7 +136,7 @@ class BM25:
         """
         settings = settings.replace(**changes)
         tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
-        text = render if settings.tokenizer == "code" else _plain_text
+        text = render if settings.tokenizer == "code" else _render_plain
         tools = sorted(tools, key=lambda tool: tool.id)
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
@@ -180,6 +180,7 @@ class BM25:
         return self._score_query(query).scores
 
     def _score_query(self, query: str) -> _ScoredQuery:
+        """Score every tool for a query, and cache the result."""
         cache = self._query_cache
         if (scored := cache.get(query)) is not None:
             return scored
@@ -206,9 +207,11 @@ class BM25:
             visible: a mask for each query with at least one tool, or None.
         """
         limits = masks(visible, len(queries))
-        return [self._spread(self.scores(query), depth, mask) for query, mask in zip(queries, limits, strict=True)]
+        return [
+            self._summarise_scores(self.scores(query), depth, mask) for query, mask in zip(queries, limits, strict=True)
+        ]
 
-    def _spread(self, scores: npt.NDArray[np.float32], depth: int, mask: Mask | None) -> Spread:
+    def _summarise_scores(self, scores: npt.NDArray[np.float32], depth: int, mask: Mask | None) -> Spread:
         """Compute `spread`, but sort only the few tools with a score above 0."""
         best = top_k(scores, depth, mask, floor=0.0)
         if not len(best):
@@ -250,7 +253,7 @@ class BM25:
         score = scores[position]
         parts, missing = {}, []
         for term, count in self._score_query(query).terms.items():
-            part = self._term_score(term, position)
+            part = self._score_term(term, position)
             if part:
                 parts[term] = count * part
             else:
@@ -260,7 +263,7 @@ class BM25:
         terms = dict(sorted(parts.items(), key=lambda part: -part[1]))
         return Explanation("bm25", rank(scores, position, visible), float(score), terms=terms, missing=tuple(missing))
 
-    def _term_score(self, term: str, position: int) -> float:
+    def _score_term(self, term: str, position: int) -> float:
         """Return what one occurrence of a term in the query adds to the score of the tool at a position."""
         number = self._vocabulary.get(term)
         if number is None:
@@ -319,7 +322,7 @@ class BM25:
 _WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
-def _plain_text(tool: Tool, field: str) -> str:
+def _render_plain(tool: Tool, field: str) -> str:
     """Render a field like the published baseline: names split into words, and only the outermost parameters.
 
     A dataset entry without a title (ToolLens) is only its text.

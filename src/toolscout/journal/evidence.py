@@ -239,7 +239,7 @@ class LiveEvidence:
         self._lock = threading.Lock()
         self._last_row = -1
         self._version = 0
-        self._keys: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
+        self._caller_and_key: dict[int, tuple[str, int]] = {}  # row → caller and hash of the key, for every example
         self._examples: dict[int, Example] = {}  # row → example, for those that count; both the oldest first
 
     def __call__(self) -> tuple[int, tuple[Example, ...]]:
@@ -251,34 +251,42 @@ class LiveEvidence:
             return self._version, tuple(self._examples.values())
 
     def _update(self, last: int) -> None:
+        """Read the events up to row id `last`: the changed searches alone if few changed, else all within the bound."""
         before, after = [*self._examples.values()], max(self._after, last - MAX_LIVE_EVENTS)
         updated = [] if self._last_row < 0 else self._journal.trails_since(self._last_row, until=last)
         if self._last_row < 0 or len(updated) >= MAX_UPDATED_TRAILS:
-            self._keys = {row: key for row, key, _ in _read_keys(self._journal.trails(after=after, until=last)) if key}
+            self._caller_and_key = {
+                row: key for row, key, _ in _read_keys(self._journal.trails(after=after, until=last)) if key
+            }
             self._select(last, {})
         else:
-            while self._keys and (oldest := next(iter(self._keys))) <= after:
-                del self._keys[oldest]
+            while self._caller_and_key and (oldest := next(iter(self._caller_and_key))) <= after:
+                del self._caller_and_key[oldest]
                 self._examples.pop(oldest, None)
             if updated:
                 fresh = {}
                 for row, key, example in _read_keys(trail for trail in updated if trail.row > after):
-                    self._keys.pop(row, None)
+                    self._caller_and_key.pop(row, None)
                     self._examples.pop(row, None)
                     if key is not None and example is not None:
-                        self._keys[row], fresh[row] = key, example
+                        self._caller_and_key[row], fresh[row] = key, example
                 self._select(last, fresh)
         self._last_row = last
         self._version += before != [*self._examples.values()]
 
     def _select(self, last: int, fresh: Mapping[int, Example]) -> None:
-        """Keep the examples that count: the newest of each key, the newest of each caller within its limit."""
-        rows = sorted(self._keys)
-        self._keys = {row: self._keys[row] for row in rows}
+        """Keep the examples that count: the newest of each key, the newest of each caller within its limit.
+
+        Args:
+            last: row id of the last event to read.
+            fresh: row → example, for examples that were just read.
+        """
+        rows = sorted(self._caller_and_key)
+        self._caller_and_key = {row: self._caller_and_key[row] for row in rows}
         row_by_key: dict[int, int] = {}
         callers: Counter[str] = Counter()
         for row in reversed(rows):
-            caller, key = self._keys[row]
+            caller, key = self._caller_and_key[row]
             if len(row_by_key) >= MAX_LIVE_EXAMPLES:
                 break
             if key not in row_by_key and (callers[caller] < self._per_caller or caller in self._trusted):

@@ -158,7 +158,7 @@ class Journal(Database):
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
-                self._delete_older(_instant(keep_days))
+                self._delete_older(_find_instant(keep_days))
             except StoreError as error:
                 _log.warning("Events older than %g days were not removed: %s", keep_days, error)
 
@@ -172,7 +172,7 @@ class Journal(Database):
         Raises:
             StoreError: if the file cannot be written.
         """
-        removed = self._delete_older(_instant(days))
+        removed = self._delete_older(_find_instant(days))
         with self.reading() as connection:
             (undated,) = connection.execute("SELECT count(*) FROM events WHERE julianday(at) IS NULL").fetchone()
         return Pruned(removed, int(undated), self._compact())
@@ -226,6 +226,7 @@ class Journal(Database):
             connection.executemany(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
         protected = dict(fields)
         if event == "search" and isinstance(protected.get("query"), str):
             if self.queries == "none":
@@ -330,7 +331,7 @@ class Journal(Database):
                     "ORDER BY id DESC LIMIT ?",
                     (after, before, until, TRAILS_PER_READ),
                 ).fetchall()
-                trails = self._trails(connection, rows, until)
+                trails = self._read_trails(connection, rows, until)
             yield from trails
             if len(rows) < TRAILS_PER_READ:
                 return
@@ -351,7 +352,7 @@ class Journal(Database):
                 "AND id <= ?) ORDER BY id DESC LIMIT ?",
                 (until, row, until, until, TRAILS_PER_READ),
             ).fetchall()
-            return self._trails(connection, rows[::-1], until)
+            return self._read_trails(connection, rows[::-1], until)
 
     def trails_at(self, rows: Sequence[int], *, until: int) -> Iterator[Trail]:
         """Yield the searches of these row ids, each with its events up to `until`."""
@@ -362,10 +363,10 @@ class Journal(Database):
                 matches = connection.execute(
                     f"SELECT id, search_id FROM events WHERE id IN ({marks}) ORDER BY id", piece
                 )
-                trails = self._trails(connection, matches.fetchall(), until)
+                trails = self._read_trails(connection, matches.fetchall(), until)
             yield from trails
 
-    def _trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
+    def _read_trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
         marks = ",".join("?" * len(rows))
         events = connection.execute(
             f"SELECT search_id, uid, at, event, caller, body FROM events WHERE search_id IN ({marks}) AND id <= ? "
@@ -409,7 +410,7 @@ class Journal(Database):
         """
         problems: list[tuple[str, str]] = []
         bad = 0
-        with self._waiting() as connection:
+        with self._open_import_tables() as connection:
 
             def count_copies(line: bytes) -> int:
                 key = hashlib.blake2b(line, digest_size=16).digest()
@@ -432,7 +433,7 @@ class Journal(Database):
         return Imported(new, problems, bad)
 
     @contextlib.contextmanager
-    def _waiting(self) -> Iterator[sqlite3.Connection]:
+    def _open_import_tables(self) -> Iterator[sqlite3.Connection]:
         """Open temporary tables for the rows of an import and the number of copies of each line."""
         connection = self.connection
         with self.errors():
@@ -446,7 +447,7 @@ class Journal(Database):
                 connection.execute("DROP TABLE temp.copies")
 
 
-def _instant(days: float) -> str:
+def _find_instant(days: float) -> str:
     """Return the instant `days` ago in UTC, and never one earlier than Python can represent."""
     try:
         moment = datetime.now(timezone.utc) - timedelta(days=days)

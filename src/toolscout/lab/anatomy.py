@@ -58,32 +58,32 @@ def failures(
     """Count the gold tools that are not among the first k, and the length of the queries where that happens.
 
     Args:
-        run: query id → tool ids, best first; a query that is absent has none.
+        run: query id → tool ids, best first. A missing query counts as an empty ranking.
         qrels: query id → gold tool id → grade.
-        texts: query id → text, of these queries at least.
-        k: how many of a ranking count.
+        texts: query id → text, for at least the queries of `qrels`.
+        k: number of tools of a ranking that count.
 
     Returns:
-        `k`, `tools`: how many tools are gold anywhere; `rate`: {mean, deviation} over these tools of the share of its
-        queries in which a tool was missed; `missed_per_tool`: mean number of them; `spared`: tools never missed;
-        `worst`: the tools of the highest share, `{tool, rate, missed, gold}`; `words`: length in words of the queries
-        that miss a gold tool (`failed`) and of those that miss none (`found`), `{n, mean, deviation}`. Deviations are
-        of the population; of no query the mean is None.
+        `k`; `tools`: number of tools that are gold for some query. The rate of such a tool is the share of its queries
+        that miss it. `rate`: {mean, deviation} of the rates; `missed_per_tool`: mean number of queries that miss a
+        tool; `spared`: number of tools that no query misses; `worst`: the tools with the highest rates, `{tool, rate,
+        missed, gold}`; `words`: length in words of the queries that miss a gold tool (`failed`) and of the others
+        (`found`), `{n, mean, deviation}`. Deviations are of the population. Without queries the mean is None.
     """
     gold: Counter[str] = Counter()
     missed: Counter[str] = Counter()
     words: dict[str, list[int]] = {"failed": [], "found": []}
     for query, tools in qrels.items():
-        lost = tools.keys() - set(run.get(query, ())[:k])
+        missed_tools = tools.keys() - set(run.get(query, ())[:k])
         gold.update(tools.keys())
-        missed.update(lost)
-        words["failed" if lost else "found"].append(len(texts[query].split()))
+        missed.update(missed_tools)
+        words["failed" if missed_tools else "found"].append(len(texts[query].split()))
     rates = {tool: missed[tool] / count for tool, count in gold.items()}
     worst = sorted(gold, key=lambda tool: (-rates[tool], -missed[tool], tool))
     return {
         "k": k,
         "tools": len(gold),
-        "rate": _summary(list(rates.values())),
+        "rate": _summarise(list(rates.values())),
         "missed_per_tool": sum(missed.values()) / len(gold),
         "spared": sum(not missed[tool] for tool in gold),
         "worst": [
@@ -91,12 +91,12 @@ def failures(
             for tool in worst[:MAX_WORST_LISTED]
             if missed[tool]
         ],
-        "words": {name: {"n": len(lengths), **_summary(lengths)} for name, lengths in words.items()},
+        "words": {name: {"n": len(lengths), **_summarise(lengths)} for name, lengths in words.items()},
     }
 
 
-def _summary(values: Sequence[float]) -> dict[str, float | None]:
-    """Return mean and deviation of the population; None without values."""
+def _summarise(values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean and population deviation; None without values."""
     if not values:
         return {"mean": None, "deviation": None}
     return {"mean": float(np.mean(values)), "deviation": float(np.std(values))}
@@ -117,22 +117,22 @@ def geometry(
 ) -> dict[str, Any]:
     """Compare test queries with tool descriptions, and with the mean training query of each tool.
 
-    Both sides are compared over the same tools: those with usage. A dataset without training queries has descriptions
-    alone, of all its tools. Training queries that a test query repeats do not count as usage.
+    Both are compared over the same tools: those that training queries use. Training queries that a test query repeats
+    do not count. For a dataset without training queries only the descriptions are compared, over all its tools.
 
     Args:
-        dataset: with a test split.
-        tools: of the dataset, ids as `<source>/<_id>`.
-        encoder: of queries and descriptions.
-        vectors: where vectors of an expensive encoder are kept.
-        sample: how many test queries at most.
-        seed: of the samples and of t-SNE.
+        dataset: it must have a test split.
+        tools: the tools of the dataset, with ids `<source>/<_id>`.
+        encoder: embeds queries and descriptions.
+        vectors: cache of the vectors of an expensive encoder.
+        sample: maximum number of test queries.
+        seed: seed of the samples and of t-SNE.
         say: called with progress messages.
 
     Returns:
         `n_queries`, `n_tools`, `n_used`: sampled queries, tools compared, and tools with usage; `cosines`: side
         (`usage`, `description`) → `positive`, `negative` (`box` of the cosines of queries with their gold tools, and
-        with the others), `auc`; `tsne`: `queries`, `usage`, `description` → points [x, y] (none where too few).
+        with the others), `auc`; `tsne`: `queries`, `usage`, `description` → points [x, y] (empty with too few points).
 
     Raises:
         MissingExtra: without scikit-learn.
@@ -172,14 +172,14 @@ def geometry(
             "negative": box(values[~is_gold]),
             "auc": round(float(sklearn_metrics.roc_auc_score(is_gold.ravel(), values.ravel())), 6),
         }
-    few = np.sort(random.choice(used, MAX_TSNE_POINTS, replace=False)) if len(used) > MAX_TSNE_POINTS else used
+    drawn = np.sort(random.choice(used, MAX_TSNE_POINTS, replace=False)) if len(used) > MAX_TSNE_POINTS else used
     say("t-SNE")
     return {
         "n_queries": len(test),
         "n_tools": len(used),
         "n_used": len(used) if "usage" in sides else 0,
         "cosines": cosines,
-        "tsne": _tsne({"queries": queries, **{name: rows[few] for name, rows in sides.items()}}, seed),
+        "tsne": _compute_tsne({"queries": queries, **{name: rows[drawn] for name, rows in sides.items()}}, seed),
     }
 
 
@@ -196,7 +196,7 @@ def _find_places(qrels: Qrels, place: Mapping[str, int]) -> list[list[int]]:
 
 
 def _read_usage(dataset: Dataset) -> Qrels:
-    """Return the training queries that no test query repeats; none without that split."""
+    """Return the training queries that no test query repeats. Empty without a train split."""
     try:
         train = dataset.split("train")
     except NotFound:
@@ -205,7 +205,7 @@ def _read_usage(dataset: Dataset) -> Qrels:
 
 
 def _encode_queries(encoder: Encoder, store: VectorStore | None, texts: list[str]) -> Vectors:
-    """Encode queries, with an expensive encoder through the vector store that fits use."""
+    """Encode queries. The vectors of an expensive encoder come from the cache that fits use too."""
     if encoder.cheap or store is None:
         return encoder.encode(texts, "query")
     return store.rows(
@@ -243,8 +243,8 @@ def box(values: Floats) -> dict[str, float | int]:
     return {"n": len(values), **{name: round(float(value), 6) for name, value in box_numbers.items()}}
 
 
-def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
-    """Put all groups into one plane by cosine distance; no points if there are fewer than four rows."""
+def _compute_tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]:
+    """Map the rows of all groups to points of a plane, by cosine distance. None for fewer than four rows."""
     manifold = require("sklearn.manifold", "lab")
     rows = np.concatenate(list(groups.values()))
     if len(rows) < 4:
@@ -261,23 +261,23 @@ def _tsne(groups: Mapping[str, Rows], seed: int) -> dict[str, list[list[float]]]
 
 
 def intents(folder: Path, dataset: Dataset, seed: int = 0) -> dict[str, Any]:
-    """Put the parts that a masstool model adds up to a query's vector into one plane (MassTool, Fig. 7).
+    """Map the parts of query vectors in a masstool model to points of a plane (MassTool, Fig. 7).
 
     Args:
-        folder: of the model.
-        dataset: with a test split.
-        seed: of the sample and of t-SNE.
+        folder: folder of the model.
+        dataset: it must have a test split.
+        seed: seed of the sample and of t-SNE.
 
     Returns:
-        `n_queries`: sampled test queries with a neighbour in the model; `tsne`: part (`graph`, `search`, `joint`, as
-        far as the model has it) → points [x, y]; `cosine`: two parts → the mean cosine of both parts of a query.
+        `n_queries`: number of sampled test queries with a neighbour in the model; `tsne`: each part that the model has
+        (`graph`, `search`, `joint`) → points [x, y]; `cosine`: two parts → the mean cosine between them in a query.
     """
     test = _sample_queries(dataset.split("test"), MAX_TSNE_POINTS, np.random.default_rng(seed))
     parts = masstool.compute_query_parts(model_store.load(folder), [dataset.queries[query] for query in test])
     pairs = itertools.combinations(parts, 2)
     return {
         "n_queries": len(parts["graph"]),
-        "tsne": _tsne(parts, seed),
+        "tsne": _compute_tsne(parts, seed),
         "cosine": {
             f"{left} {right}": round(float((parts[left] * parts[right]).sum(axis=1).mean()), 6) for left, right in pairs
         }
@@ -293,7 +293,7 @@ def find_recipe_and_encoder(folder: Path | None, recipe: str | None) -> tuple[st
     """Return the recipe and the encoder of a model folder; without a folder, those of the recipe itself.
 
     Raises:
-        UserError: for neither, a folder that is no model, or one of another recipe.
+        UserError: if the folder holds no model, or a model of another recipe.
     """
     if folder is None:
         chosen = registry.recipe(recipe or "hybrid")
@@ -320,11 +320,11 @@ def cost(
     Args:
         recipe: its name.
         tools: the catalogue.
-        texts: of queries; at most 200 of them, evenly taken.
-        encoder: by name or ready-made.
-        model: its folder, for a recipe that is fitted.
-        settings: timeouts.
-        vectors: where vectors are kept.
+        texts: texts of queries. At most 200 are searched, at even distances.
+        encoder: the encoder, by name or loaded.
+        model: folder of the model, for a fitted recipe.
+        settings: provide timeouts.
+        vectors: cache of vectors.
         say: called with progress messages.
 
     Returns:
@@ -347,11 +347,11 @@ def cost(
 
 
 def stage_costs(stage: Stage, texts: Sequence[str], k: int = DEFAULT_CUT) -> dict[str, Any]:
-    """Measure milliseconds of each stage in the order of the trace, one search for each text, after a warm-up.
+    """Measure the milliseconds of each stage. After a warm-up, each text is searched once.
 
     Returns:
-        `n`: how many searches; `stages`: `{stage, p50, p95, share}`, where `share` is the stage's part of all the time;
-        `total`: {p50, p95} of whole searches.
+        `n`: number of searches; `stages`: `{stage, p50, p95, share}` in the order of the trace, where `share` is the
+        stage's part of all the time; `total`: {p50, p95} of whole searches.
     """
     times: dict[tuple[str, int], list[float]] = {}
     totals: list[float] = []

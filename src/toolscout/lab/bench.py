@@ -170,7 +170,7 @@ def figures(
 
 
 def _is_current(job: Job, earlier: Mapping[str, Any], say: Callable[[str], None]) -> bool:
-    """Return whether an earlier result of the job has its rankings and was fitted with the defaults of now."""
+    """Return whether an earlier result of the job has its rankings and was fitted with the present defaults."""
     if not job.run_path.exists():
         return False
     changed = find_other_defaults(job.recipe, job.changes, earlier)

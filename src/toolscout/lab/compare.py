@@ -114,7 +114,7 @@ def compare(
         "n_queries": len(a.ids),
         "tests": tests,
         "slices": _subtract_slices(metrics.slices(a, table), metrics.slices(b, table), measures),
-        "parents": _by_parents(table.get("parents", {}), a, b, seed, measures),
+        "parents": _test_by_parents(table.get("parents", {}), a, b, seed, measures),
     }
 
 
@@ -131,7 +131,7 @@ def _load_slices(dataset: Dataset, result: Mapping[str, Any]) -> dict[str, dict[
     return groups(dataset, split, read_tools(dataset.folder, "d").tools, settings.get("folds"), source)
 
 
-def _by_parents(
+def _test_by_parents(
     labels: Mapping[str, str], a: metrics.PerQuery, b: metrics.PerQuery, seed: int, measures: Sequence[str]
 ) -> dict[str, Any]:
     """Run paired tests by what training saw of the parents of the gold tools: all, some, none."""

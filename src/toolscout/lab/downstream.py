@@ -143,6 +143,7 @@ class _FunctionMenu:
         return cls(tools_by_name)
 
     def schemas(self) -> list[dict[str, Any]]:
+        """Return the tools as the endpoint's list of functions."""
         return [
             {
                 "type": "function",
@@ -346,6 +347,7 @@ def _check_measurable(tools: Sequence[Tool], conditions: Sequence[Condition], pr
 
 
 def _run_episode(llm: LLM, task: Task, condition: Condition, tools: Sequence[Tool], protocol: Protocol) -> Episode:
+    """Let the agent fulfil the request with these tools, and grade the run. Agent and laboratory pay separately."""
     agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
     run = act(agent, task.query, tools, protocol.runners, turns=protocol.turns, simulator=lab)
     solved = _grade_run(lab, task, run)

@@ -120,8 +120,8 @@ def _points(winner: str) -> float:
 def table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Count for each aspect and pair of systems: wins, ties and losses of `a`, unjudged pairs, and the rates."""
     groups: dict[tuple[str, str, str], Counter[str]] = {}
-    for each in outcomes:
-        groups.setdefault((each.aspect, each.a, each.b), Counter())[each.result or "unjudged"] += 1
+    for outcome in outcomes:
+        groups.setdefault((outcome.aspect, outcome.a, outcome.b), Counter())[outcome.result or "unjudged"] += 1
     rows = []
     for (aspect, a, b), counts in groups.items():
         judged = counts["win"] + counts["tie"] + counts["loss"]
@@ -173,7 +173,7 @@ def elo(matches: Sequence[tuple[str, str, float]], *, shuffles: int = ELO_SHUFFL
 def matches(outcomes: Sequence[Outcome]) -> list[tuple[str, str, float]]:
     """Return the judged pairs as matches."""
     worth = {"win": 1.0, "tie": 0.5, "loss": 0.0}
-    return [(each.a, each.b, worth[each.result]) for each in outcomes if each.result is not None]
+    return [(outcome.a, outcome.b, worth[outcome.result]) for outcome in outcomes if outcome.result is not None]
 
 
 def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str, str, 
         outcomes: of the judge.
         people: (id, aspect, a, b) → the result that people gave `a`.
     """
-    keyed = [((each.id, each.aspect, each.a, each.b), each.result) for each in outcomes]
+    keyed = [((outcome.id, outcome.aspect, outcome.a, outcome.b), outcome.result) for outcome in outcomes]
     shared = [(result, people[key]) for key, result in keyed if result is not None and key in people]
     if not shared:
         return {"n": 0, "agreement": None, "kappa": None}

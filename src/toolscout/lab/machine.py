@@ -46,14 +46,14 @@ def versions(*more: str) -> dict[str, str]:
 
 def commit() -> str | None:
     """Return the full hash of the commit of this package; None outside of a git checkout."""
-    return _git("rev-parse", "--verify", "HEAD") if checkout() else None
+    return _run_git("rev-parse", "--verify", "HEAD") if checkout() else None
 
 
 def checkout() -> Path | None:
     """Return the folder of the git checkout that tracks this package; None: the package is installed elsewhere."""
-    if _git("ls-files", "--error-unmatch", str(Path(toolscout.__file__))) is None:
+    if _run_git("ls-files", "--error-unmatch", str(Path(toolscout.__file__))) is None:
         return None
-    folder = _git("rev-parse", "--show-toplevel")
+    folder = _run_git("rev-parse", "--show-toplevel")
     return Path(folder) if folder else None
 
 
@@ -64,7 +64,7 @@ def dirty() -> bool | None:
     one.
     """
     top = checkout()
-    return bool(_git("-C", str(top), "status", "--porcelain", "--", *MAKES_FIGURES)) if top else None
+    return bool(_run_git("-C", str(top), "status", "--porcelain", "--", *MAKES_FIGURES)) if top else None
 
 
 def provenance(*more: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def refuse_dirty(out: Path, *, allow: bool = False) -> None:
     )
 
 
-def _git(*words: str) -> str | None:
+def _run_git(*words: str) -> str | None:
     """Run git in the folder of this package and return its output; None if it fails or is not installed."""
     command = ["git", "-C", str(Path(__file__).parent), *words]
     try:

@@ -10,7 +10,7 @@ import msgspec
 
 from toolscout.checks.results import Result
 from toolscout.lab import charts
-from toolscout.lab.report_page import Image, few, head
+from toolscout.lab.report_page import Image, label_column, mention_omission
 from toolscout.methods.crossencoder import Options
 from toolscout.recipes import registry
 
@@ -51,7 +51,7 @@ def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> 
     if {kind for kind, _ in columns} == {"seen"}:
         return None  # training saw all parents, so the tables of all queries have the same figures
     heads = [
-        head(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
+        label_column(f"{kind} {RECALL_MEASURES[metric]}", [result.slices[PARENTS].get(kind, {}) for result in rows])
         for kind, metric in columns
     ]
     kinds = ", ".join(dict.fromkeys(kind for kind, _ in columns))
@@ -60,7 +60,7 @@ def _draw_table(name: str, file: str, results: Sequence[Result], folds: str) -> 
         f"Table in colours: recall@5 and recall@10 on {name}{cut} by whether training saw the parents of the "
         f"gold tools, one row for each of {len(rows)} labels, for queries with {kinds} parents.",
         f"recall@5 and recall@10 in percent by what training saw of the gold tools' parents{cut}."
-        f"{few(len(rows), len(comparable))}",
+        f"{mention_omission(len(rows), len(comparable))}",
         charts.grid(
             f"{name}: recall by what training saw{cut}",
             [result.label for result in rows],
@@ -151,11 +151,14 @@ def _folds(result: Result) -> str:
 
 
 def _count_candidates(result: Result) -> int | None:
-    """Return how many candidates a Rerank-m reads; None for another recipe."""
+    """Return m of a Rerank-m, the number of candidates that it scores; None for another recipe.
+
+    Rerank-m is a ToolRerank with equal limits for seen and unseen tools, so both settings hold m.
+    """
     settings = _settings(result)
     m = settings.get("seen")
-    rerank = re.fullmatch(r"crossencoder-\d+", result.recipe) and m == settings.get("unseen")
-    return m if rerank and isinstance(m, int) else None
+    is_rerank = re.fullmatch(r"crossencoder-\d+", result.recipe) and m == settings.get("unseen")
+    return m if is_rerank and isinstance(m, int) else None
 
 
 def _key_of_fit(result: Result) -> str:

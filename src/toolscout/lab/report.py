@@ -67,9 +67,9 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     sweeps, sweep_problems = read_sweeps(folder)
     problems += sweep_problems
     if not results and not sweeps:
-        raise _no_results(folder, problems)
+        raise _build_no_results_error(folder, problems)
     sets = _group_by_dataset(results, sweeps)
-    slugs = _slugs(sets)
+    slugs = _make_slugs(sets)
     overview = draw_latency(sets)
     notes: list[str] = []
     contents = {}
@@ -84,14 +84,14 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     files = {"report.html": page(contents, problems, notes, overview).encode(errors="replace")}
     for chart_group in (overview, *(content.images for content in contents.values())):
         files |= {image.file: image.data for image in chart_group}
-    place = folder if out is None else Path(out)
-    _write_files(place, files)
-    written = Written(place / name for name in files)
+    target = folder if out is None else Path(out)
+    _write_files(target, files)
+    written = Written(target / name for name in files)
     written.problems, written.notes = tuple(problems), tuple(notes)
     return written
 
 
-def _no_results(folder: Path, problems: Sequence[Problem]) -> NotFound:
+def _build_no_results_error(folder: Path, problems: Sequence[Problem]) -> NotFound:
     unread = f" {len(problems)} cannot be read, {problems[0].entry}: {problems[0].message}." if problems else ""
     return NotFound(
         f"{folder} holds no result files <dataset>/<label>.json.{unread} Write some with  "
@@ -173,7 +173,7 @@ def _read_decisions(
     return areas, curves
 
 
-def _slugs(names: Iterable[str]) -> dict[str, str]:
+def _make_slugs(names: Iterable[str]) -> dict[str, str]:
     """Return name → a unique text that is safe as part of a file name."""
     slugs: dict[str, str] = {}
     for name in names:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from toolscout.checks.results import PUBLISHED, Result, SweepResult, Trial
 from toolscout.lab import charts
 from toolscout.lab.parent_charts import parent_charts
-from toolscout.lab.report_page import Image, count, few, head, mean
+from toolscout.lab.report_page import Image, count, label_column, mean, mention_omission
 
 __all__ = [
     "NEED_MEASURE",
@@ -57,7 +57,7 @@ def draw_quality(name: str, slug: str, results: Sequence[Result]) -> list[Image]
     ]
     best = f"best NDCG@5: {results[0].label} with {100 * results[0].quality:.1f} percent"
     note = " Grey and hatched: published." if papers else ""
-    fewer = few(len(shown), len(results))
+    fewer = mention_omission(len(shown), len(results))
     quality = Image(
         f"quality-{slug}.png",
         f"Bars of NDCG@5 and COMP@5 on {name} for {len(rows)} systems; {best}. The table has all figures.",
@@ -88,24 +88,24 @@ class _Slice(NamedTuple):
     min_parts: int
 
 
-def _draw_slice(part_of: _Slice, name: str, slug: str, results: Sequence[Result]) -> list[Image]:
+def _draw_slice(chart: _Slice, name: str, slug: str, results: Sequence[Result]) -> list[Image]:
     """Draw COMP@5 of each label in each part of a slice; no chart with too few parts."""
     shown = results[:MAX_CHART_ROWS]
-    slices = [result.slices.get(part_of.name, {}) for result in shown]
+    slices = [result.slices.get(chart.name, {}) for result in shown]
     parts = list(dict.fromkeys(part for parts in slices for part in parts))
-    if len(parts) < part_of.min_parts:
+    if len(parts) < chart.min_parts:
         return []
     cut = f" The first {MAX_CHART_COLUMNS} of {len(parts)} columns." if len(parts) > MAX_CHART_COLUMNS else ""
     parts = parts[:MAX_CHART_COLUMNS]
-    heads = [head(part, [cells.get(part, {}) for cells in slices]) for part in parts]
+    heads = [label_column(part, [cells.get(part, {}) for cells in slices]) for part in parts]
     values = [[_percent(cells.get(part, {}), "comp@5") for part in parts] for cells in slices]
     return [
         Image(
-            f"{part_of.name}-{slug}.png",
-            f"Table in colours: COMP@5 on {name} by {part_of.description}, one row for each of {len(shown)} labels, "
+            f"{chart.name}-{slug}.png",
+            f"Table in colours: COMP@5 on {name} by {chart.description}, one row for each of {len(shown)} labels, "
             f"columns {', '.join(parts)}.",
-            f"COMP@5 in percent by {part_of.description}.{few(len(shown), len(results))}{cut}",
-            charts.grid(f"{name}: COMP@5 by {part_of.description}", [result.label for result in shown], heads, values),
+            f"COMP@5 in percent by {chart.description}.{mention_omission(len(shown), len(results))}{cut}",
+            charts.grid(f"{name}: COMP@5 by {chart.description}", [result.label for result in shown], heads, values),
         )
     ]
 
@@ -140,7 +140,7 @@ def _draw_sizes(name: str, slug: str, results: Sequence[Result]) -> list[Image]:
         Image(
             f"size-{slug}.png",
             f"Lines: recall@|N| and comp@|N| on {name} by number of gold tools ({', '.join(ticks)}) for {labels}.",
-            f"recall@|N| and comp@|N| in percent by number of gold tools.{few(len(shown), len(sized))}",
+            f"recall@|N| and comp@|N| in percent by number of gold tools.{mention_omission(len(shown), len(sized))}",
             charts.lines(f"{name}: by number of gold tools", panels, "percent"),
         )
     ]
@@ -164,7 +164,8 @@ def draw_decisions(name: str, slug: str, areas: Mapping[str, float], curves: Map
             f"decision-{slug}.png",
             f"Curves: tool queries of {name} accepted by no-tool queries accepted, areas {listed}; and the share of "
             "queries that need a tool by the estimated need.",
-            f"Does it need a tool: ROC and reliability, both classes with equal mass.{few(len(best), len(curves))}",
+            "Does it need a tool: ROC and reliability, both classes with equal mass."
+            f"{mention_omission(len(best), len(curves))}",
             charts.decisions(f"{name}: does it need a tool", {label: curves[label] for label in best}),
         )
     ]
@@ -203,7 +204,7 @@ def draw_failures(name: str, slug: str, failures: Mapping[str, Mapping[str, Any]
             f"Bars: how often gold tools of {name} are not among the first 5, mean over tools in percent: {means}; and "
             "the length of the queries where that happens beside the others'.",
             "Failures per tool at 5, and the length of failed queries: means, lines of one deviation to both sides."
-            + few(len(shown), len(failures)),
+            + mention_omission(len(shown), len(failures)),
             charts.spreads(
                 f"{name}: failures at 5",
                 [("failure rate of a tool, percent", rates, 100.0), ("words of a query", words, None)],
@@ -317,6 +318,6 @@ def _draw_latency_view(
         f"The best, {points[0].label}, has {points[0].value:.1f} percent in {points[0].ms:.3g} ms.",
         f"Means over {', '.join(names)}, which all labels shown have."
         + (f" Not shown, for want of one of them or of its latency: {absent}." if absent else "")
-        + few(len(points), len(shown)),
+        + mention_omission(len(points), len(shown)),
         charts.scatter(f"Latency against NDCG@5, {over}", points),
     )

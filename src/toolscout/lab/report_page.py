@@ -17,7 +17,7 @@ from toolscout.checks.results import PUBLISHED, TRAINED, UNTRAINED, Result, Swee
 from toolscout.metrics import DEFAULT_MEASURES
 from toolscout.sources import Problem
 
-__all__ = ["Content", "Image", "count", "few", "head", "mean", "page"]
+__all__ = ["Content", "Image", "count", "label_column", "mean", "mention_omission", "page"]
 
 MAX_TRIALS_SHOWN: Final = 20
 MAX_WORST_TOOLS: Final = 3
@@ -49,13 +49,13 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def few(shown: int, total: int) -> str:
-    """Return the sentence of a caption if not all labels are shown; else an empty text."""
+def mention_omission(shown: int, total: int) -> str:
+    """Return a sentence for the caption that labels are left out; empty if all are shown."""
     return f" The best {shown} of {total} labels." if shown < total else ""
 
 
-def head(part: str, cells: Sequence[Mapping[str, float]]) -> str:
-    """Return the head of a column of a coloured table: its name and its number of queries."""
+def label_column(part: str, cells: Sequence[Mapping[str, float]]) -> str:
+    """Return the label of a column of a coloured table: its name and its number of queries."""
     counts = {cell["n"] for cell in cells if "n" in cell}
     name = part if len(part) <= MAX_HEAD_CHARS else f"{part[: MAX_HEAD_CHARS - 1]}…"
     return f"{name}\nn = {counts.pop():.0f}" if len(counts) == 1 else f"{name}\nn differs"
@@ -70,9 +70,9 @@ def mean(values: Iterable[float]) -> float:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
+def _render_table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     """Render a table of finished cells; each row: its class, the HTML of its header, its cells."""
-    head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in heads)
+    header_cells = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in heads)
     body = "\n".join(
         f'<tr{f" class={kind}" if kind else ""}><th scope="row">{name}</th>{"".join(cells)}</tr>'
         for kind, name, cells in rows
@@ -80,7 +80,7 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, Se
     title = html.escape(caption)
     return (
         f'<div class="wide" role="region" aria-label="{title}" tabindex="0"><table>\n<caption>{title}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
+        f"<thead><tr>{header_cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>\n"
     )
 
 
@@ -103,11 +103,11 @@ def _plain(value: float | None) -> str:
     return _number(value, "" if value is None else f"{value:,.3f}".rstrip("0").rstrip("."))
 
 
-def _quality_table(name: str, results: Sequence[Result]) -> str:
+def _render_quality_table(name: str, results: Sequence[Result]) -> str:
     papers = PUBLISHED.get(name, ())
     names = set().union(*(result.metrics for result in results), *(result.metrics for result in papers))
     metrics = [
-        *(str(result) for result in DEFAULT_MEASURES if result in names),
+        *(str(measure) for measure in DEFAULT_MEASURES if measure in names),
         *sorted(names.difference(DEFAULT_MEASURES)),
     ]
     rows = [
@@ -125,12 +125,12 @@ def _quality_table(name: str, results: Sequence[Result]) -> str:
         " Published rows: as the papers give them; COLT's authors chose their epoch on the test queries, ours is "
         "chosen on dev."
     )
-    return _table(
+    return _render_table(
         f"{name}: all metrics in percent, 95 % intervals small.{note if papers else ''}", ["label", *metrics], rows
     )
 
 
-def _cost_table(name: str, results: Sequence[Result]) -> str:
+def _render_cost_table(name: str, results: Sequence[Result]) -> str:
     heads = ["label", "recipe", "encoder", "split", "chosen on", "seed", "queries", "tools", "p50 ms", "p95 ms"]
     heads += ["queries/s", "fit s", "peak MB"]
     rows = [
@@ -146,10 +146,10 @@ def _cost_table(name: str, results: Sequence[Result]) -> str:
         )
         for result in results
     ]
-    return _table(f"{name}: what each label is and costs.", heads, rows)
+    return _render_table(f"{name}: what each label is and costs.", heads, rows)
 
 
-def _origin_table(name: str, results: Sequence[Result]) -> str:
+def _render_origin_table(name: str, results: Sequence[Result]) -> str:
     rows = [
         (
             "",
@@ -158,10 +158,10 @@ def _origin_table(name: str, results: Sequence[Result]) -> str:
         )
         for result in results
     ]
-    return _table(f"{name}: how each was made.", ["label", "commit", "settings", "versions", "machine"], rows)
+    return _render_table(f"{name}: how each was made.", ["label", "commit", "settings", "versions", "machine"], rows)
 
 
-def _failure_table(name: str, failures: Mapping[str, Mapping[str, Any]]) -> str:
+def _render_failure_table(name: str, failures: Mapping[str, Mapping[str, Any]]) -> str:
     heads = ["label", "gold tools", "mean rate", "deviation", "missed a tool", "never missed", "failed queries"]
     heads += ["words, failed", "words, found", "worst tools"]
     rows = []
@@ -183,7 +183,7 @@ def _failure_table(name: str, failures: Mapping[str, Mapping[str, Any]]) -> str:
                 ],
             )
         )
-    return _table(
+    return _render_table(
         f"{name}: gold tools that are not among the first 5, in percent of the queries that need them (mean over "
         "tools, and its deviation); the mean number of misses of a tool; mean lengths of queries in words.",
         heads,
@@ -191,7 +191,7 @@ def _failure_table(name: str, failures: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _sweep_table(swept: SweepResult) -> str:
+def _render_sweep_table(swept: SweepResult) -> str:
     ranked = sorted(swept.trials, key=lambda trial: -(trial.dev["ndcg@5"] + trial.dev["comp@5"]))
     names = list(swept.trials[0].dev)
     rows = [
@@ -202,10 +202,10 @@ def _sweep_table(swept: SweepResult) -> str:
         )
         for trial in ranked[:MAX_TRIALS_SHOWN]
     ]
-    few = f" The best {MAX_TRIALS_SHOWN} of {len(ranked)} trials." if len(ranked) > MAX_TRIALS_SHOWN else ""
+    omission = f" The best {MAX_TRIALS_SHOWN} of {len(ranked)} trials." if len(ranked) > MAX_TRIALS_SHOWN else ""
     encoder = f", encoder {swept.encoder}" if swept.encoder else ""
-    return _table(
-        f"{swept.dataset}: sweep {swept.label} of {swept.recipe} on dev{encoder}.{few}",
+    return _render_table(
+        f"{swept.dataset}: sweep {swept.label} of {swept.recipe} on dev{encoder}.{omission}",
         ["settings", *names, "fit s", "all s"],
         rows,
     )
@@ -215,20 +215,20 @@ def _raw(value: msgspec.Raw) -> str:
     return _text(bytes(value).decode(errors="replace").strip('"'))
 
 
-def _summary(sets: Mapping[str, Sequence[Result]]) -> str:
+def _render_summary(sets: Mapping[str, Sequence[Result]]) -> str:
     test_sets = TRAINED + UNTRAINED
     if not sets.keys() >= set(test_sets):
-        return _summary_table(f"Means over {count(len(sets), 'dataset')}", sets, list(sets))
+        return _render_summary_table(f"Means over {count(len(sets), 'dataset')}", sets, list(sets))
     further = sorted(sets.keys() - set(test_sets))
     title = f"Means over the {len(test_sets)} test sets" + (f" (without {', '.join(further)})" if further else "")
     return (
-        _summary_table(title, sets, test_sets)
-        + _summary_table(f"The {len(TRAINED)} of them with training queries", sets, TRAINED)
-        + _summary_table(f"The {len(UNTRAINED)} of them without", sets, UNTRAINED)
+        _render_summary_table(title, sets, test_sets)
+        + _render_summary_table(f"The {len(TRAINED)} of them with training queries", sets, TRAINED)
+        + _render_summary_table(f"The {len(UNTRAINED)} of them without", sets, UNTRAINED)
     )
 
 
-def _summary_table(title: str, sets: Mapping[str, Sequence[Result]], names: Sequence[str]) -> str:
+def _render_summary_table(title: str, sets: Mapping[str, Sequence[Result]], names: Sequence[str]) -> str:
     labels: dict[str, list[Result]] = {}
     for name in names:
         for result in sets[name]:
@@ -245,7 +245,7 @@ def _summary_table(title: str, sets: Mapping[str, Sequence[Result]], names: Sequ
         kind = "" if len(results) == len(names) else "partial"
         rows.append((kind, html.escape(label), [*cells, _plain(_mean_of_all(times))]))
     caption = f"{title}, in percent; a label with fewer sets is a mean over those, and not comparable with the others."
-    return _table(caption, ["label", "sets", *SUMMARY_MEASURES, "p50 ms"], rows)
+    return _render_table(caption, ["label", "sets", *SUMMARY_MEASURES, "p50 ms"], rows)
 
 
 def _mean_of_all(values: Sequence[float | None]) -> float | None:
@@ -303,7 +303,7 @@ for (const head of document.querySelectorAll("thead th")) {
 """
 
 
-def _figure(image: Image) -> str:
+def _render_figure(image: Image) -> str:
     data = base64.b64encode(image.data).decode()
     return (
         f'<figure><img src="data:image/png;base64,{data}" alt="{html.escape(image.alt)}">'
@@ -311,7 +311,7 @@ def _figure(image: Image) -> str:
     )
 
 
-def _head_section(sets: Mapping[str, Content], problems: Sequence[Problem], notes: Sequence[str]) -> str:
+def _render_head(sets: Mapping[str, Content], problems: Sequence[Problem], notes: Sequence[str]) -> str:
     """Render the title, what is missing, and the links to the datasets."""
     n_results = sum(len(content.results) for content in sets.values())
     n_sweeps = sum(len(content.sweeps) for content in sets.values())
@@ -325,16 +325,16 @@ def _head_section(sets: Mapping[str, Content], problems: Sequence[Problem], note
     return "".join([*parts, f"<nav>{links}</nav>\n"])
 
 
-def _dataset_section(name: str, content: Content) -> list[str]:
+def _render_dataset(name: str, content: Content) -> list[str]:
     """Render the charts and tables of one dataset."""
-    parts = [f'<h2 id="{content.slug}">{html.escape(name)}</h2>\n', *map(_figure, content.images)]
+    parts = [f'<h2 id="{content.slug}">{html.escape(name)}</h2>\n', *map(_render_figure, content.images)]
     if content.results:
-        parts += [_quality_table(name, content.results), _cost_table(name, content.results)]
+        parts += [_render_quality_table(name, content.results), _render_cost_table(name, content.results)]
     if content.failures:
-        parts.append(_failure_table(name, content.failures))
-    parts += map(_sweep_table, content.sweeps)
+        parts.append(_render_failure_table(name, content.failures))
+    parts += map(_render_sweep_table, content.sweeps)
     if content.results:
-        origins = _origin_table(name, content.results)
+        origins = _render_origin_table(name, content.results)
         parts.append(f"<details><summary>How each was made</summary>\n{origins}</details>\n")
     return parts
 
@@ -351,11 +351,11 @@ def page(
         overview: charts over several datasets.
     """
     results = {name: content.results for name, content in sets.items() if content.results}
-    parts = [_head_section(sets, problems, notes)]
+    parts = [_render_head(sets, problems, notes)]
     if results:
-        parts += ["<h2>Summary</h2>\n", _summary(results), *map(_figure, overview)]
+        parts += ["<h2>Summary</h2>\n", _render_summary(results), *map(_render_figure, overview)]
     for name, content in sets.items():
-        parts += _dataset_section(name, content)
+        parts += _render_dataset(name, content)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>toolscout: results</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -125,7 +125,7 @@ def sweep(
             "or another --label."
         )
     job.journal.parent.mkdir(parents=True, exist_ok=True)
-    with _quiet(optuna):
+    with _silence_optuna(optuna):
         trials = _Trials(job, lesson, optuna, say)
         trials.run_all()
         result = trials.describe()
@@ -176,7 +176,7 @@ def _to_json(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
+def _silence_optuna(optuna: Any) -> Iterator[None]:
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -280,12 +280,13 @@ class _Trials:
 
     def _run_one(self, sampler: Any) -> None:
         self.study.sampler = sampler
-        self.study.optimize(self._trial, n_trials=1)
+        self.study.optimize(self._run_trial, n_trials=1)
         self._remove_worse_models()
 
     # --- one trial ----------------------------------------------------------------------------------------------------
 
-    def _trial(self, trial: Any) -> float:
+    def _run_trial(self, trial: Any) -> float:
+        """Score the combination that Optuna suggests, unless an earlier trial had it. Returns its objective."""
         key = tuple(trial.suggest_categorical(name, choices) for name, choices in self.choices.items())
         earlier = self.find_finished().get(key)
         self.repeated = earlier is not None or key in self.failed
@@ -377,6 +378,7 @@ class _DevScore:
 
 
 def _score_on_dev(job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: Callable[[str], None]) -> _DevScore:
+    """Fit the recipe with one combination of settings, or build it if it is not fitted, and score it on dev."""
     changes = {**job.changes, **{name: value for name, value in settings.items() if name != ENCODER}}
     encoder = settings.get(ENCODER, job.encoder)
     workspace = Workspace(

@@ -118,7 +118,7 @@ def judge(
     weights = sample.weights()
     tests = {DECIDING_MEASURE: _compare_measure(a, b, DECIDING_MEASURE, weights, seed, level)}
     tests |= {name: _compare_measure(a, b, name, weights, seed) for name in (FIRST_PLACE_MEASURE, *GUARDED_MEASURES)}
-    without = _without_favourite(a, b, sample, weights, seed, level)
+    without = _test_without_favourite(a, b, sample, weights, seed, level)
     slices = _compare_slices(a, b, sample.groups, weights, seed)
     reasons = [
         *_explain_no_gain(tests[DECIDING_MEASURE], without, sample, look, level),
@@ -146,6 +146,7 @@ def judge(
 def _explain_no_gain(
     test: Mapping[str, Any], without: Mapping[str, Any] | None, sample: Sample, look: int, level: float
 ) -> list[str]:
+    """Explain why the candidate is not better, or is so only thanks to one caller. Empty: it is better."""
     if test["difference"] <= 0 or test["p"] >= level:
         low, high = (100 * bound for bound in test["ci95"])
         return [
@@ -155,9 +156,11 @@ def _explain_no_gain(
         ]
     if without is not None and (without.get("difference", 0.0) <= 0 or without["p"] >= level):
         who = without["caller"]
-        alone = len(set(sample.callers.values())) == 1
+        is_only_caller = len(set(sample.callers.values())) == 1
         return [
-            f"all requests come from one caller ({who})" if alone else f"without the requests of {who} it is not better"
+            f"all requests come from one caller ({who})"
+            if is_only_caller
+            else f"without the requests of {who} it is not better"
         ]
     return []
 
@@ -174,6 +177,7 @@ def _explain_worse_first_place(test: Mapping[str, Any]) -> list[str]:
 def _explain_losses(
     tests: Mapping[str, Mapping[str, Any]], slices: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> list[str]:
+    """Explain each guarded measure or slice in which the candidate loses significantly and too much."""
     rows = [(f"{name} of all requests", tests[name]) for name in GUARDED_MEASURES]
     rows += [
         (f"{DECIDING_MEASURE} where {name} is {label}", row)
@@ -218,7 +222,7 @@ def _describe_test(test: Paired) -> dict[str, Any]:
     }
 
 
-def _without_favourite(
+def _test_without_favourite(
     a: PerQuery, b: PerQuery, sample: Sample, weights: npt.NDArray[np.float64], seed: int, level: float
 ) -> dict[str, Any] | None:
     """Repeat the deciding test without the untrusted caller who favours the candidate most."""
@@ -230,10 +234,10 @@ def _without_favourite(
     if not suspects:
         return None
     favourite = max(suspects, key=gains.__getitem__)
-    left = np.array([who != favourite for who in callers])
-    if not left.any():
+    by_others = np.array([who != favourite for who in callers])
+    if not by_others.any():
         return {"caller": favourite, "difference": 0.0, "p": 1.0}
-    ours, theirs = _weigh_rows(a, weights, left), _weigh_rows(b, weights, left)
+    ours, theirs = _weigh_rows(a, weights, by_others), _weigh_rows(b, weights, by_others)
     return {"caller": favourite} | _compare(ours, theirs, seed, level)
 
 
@@ -251,6 +255,7 @@ def _compare_slices(
     weights: npt.NDArray[np.float64],
     seed: int,
 ) -> dict[str, dict[str, dict[str, Any]]]:
+    """Test the deciding measure in every slice: slice → label → n, difference and p."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for name, labels in groups.items():
         for label in sorted(set(labels.values())):

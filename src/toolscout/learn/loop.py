@@ -129,7 +129,7 @@ def learn(
             reason, better = str(refusal), False
         if better and not dry_run:
             assert run.chosen is not None and run.chosen.model is not None
-            model_store.note(champion.place(home, run.chosen.model), sure=run.sure)
+            model_store.note(champion.find_model(home, run.chosen.model), sure=run.sure)
             try:
                 champion.promote(home, run.chosen.model, reason, over=run.over)
             except Changed:
@@ -161,7 +161,7 @@ def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
     over, before = champion.stamp(scout.settings.home), _find_champion(scout, say)
     catalogue = scout.store.catalogue()
     say("reading the journal")
-    since = _journal_row(before.manifest, "until")
+    since = _read_journal_row(before.manifest, "until")
     evidence = collect_evidence(scout.journal, until=until, since=since, trusted=scout.settings.learn_trust)
     traffic = split_by_time(evidence.examples, catalogue.tools(), scout.settings.home / "learn" / "dataset")
     return _Run(scout, over, before, say, evidence, traffic, catalogue)
@@ -211,7 +211,7 @@ def _check_amount(run: _Run, splits: Mapping[str, int]) -> None:
 def _check_callers(run: _Run) -> None:
     """Refuse if one caller who is not trusted could have invented all requests, or all new ones."""
     trusted = {run.settings.caller, *run.settings.learn_trust}
-    since = _journal_row(run.before.manifest, "until")
+    since = _read_journal_row(run.before.manifest, "until")
     for callers, which in (
         (set(run.evidence.callers), "all evidence"),
         (
@@ -282,6 +282,7 @@ def _explain_misfit(run: _Run, name: str) -> str:
 
 
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
+    """Fit one recipe on the requests of the run. The manifest records which journal events it read."""
     journal = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
     shelf = champion.shelf(run.settings.home)
     workspace = Workspace(
@@ -303,7 +304,7 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     """Compare the chosen candidate with the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    candidate = run.scout.selector.find(None, champion.place(run.settings.home, run.chosen.model))
+    candidate = run.scout.selector.find(None, champion.find_model(run.settings.home, run.chosen.model))
     texts = {query: run.traffic.lesson.texts[query] for query in test}
     stage = _build_stage(run, candidate)
     sample = Sample(
@@ -405,10 +406,10 @@ def _row(query: str) -> int:
 
 def _through(manifest: Manifest | None) -> int:
     """Return the row id of the last search that a model was fitted on."""
-    return _journal_row(manifest, "through")
+    return _read_journal_row(manifest, "through")
 
 
-def _journal_row(manifest: Manifest | None, name: str) -> int:
+def _read_journal_row(manifest: Manifest | None, name: str) -> int:
     """Return a journal row id from a model's manifest, 0 if it has none.
 
     Args:

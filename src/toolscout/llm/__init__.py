@@ -94,6 +94,7 @@ class LLM:
         """
         self.backend, self.cache, self.offline, self.repairs = backend, cache, offline, repairs
         self.budgets: tuple[Budget, ...] = (budget or Budget(),)
+        # budgets without a limit that count what all answers cost at first; see `answered`
         self._tallies: tuple[Budget, ...] = (Budget(prices=self.budgets[0].prices),)
         self.temperature, self.concurrency = temperature, concurrency
         self.repaired = 0

@@ -70,11 +70,13 @@ class Endpoint:
     attempt respects the rate limit.
     """
 
-    def __init__(self, place: str, *, timeout: float, retries: int = MAX_LLM_RETRIES, rpm: float = 0.0) -> None:
+    def __init__(
+        self, address_and_model: str, *, timeout: float, retries: int = MAX_LLM_RETRIES, rpm: float = 0.0
+    ) -> None:
         """Connect to an endpoint.
 
         Args:
-            place: `https://host/v1#model`.
+            address_and_model: `https://host/v1#model`.
             timeout: seconds per attempt.
             retries: maximum number of retries.
             rpm: maximum attempts per minute; 0 sets no limit.
@@ -83,10 +85,12 @@ class Endpoint:
             ConfigError: if the address names no model or contains a password, or other users may read the key file.
             MissingExtra: without the client.
         """
-        refuse_user(place)
-        self.address, _, self.model = place.partition("#")
+        refuse_user(address_and_model)
+        self.address, _, self.model = address_and_model.partition("#")
         if not self.address.startswith(("http://", "https://")) or not self.model:
-            raise ConfigError(f"llm: expected an address and a model, like https://host/v1#model, found {place!r}")
+            raise ConfigError(
+                f"llm: expected an address and a model, like https://host/v1#model, found {address_and_model!r}"
+            )
         openai = require("openai", "llm")
         for name in LOGGERS_WITH_PROMPTS:
             logger = logging.getLogger(name)
@@ -110,7 +114,7 @@ class Endpoint:
 
         ends = math.inf if seconds is None else time.monotonic() + seconds
         retrying = tenacity.Retrying(
-            retry=lambda state: _is_retryable(state, hurried=seconds is not None),
+            retry=lambda state: _is_retryable(state, has_time_limit=seconds is not None),
             wait=_choose_pause,
             stop=lambda state: state.attempt_number > self._retries or state.upcoming_sleep >= ends - time.monotonic(),
             sleep=lambda pause: time.sleep(pause),
@@ -126,10 +130,10 @@ class Endpoint:
         while True:
             if not self._pace.wait(ends - time.monotonic()):
                 raise self._error("the rate limit leaves no time for it")
-            body = self._body(request)
+            body = self._build_body(request)
             left = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
             try:
-                return self._completion(request, self._client.chat.completions.create(**body, timeout=left))
+                return self._parse_completion(request, self._client.chat.completions.create(**body, timeout=left))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 named = [name for name in SUBSTITUTES if name in body and name in str(error)]
                 if not named:
@@ -151,7 +155,8 @@ class Endpoint:
         """Close the connections."""
         self._client.close()
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _build_body(self, request: Request) -> dict[str, Any]:
+        """Build the arguments of the client, without the parameters that the endpoint has refused."""
         body: dict[str, Any] = {
             "model": request.model,
             "messages": list(request.messages),
@@ -171,7 +176,8 @@ class Endpoint:
                 body[substitute] = value
         return body
 
-    def _completion(self, request: Request, answer: Any) -> Completion:
+    def _parse_completion(self, request: Request, answer: Any) -> Completion:
+        """Convert the client's answer. Tokens that it does not report are estimated."""
         if not getattr(answer, "choices", None) or getattr(answer.choices[0], "message", None) is None:
             raise self._error("an answer without a message")
         choice = answer.choices[0]
@@ -205,15 +211,15 @@ class _Busy(Unavailable):
         self.status, self.retry_after = status, retry_after
 
 
-def _is_retryable(state: tenacity.RetryCallState, *, hurried: bool) -> bool:
-    """Whether to retry. A hurried request is retried only once if the endpoint does not say how long to wait."""
+def _is_retryable(state: tenacity.RetryCallState, *, has_time_limit: bool) -> bool:
+    """Whether to retry. A has_time_limit request is retried only once if the endpoint does not say how long to wait."""
     error = state.outcome.exception() if state.outcome else None
     if not isinstance(error, _Busy):
         return False
     if error.status is not None and error.status not in LLM_RETRY_STATUS_CODES and error.status < 500:
         return False
     if error.retry_after is None:
-        return state.attempt_number == 1 or not hurried
+        return state.attempt_number == 1 or not has_time_limit
     return 0 <= error.retry_after <= MAX_RETRY_AFTER_S
 
 

@@ -97,7 +97,7 @@ class Colt:
                 tools=tools,
                 gold=data.gold,
                 scene_of=data.scene_of,
-                judge=evaluate,
+                evaluate=evaluate,
                 shape=Shape(**{name: getattr(options, name) for name in Shape.__dataclass_fields__}),
                 identity=digest("colt/1", [encoder.fingerprint, lesson.fingerprint, options]),
             )

@@ -167,7 +167,7 @@ class NeedScorer:
     """
 
     def __init__(self, reader: PairScorer, tools: Sequence[Tool], blend: Blend) -> None:
-        """Take the graph, the tools of the catalogue, and the blend that turns logits into probabilities."""
+        """Score tools of a catalogue with a graph; `blend` turns its logits into probabilities."""
         self.reader, self.blend = reader, blend
         self.tools = {tool.id: tool for tool in tools}
 
@@ -207,7 +207,7 @@ class CrossEncoderStage(Rerank):
     """Orders the first hits by a `NeedScorer`."""
 
     def __init__(self, need_scorer: NeedScorer, depth: int, below: Stage | None = None) -> None:
-        """Take the scorer, the number of hits to score, and the first stage.
+        """Score the first `depth` hits of the first stage.
 
         A cross-encoder over another one gets a numbered label.
         """
@@ -234,7 +234,7 @@ def split_crossencoder(stage: Stage, name: str) -> tuple[Stage, CrossEncoderStag
 
 
 def _load_tuned_encoder(model: Model | None) -> TransformerEncoder | None:
-    """Load the tuned encoder of the first stage, or of its base, or of that one's; None: there is none."""
+    """Load the tuned encoder of the first stage, or of the nearest base below it; None: there is none."""
     folder = model.folder if model is not None else None
     while folder is not None and folder.is_dir():
         if (folder / ENCODER_FOLDER).is_dir():
@@ -250,19 +250,32 @@ def _uses_encoder(stage: Stage) -> bool:
     return isinstance(stage, Retrieve) and stage.encode is not None
 
 
-def _collect_negatives(learned: RankedQueries, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
-    """Return the positions of the candidates that each query does not need."""
+def _collect_negatives(train_candidates: RankedQueries, gold: Sequence[Places], n: int, unused: bool) -> list[Places]:
+    """Return for each query the candidates that may serve as negatives, as positions of tools.
+
+    Args:
+        train_candidates: the training queries with their candidates.
+        gold: the gold tools of each query.
+        n: number of tools.
+        unused: whether tools that no training query needs may be negatives.
+    """
     allowed = np.zeros(n, dtype=np.bool_)
     allowed[np.unique(np.concatenate(gold))] = True
     if unused:
         allowed[:] = True
-    rows = [row[~is_gold & (row >= 0)] for row, is_gold in zip(learned.candidates, learned.gold, strict=True)]
+    rows = [
+        row[~is_gold & (row >= 0)]
+        for row, is_gold in zip(train_candidates.candidates, train_candidates.gold, strict=True)
+    ]
     return [row[allowed[row]] for row in rows]
 
 
-def _measure_scale(learned: RankedQueries) -> Blend:
+def _measure_scale(train_candidates: RankedQueries) -> Blend:
     """Measure `spread` and `far` of the blend on the first stage's scores for the training queries."""
-    rows = [row[candidates >= 0] for row, candidates in zip(learned.scores, learned.candidates, strict=True)]
+    rows = [
+        row[candidates >= 0]
+        for row, candidates in zip(train_candidates.scores, train_candidates.candidates, strict=True)
+    ]
     rows = [row for row in rows if len(row) > 1]
     spread = float(np.mean([row.std() for row in rows])) if rows else 1.0
     spread = spread or 1.0
@@ -282,7 +295,9 @@ class _DevPairs:
         """Return the query text and the tool text of every pair."""
         rows, columns = np.nonzero(self.is_candidate)
         queries = self.lesson.texts_of(self.dev.queries)
-        return [queries[row] for row in rows], [texts[place] for place in self.dev.candidates[rows, columns]]
+        return [queries[row] for row in rows], [
+            texts[position_of] for position_of in self.dev.candidates[rows, columns]
+        ]
 
     def evaluate(self, totals: Floats) -> metrics.PerQuery:
         """Return the figures of the candidates, ordered by `totals`."""
@@ -319,7 +334,7 @@ def score_candidates(workspace: Workspace, lesson: Lesson, ranked: RankedQueries
     for row, query in enumerate(ranked.queries):
         if row % QUERIES_PER_PROGRESS_LINE == 0:
             workspace.say(f"reading: {row:,} of {len(ranked.queries):,} dev queries with {logits.shape[1]} tools each")
-        ids = [lesson.tools[place].id for place in ranked.candidates[row] if place >= 0]
+        ids = [lesson.tools[position_of].id for position_of in ranked.candidates[row] if position_of >= 0]
         logits[row, : len(ids)] = scorer.logits(lesson.texts[query], ids)
     return logits
 
@@ -385,22 +400,24 @@ class CrossEncoderRerank:
         tuned = _load_tuned_encoder(lesson.base.model) if options.start == "base" else None
         start = tuned or raw
         workspace.say(f"ranking {len(lesson.train) + len(lesson.dev):,} queries with {lesson.base.recipe}")
-        place, gold = lesson.positions(), lesson.gold_positions()
+        position_of, gold = lesson.positions(), lesson.gold_positions()
         sample = dict(list(lesson.dev.items())[:: -(-len(lesson.dev) // options.judged)])
-        learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (lesson.train, sample))
+        train_candidates, dev = (
+            RankedQueries(lesson, qrels, options.candidates, position_of) for qrels in (lesson.train, sample)
+        )
         tower = make_tower(start, options)
         net = CrossEncoder(tower, length=options.length, layers=options.layers, seed=workspace.seed)
         texts = [render_pair_text(tool, options.length) for tool in lesson.tools]
-        dev_pairs = _DevPairs(lesson, dev, _measure_scale(learned), options)
+        dev_pairs = _DevPairs(lesson, dev, _measure_scale(train_candidates), options)
         pairs = net.pairs(*dev_pairs.pairs(texts))
-        negatives = _collect_negatives(learned, gold, len(texts), options.unused)
+        negatives = _collect_negatives(train_candidates, gold, len(texts), options.unused)
         task = PairTask(
             net,
             PairData([lesson.texts[query] for query in lesson.train], texts, gold, negatives),
             negatives=options.negatives,
             loss=options.loss,
             fast=options.fast,
-            judge=lambda: dev_pairs.choose(net.logits(pairs))[1],
+            evaluate=lambda: dev_pairs.choose(net.logits(pairs))[1],
             identity=digest("crossencoder/1", [start.fingerprint, lesson.base.identity, lesson.fingerprint, options]),
         )
         done = train_task(workspace, options, task, tower)

@@ -162,7 +162,7 @@ def tune_encoder(workspace: Workspace, lesson: Lesson, options: Options) -> Arti
         tools=tower.tokens([render(tool, TUNED_TEXT_STYLE) for tool in lesson.tools], "tool", options.tool_length),
         gold=lesson.gold_positions(),
         dev=tower.tokens([lesson.texts[query] for query in lesson.dev], "query"),
-        judge=lambda cosines: lesson.evaluate(rank_nearest(cosines, lesson.dev, lesson.tools)).means(),
+        evaluate=lambda cosines: lesson.evaluate(rank_nearest(cosines, lesson.dev, lesson.tools)).means(),
         identity=digest("dpr/1", [encoder.fingerprint, lesson.fingerprint, options]),
         temperature=options.temperature,
         hold=options.hold,

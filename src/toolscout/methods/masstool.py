@@ -50,7 +50,7 @@ from toolscout.search.pipeline import Detect, Floors, Retrieve, Stage
 from toolscout.types import digest
 from toolscout.workspace import LiveEvidence, Workspace
 
-__all__ = ["MassTool", "Options", "Pool", "Reader", "compute_query_parts"]
+__all__ = ["ArrayTowers", "MassTool", "Options", "Pool", "compute_query_parts"]
 
 NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
@@ -97,7 +97,7 @@ def _encode_no_tool(workspace: Workspace, lesson: Lesson, encoder: Encoder) -> t
 def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
     """Find the `k` nearest rows of the pool for each row, `(n, k)`, with cosines; place -1 where there are fewer."""
     near = np.full((len(rows), k), -1, dtype=np.intp)
-    likeness = np.full((len(rows), k), -1.0, dtype=np.float32)
+    similarities = np.full((len(rows), k), -1.0, dtype=np.float32)
     size = min(k, len(pool))
     for start in range(0, len(rows), NEIGHBOUR_BLOCK):
         cosines = rows[start : start + NEIGHBOUR_BLOCK] @ pool.T
@@ -105,17 +105,17 @@ def nearest(pool: Vectors, rows: Vectors, k: int) -> tuple[Places, Vectors]:
         values = np.take_along_axis(cosines, candidates, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
         near[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(candidates, order, axis=1)
-        likeness[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
-    return near, likeness
+        similarities[start : start + NEIGHBOUR_BLOCK, :size] = np.take_along_axis(values, order, axis=1)
+    return near, similarities
 
 
-def _drop_self(near: Places, likeness: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
+def _drop_self(near: Places, similarities: Vectors, n: int, k: int) -> tuple[Places, Vectors]:
     """Keep the first `k` neighbours. The first `n` rows belong to the pool; none may be its own neighbour."""
-    first_near, first_likeness = near[:, :k].copy(), likeness[:, :k].copy()
+    first_near, first_similarities = near[:, :k].copy(), similarities[:, :k].copy()
     for row in range(n):
         is_other = near[row] != row
-        first_near[row], first_likeness[row] = near[row][is_other][:k], likeness[row][is_other][:k]
-    return first_near, first_likeness
+        first_near[row], first_similarities[row] = near[row][is_other][:k], similarities[row][is_other][:k]
+    return first_near, first_similarities
 
 
 class Pool:
@@ -131,8 +131,8 @@ class Pool:
 
     def near(self, rows: Vectors, k: int, floor: float) -> Places:
         """Return (n, k) places of the nearest queries above the floor; -1 where there are fewer."""
-        places, likeness = nearest(self.keys, rows, k)
-        return np.where(likeness > floor, places, -1)
+        places, similarities = nearest(self.keys, rows, k)
+        return np.where(similarities > floor, places, -1)
 
     def extend(self, rows: Vectors, tools: Sequence[Vectors]) -> Pool:
         """Return a pool with more queries, without training.
@@ -154,11 +154,11 @@ class Pool:
 # --- serving ----------------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class ArrayTowers:
     """Computes the towers from arrays, without torch; see `training.intents.Towers`."""
 
     def __init__(self, arrays: Arrays, transfer: str) -> None:
-        """Take the arrays `towers.*` of a model."""
+        """Load the layers from the arrays `towers.*` of a model."""
         self._layers = {name.removeprefix("towers."): array for name, array in arrays.items() if name[:7] == "towers."}
         self.transfer = transfer
 
@@ -169,7 +169,7 @@ class Reader:
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, Floats]:
         """Return the vectors of queries (eq. 6), `(n, d)`, and the logits of their need for a tool, `(n,)`."""
         hidden = self._hidden(rows)
-        total: Vectors = np.sum(list(self._parts(rows, hidden, values, near).values()), axis=0)
+        total: Vectors = np.sum(list(self._compute_parts(rows, hidden, values, near).values()), axis=0)
         return total.astype(np.float32), self._need_logits(hidden)
 
     def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
@@ -183,9 +183,10 @@ class Reader:
         Returns:
             The parts that the model has.
         """
-        return self._parts(rows, self._hidden(rows), values, near)
+        return self._compute_parts(rows, self._hidden(rows), values, near)
 
-    def _parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+    def _compute_parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+        """Compute the parts of query vectors; see `parts`. `hidden` is the detection tower's hidden layer."""
         graph = neighbours = 2 * rows
         has_neighbour: Mask = np.ones(len(rows), dtype=np.bool_)
         parts = {"graph": unit_rows(graph)}
@@ -193,8 +194,8 @@ class Reader:
             present = near >= 0
             has_neighbour = np.asarray(present.any(axis=1))
             near_values = values[np.maximum(near, 0)]
-            fits = np.einsum("nd,nkd->nk", self._multiply(graph, self._layers["attend"].T), near_values)
-            weights = np.where(present, softmax(np.where(present | ~has_neighbour[:, None], fits, -np.inf)), 0.0)
+            attention = np.einsum("nd,nkd->nk", self._multiply(graph, self._layers["attend"].T), near_values)
+            weights = np.where(present, softmax(np.where(present | ~has_neighbour[:, None], attention, -np.inf)), 0.0)
             neighbours = np.einsum("nk,nkd->nd", weights, near_values)
             parts["search"] = unit_rows(neighbours) * has_neighbour[:, None]
         if self.transfer != "none":
@@ -202,6 +203,7 @@ class Reader:
         return parts
 
     def _join(self, hidden: Vectors, neighbours: Vectors) -> Vectors:
+        """Transfer the detection tower's knowledge to retrieval (section 4.2.3, appendix B.2), by the chosen way."""
         if self.transfer == "gate":
             gated: Vectors = neighbours / (1 + np.exp(-self._linear("join.0", hidden)))
             return gated
@@ -214,8 +216,8 @@ class Reader:
             np.stack([self._linear(f"join.{number}", rows) for rows in (hidden, neighbours)], axis=1)
             for number in range(3)
         )
-        fits = np.einsum("nid,njd->nij", queries, keys) / hidden.shape[1] ** 0.5
-        summed: Vectors = np.einsum("nij,njd->nd", softmax(fits), values)
+        attention = np.einsum("nid,njd->nij", queries, keys) / hidden.shape[1] ** 0.5
+        summed: Vectors = np.einsum("nij,njd->nd", softmax(attention), values)
         return summed
 
     def _hidden(self, rows: Vectors) -> Vectors:
@@ -312,14 +314,14 @@ class _GrowingPool:
 
 
 def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors]:
-    """Return the parts of queries' vectors in a fitted model (`Reader.parts`), for queries with a neighbour."""
+    """Return the parts of queries' vectors in a fitted model (`ArrayTowers.parts`), for queries with a neighbour."""
     options = model.manifest.settings
     rows = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"]).encode(texts, "query")
     pool = Pool(model.arrays["keys"], model.arrays["pool"])
     near = pool.near(rows, options["k"].value, options["floor"].value)
     has_neighbour = (near >= 0).any(axis=1)
-    reader = Reader(model.arrays, options["transfer"].value)
-    return reader.parts(rows[has_neighbour], pool.values, near[has_neighbour])
+    towers = ArrayTowers(model.arrays, options["transfer"].value)
+    return towers.parts(rows[has_neighbour], pool.values, near[has_neighbour])
 
 
 class MassTool:
@@ -345,15 +347,15 @@ class MassTool:
         data = EncodedLesson.encode(workspace, lesson, encoder)
         n = len(data.train)
         chat_rows, calibration_rows = _encode_no_tool(workspace, lesson, encoder)
-        near, likeness = nearest(data.train, np.concatenate([data.train, data.dev]), options.k + 1)
-        near, likeness = _drop_self(near, likeness, n, options.k)
-        passed = np.where(likeness > options.floor, near, -1)
+        near, similarities = nearest(data.train, np.concatenate([data.train, data.dev]), options.k + 1)
+        near, similarities = _drop_self(near, similarities, n, options.k)
+        passed = np.where(similarities > options.floor, near, -1)
 
         detects = bool(options.need and len(calibration_rows))
         fingerprints = [lesson.fingerprint, *([lesson.no_tool.fingerprint] if lesson.no_tool else [])]
 
         def evaluate(arrays: Arrays) -> dict[str, float]:
-            towers = Reader(arrays, options.transfer)
+            towers = ArrayTowers(arrays, options.transfer)
             vectors, logits = towers.read(data.dev, arrays["pool"], passed[n:])
             tool_rows = unit_rows(np.where(data.used[:, None], arrays["tools"], data.tools))
             rankings = dpr.rank_nearest(vectors @ tool_rows.T, lesson.dev, lesson.tools)
@@ -363,7 +365,7 @@ class MassTool:
         task = Intents(
             queries=IntentQueries(data.train, data.gold, data.scene_of, near=passed[:n], chat=chat_rows),
             tools=data.tools,
-            judge=evaluate,
+            evaluate=evaluate,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
             identity=digest("masstool/2", [encoder.fingerprint, *fingerprints, options]),
             seed=workspace.seed,
@@ -373,7 +375,7 @@ class MassTool:
         arrays = task.arrays()
         values: dict[str, Any] = {"tool_length": encoder.tool_length, **describe_training(done)}
         if detects:
-            towers = Reader(arrays, options.transfer)
+            towers = ArrayTowers(arrays, options.transfer)
             logits = towers.read(data.dev, arrays["pool"], passed[n:])[1]
             values["need"] = platt(logits, towers.logits(calibration_rows))
             values["need_floors"] = msgspec.to_builtins(floors(needs(logits, values["need"])))
@@ -396,7 +398,7 @@ class MassTool:
         rows = load_tool_rows(catalogue, model, encoder)
         index = index_rows(catalogue, rows)
         fitted = Pool(model.arrays["keys"], model.arrays["pool"])
-        towers = Reader(model.arrays, settings["transfer"].value)
+        towers = ArrayTowers(model.arrays, settings["transfer"].value)
         encode = _EncodeOnce(encoder)
         grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
 

@@ -126,7 +126,7 @@ class Mlc:
             queries=tokens[:n],
             gold=gold,
             set_of=set_of if learned else None,
-            judge=lambda: data.evaluate(usage(1.0 if options.sets is None else options.sets)),
+            evaluate=lambda: data.evaluate(usage(1.0 if options.sets is None else options.sets)),
             identity=digest("mlc/1", [encoder.fingerprint, lesson.fingerprint, options]),
             tuning=Tuning(loss=options.loss, fast=options.fast, thinned=options.thinned, hold=options.hold),
         )

@@ -72,7 +72,10 @@ class Head:
 
 
 class Training:
-    """AdaGrad over the first `n` queries of a data, one epoch at a time; equal seeds give equal weights."""
+    """AdaGrad over the first `n` queries of a fit, one epoch at a time. Equal seeds give equal weights.
+
+    `n` is the number of training queries while dev chooses, and that of all queries when the final model is fitted.
+    """
 
     def __init__(self, data: FitData, n: int) -> None:
         self.options: Options = data.options
@@ -85,31 +88,34 @@ class Training:
         sparse = np.zeros((self.ngrams.keys.size, width), dtype=np.float32)
         dense = np.zeros((self.rows.shape[1] + 1, width), dtype=np.float32)
         self.head = Head(sparse, dense, sets, n_tools)
+        # the sums of squared gradients, of the sparse and of the dense weights
         self._squares = np.full_like(sparse, 1e-8), np.full_like(dense, 1e-8)
 
     def run_epoch(self) -> float:
         """Train once on each query; return the mean loss."""
         order = self.rng.permutation(len(self.bags))
         batches = [order[start : start + self.options.batch] for start in range(0, len(order), self.options.batch)]
-        return sum(self._step(batch) * len(batch) for batch in batches) / len(order)
+        return sum(self._train_step(batch) * len(batch) for batch in batches) / len(order)
 
-    def _step(self, batch: Any) -> float:
+    def _train_step(self, batch: Any) -> float:
+        """Take one step of AdaGrad on a batch of queries, and return the mean loss."""
         head, n_tools = self.head, self.head.n_tools
         features, to_dense = self.bags.take(batch).to_dense()
         rows: Vectors = np.concatenate([self.rows[batch], np.ones((len(batch), 1), np.float32)], axis=1)
         weights = head.sparse[features]
         logits = to_dense @ weights + rows @ head.dense
         targets = np.zeros_like(logits)
-        for row, place in zip(targets, batch, strict=True):
-            row[self.gold[place]] = 1 / len(self.gold[place])
-        groups = [slice(0, n_tools)]
+        for row, query in zip(targets, batch, strict=True):
+            row[self.gold[query]] = 1 / len(self.gold[query])
+        softmax_columns = [slice(0, n_tools)]
         if len(head.sets):
             targets[np.arange(len(batch)), n_tools + self.set_of[batch]] = 1
-            groups.append(slice(n_tools, None))
-        for group in groups:
-            logits[:, group] = softmax(logits[:, group])
-        loss = -float((targets * np.log(logits + 1e-9)).sum()) / len(batch)
-        slope = ((logits - targets) / len(batch)).astype(np.float32)
+            softmax_columns.append(slice(n_tools, None))
+        shares = np.empty_like(logits)
+        for columns in softmax_columns:
+            shares[:, columns] = softmax(logits[:, columns])
+        loss = -float((targets * np.log(shares + 1e-9)).sum()) / len(batch)
+        slope = ((shares - targets) / len(batch)).astype(np.float32)
         head.sparse[features] = weights - self._compute_step(self._squares[0], features, to_dense.T @ slope)
         head.dense -= self._compute_step(self._squares[1], slice(None), rows.T @ slope)
         return loss

@@ -47,10 +47,11 @@ class Log:
     """Logged queries with the tools that each used."""
 
     def __init__(self, rows: Vectors, bags: Bags, ngrams: Ngrams, gold: Bags, n_tools: int) -> None:
-        """Take the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
+        """Store the queries' vectors `(n, dim)`, their features, and their tools as sparse rows of equal shares."""
         self.rows, self.bags, self.ngrams, self.gold, self.n_tools = rows, bags, ngrams, gold, n_tools
+        # an inverted index: the queries with a feature, their weights, and where the postings of a feature begin
         order = np.argsort(bags.indices, kind="stable")
-        self._holders = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
+        self._query_of_posting = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
         self._weights = bags.data[order]
         self._bounds = np.searchsorted(bags.indices[order], np.arange(ngrams.keys.size + 1))
 
@@ -63,21 +64,21 @@ class Log:
 
     def nearest(self, text: str, row: Vectors) -> tuple[Places, Scores]:
         """Return the most similar queries, best first, with their similarities; all of these are above 0."""
-        likeness = np.einsum("nd,d->n", self.rows, row)
+        similarities = np.einsum("nd,d->n", self.rows, row)
         bag = self.ngrams.make_bags([hash_features(text)])
         for feature, weight in zip(bag.indices, bag.data, strict=True):
             postings = slice(self._bounds[feature], self._bounds[feature + 1])
-            likeness[self._holders[postings]] += weight * self._weights[postings]
-        likeness /= 2
-        rows = top_k(likeness, MAX_NEIGHBOURS, floor=0.0)
-        return rows, likeness[rows]
+            similarities[self._query_of_posting[postings]] += weight * self._weights[postings]
+        similarities /= 2
+        rows = top_k(similarities, MAX_NEIGHBOURS, floor=0.0)
+        return rows, similarities[rows]
 
-    def votes(self, nearest: Places, likeness: Scores, k: int, focus: float) -> Scores:
+    def votes(self, nearest: Places, similarities: Scores, k: int, focus: float) -> Scores:
         """Return the probability of each tool, `(tools,)`, by the votes of the `k` nearest; zeros if there is none."""
         shares = np.zeros(self.n_tools)
         if nearest.size:
             gold = self.gold.take(nearest[:k])
-            ballots = np.exp(focus * (likeness[:k] - likeness[0]))
+            ballots = np.exp(focus * (similarities[:k] - similarities[0]))
             np.add.at(shares, gold.indices, gold.data * np.repeat(ballots / ballots.sum(), np.diff(gold.indptr)))
         return shares
 
@@ -96,12 +97,15 @@ def _share_evenly(gold: Sequence[Places]) -> Bags:
 
 def _vote_together(fitted: Log, fresh: Log, text: str, row: Vectors, k: int, focus: float) -> Scores:
     """Return the votes of the nearest queries of two logs. The tools of `fresh` begin with those of `fitted`."""
-    (fitted_rows, fitted_likeness), (fresh_rows, fresh_likeness) = fitted.nearest(text, row), fresh.nearest(text, row)
-    likeness = np.concatenate([fitted_likeness, fresh_likeness])
-    if not likeness.size:
+    (fitted_rows, fitted_similarities), (fresh_rows, fresh_similarities) = (
+        fitted.nearest(text, row),
+        fresh.nearest(text, row),
+    )
+    similarities = np.concatenate([fitted_similarities, fresh_similarities])
+    if not similarities.size:
         return np.zeros(fresh.n_tools)
-    chosen = np.argsort(-likeness, kind="stable")[:k]
-    ballots = np.exp(focus * (likeness[chosen] - likeness[chosen[0]]))
+    chosen = np.argsort(-similarities, kind="stable")[:k]
+    ballots = np.exp(focus * (similarities[chosen] - similarities[chosen[0]]))
     ballots /= ballots.sum()
     shares = np.zeros(fresh.n_tools)
     is_fitted = chosen < len(fitted_rows)

@@ -48,7 +48,7 @@ class Describe:
     """The refiner of `mmrr`: replaces the query by the description of an imaginary tool."""
 
     def __init__(self, model: LLM, *, tokens: int | None = None) -> None:
-        """Take the model and the tokens per query."""
+        """Ask this model, with at most so many tokens per query."""
         self.model, self.tokens = model, tokens
 
     def __call__(self, searches: Any, states: Any, seconds: Any) -> list[Refined]:

@@ -193,7 +193,7 @@ class Tool2VecTuned(_Means):
             tools=[],
             gold=data.gold[: data.n_train],
             dev=[],
-            judge=lambda cosines: {},
+            evaluate=lambda cosines: {},
             identity=digest("tool2vec-tuned/1", [encoder.fingerprint, lesson.fingerprint, options]),
             hold=options.hold,
         )
@@ -210,7 +210,7 @@ class Tool2VecTuned(_Means):
 
 
 def _fit_means(data: FitData, rows: Vectors, **artifacts: Any) -> Artifacts:
-    """Take means and choose on dev; `rows` are those of the queries of the data."""
+    """Compute the means and choose on dev. `rows`: vectors of the queries of the data."""
     options = data.options
     data.workspace.say("taking means and choosing on dev")
     means, used = _compute_means(data, rows, data.n_train)

@@ -99,7 +99,7 @@ def _load_base_encoder(lesson: Lesson) -> TransformerEncoder | None:
 
 
 def _compute_tool_vectors(
-    workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, place: Mapping[str, int]
+    workspace: Workspace, lesson: Lesson, encoder: Encoder, by_usage: bool, position_of: Mapping[str, int]
 ) -> Vectors:
     """Return the vectors of the tools for the refiner, (tools, dim) unit rows."""
     described = workspace.encode_tools(encoder, lesson.tools, REFINER_STYLE)
@@ -109,7 +109,7 @@ def _compute_tool_vectors(
     for row, tools in zip(
         workspace.encode_queries(encoder, lesson.texts_of(lesson.train)), lesson.train.values(), strict=True
     ):
-        places = [place[tool] for tool in tools]
+        places = [position_of[tool] for tool in tools]
         sums[places] += row
         used[places] = True
     return np.where(used[:, None], unit_rows(sums), described)
@@ -120,6 +120,7 @@ def _load_tool_vectors(workspace: Workspace, model: Model, tools: Sequence[Tool]
     rows = model.arrays["tools"][np.maximum(places, 0)]
     new = np.flatnonzero(places < 0)
     if new.size:
+        # The fit embedded descriptions with the encoder in the manifest, or else with the one that the base tuned.
         base_encoder = model.folder / BASE_FOLDER / ENCODER_FOLDER
         encoder: Encoder = (
             TransformerEncoder(str(base_encoder)) if model.manifest.encoder is None else workspace.load_encoder()
@@ -137,25 +138,31 @@ class _DevCandidates:
         self.lesson, self.dev, self.used, self.options = lesson, dev, used, options
         self.ids = [tool.id for tool in lesson.tools]
 
-    def evaluate(self, logs: Any, blend: float, *, give_way: bool) -> PerQuery:
-        """Return the figures of the candidates, ordered by logs + blend · score of the first stage."""
-        totals = logs + blend * self.dev.scores
+    def evaluate(self, log_shares: Any, blend: float, *, give_way: bool) -> PerQuery:
+        """Score the candidates on dev, in the order of log_shares + blend · score of the first stage.
+
+        Args:
+            log_shares: (queries, N) log-probabilities of the refiner; see `Refiner.shares`.
+            blend: weight of the first stage's score.
+            give_way: see `keep_places`.
+        """
+        totals = log_shares + blend * self.dev.scores
         for row, tools in zip(totals, self.dev.candidates, strict=True):
             row[:] = keep_places(row, self.used[tools] & (tools >= 0), give_way)
         return self.lesson.evaluate(self.dev.rankings(totals, 0.0, self.ids))
 
-    def choose(self, logs: Any) -> tuple[float, dict[str, float]]:
+    def choose(self, log_shares: Any) -> tuple[float, dict[str, float]]:
         """Choose the blend (`choose_blend`); return it with its figures."""
         blends = REFINER_BLEND_GRID if self.options.blend is None else (self.options.blend,)
-        figures = {blend: self.evaluate(logs, blend, give_way=self.options.give_way) for blend in blends}
+        figures = {blend: self.evaluate(log_shares, blend, give_way=self.options.give_way) for blend in blends}
         best = choose_blend(figures)
         return best, figures[best].means()
 
 
-def _mark_used(qrels: Qrels, place: Mapping[str, int]) -> Mask:
+def _mark_used(qrels: Qrels, position_of: Mapping[str, int]) -> Mask:
     """Return whether a query needs each tool, (tools,)."""
-    used = np.zeros(len(place), dtype=np.bool_)
-    used[[place[tool] for tools in qrels.values() for tool in tools]] = True
+    used = np.zeros(len(position_of), dtype=np.bool_)
+    used[[position_of[tool] for tools in qrels.values() for tool in tools]] = True
     return used
 
 
@@ -188,38 +195,40 @@ class ToolRefiner:
         base_encoder = _load_base_encoder(lesson)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
         workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
-        place = lesson.positions()
-        learned, dev = (RankedQueries(lesson, qrels, options.candidates, place) for qrels in (chosen, lesson.dev))
-        has_gold = np.asarray(learned.gold.any(axis=1))
+        position_of = lesson.positions()
+        train_candidates, dev = (
+            RankedQueries(lesson, qrels, options.candidates, position_of) for qrels in (chosen, lesson.dev)
+        )
+        has_gold = np.asarray(train_candidates.gold.any(axis=1))
         if not has_gold.any():
             raise ConfigError(
                 f"No training query needs any of the first {options.candidates} tools that {base.recipe} finds for it. "
                 "Set another base, or more candidates."
             )
         encoder = base_encoder or raw
-        used = _mark_used(chosen, place)
+        used = _mark_used(chosen, position_of)
         by_usage = options.tool_vectors == "usage"
-        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, place)
+        vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, position_of)
         start = base_encoder if base_encoder is not None and options.start == "base" else raw
         tower = make_tower(start, options)
         refiner = Refiner(tower, vectors, workspace.seed)
 
-        judge = _DevCandidates(lesson, dev, used, options)
+        dev_candidates = _DevCandidates(lesson, dev, used, options)
         dev_tokens = tower.tokens(lesson.texts_of(lesson.dev), "query")
         tokens = tower.tokens(lesson.texts_of(chosen), "query")
         task = Refine(
             refiner,
             queries=list(itertools.compress(tokens, has_gold)),
-            candidates=learned.candidates[has_gold],
-            gold=learned.gold[has_gold],
-            judge=lambda: judge.choose(refiner.shares(dev_tokens, dev.candidates))[1],
+            candidates=train_candidates.candidates[has_gold],
+            gold=train_candidates.gold[has_gold],
+            evaluate=lambda: dev_candidates.choose(refiner.shares(dev_tokens, dev.candidates))[1],
             identity=digest("toolrefiner/1", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
         done = train_task(workspace, options, task, tower)
-        logs = refiner.shares(dev_tokens, dev.candidates)
-        blend, figures = judge.choose(logs)
+        log_shares = refiner.shares(dev_tokens, dev.candidates)
+        blend, figures = dev_candidates.choose(log_shares)
 
         def write_files(folder: Any) -> None:
             base.save(folder)
@@ -236,10 +245,10 @@ class ToolRefiner:
             encoder=raw if base_encoder is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
-                "first_stage": judge.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
-                "logits_alone": judge.evaluate(logs, 0.0, give_way=options.give_way).means(),
-                "keeping_places": judge.evaluate(logs, blend, give_way=False).means(),
-                "giving_way": judge.evaluate(logs, blend, give_way=True).means(),
+                "first_stage": dev_candidates.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
+                "logits_alone": dev_candidates.evaluate(log_shares, 0.0, give_way=options.give_way).means(),
+                "keeping_places": dev_candidates.evaluate(log_shares, blend, give_way=False).means(),
+                "giving_way": dev_candidates.evaluate(log_shares, blend, give_way=True).means(),
                 **describe_training(done),
             },
             seconds_before=done.earlier,
@@ -256,7 +265,7 @@ class ToolRefiner:
         settings = model.manifest.settings
         first = workspace.build_base(catalogue, model)
         tools: list[Tool] = catalogue.tools()
-        place = {tool.id: number for number, tool in enumerate(tools)}
+        position_of = {tool.id: number for number, tool in enumerate(tools)}
         places = model.places(tools)
         used = (places >= 0) & (model.arrays["used"][places] > 0)
         tower = Tower(TransformerEncoder(str(model.folder / ENCODER_FOLDER)).model, dropout=0.0, precision="float32")
@@ -271,17 +280,17 @@ class ToolRefiner:
                 (len(searches), max((len(search.hits) for search in searches), default=0)), -1, dtype=np.intp
             )
             for row, search in zip(candidates, searches, strict=True):
-                row[: len(search.hits)] = [place[hit.id] for hit in search.hits]
+                row[: len(search.hits)] = [position_of[hit.id] for hit in search.hits]
             rows = [number for number, search in enumerate(searches) if search.hits]
             texts = [
                 search.query for search in searches if search.hits
             ]  # the caller's wording, as in training, even if the base rewrote it
-            logs = np.zeros(candidates.shape)
-            logs[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
+            log_shares = np.zeros(candidates.shape)
+            log_shares[rows] = refiner.shares(tower.tokens(texts, "query"), candidates[rows])
             scores = []
-            for log, row, search in zip(logs, candidates, searches, strict=True):
+            for row_log_shares, row, search in zip(log_shares, candidates, searches, strict=True):
                 n = len(search.hits)
-                totals = log[:n] + blend * np.array([hit.score for hit in search.hits])
+                totals = row_log_shares[:n] + blend * np.array([hit.score for hit in search.hits])
                 scores.append(keep_places(totals, used[row[:n]], give_way).tolist())
             return scores
 

@@ -4,7 +4,7 @@ Promotion is atomic and keeps a history for rollback.
 
 ::
 
-    <home>/models/champion.json     promotions with time and reason, the present one last; absent: none yet
+    <home>/models/champion.json     promotions with time and reason, the present one last; absent before the first
                   lock.db           locks changes across all processes
                   <name>/           the fitted models (`toolscout.models.model_store`)
 
@@ -24,7 +24,18 @@ from toolscout.errors import Changed, NotFound, StoreError
 from toolscout.models import model_store
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
-__all__ = ["Promotion", "Stamp", "changing", "current", "history", "place", "promote", "rollback", "shelf", "stamp"]
+__all__ = [
+    "Promotion",
+    "Stamp",
+    "changing",
+    "current",
+    "find_model",
+    "history",
+    "promote",
+    "rollback",
+    "shelf",
+    "stamp",
+]
 
 CHAMPION_FILE: Final = "champion.json"
 CHAMPION_FORMAT: Final = "toolscout-champion/1"
@@ -50,7 +61,7 @@ def shelf(home: Path) -> Path:
     return home / "models"
 
 
-def place(home: Path, name: str) -> Path:
+def find_model(home: Path, name: str) -> Path:
     """Return the folder of a model by its name.
 
     Raises:
@@ -64,7 +75,7 @@ def place(home: Path, name: str) -> Path:
 
 
 def stamp(home: Path) -> Stamp | None:
-    """Return a cheap stamp that changes with every promotion; None: none yet."""
+    """Return a cheap stamp that changes with every promotion. None before the first."""
     try:
         status = (shelf(home) / CHAMPION_FILE).stat()
     except OSError:
@@ -73,7 +84,7 @@ def stamp(home: Path) -> Stamp | None:
 
 
 def history(home: Path) -> list[Promotion]:
-    """Return the promotions, the present champion last; empty: none.
+    """Return the promotions, the present champion last. Empty before the first.
 
     Raises:
         StoreError: if the file is damaged.
@@ -91,7 +102,7 @@ def history(home: Path) -> list[Promotion]:
 
 
 def current(home: Path) -> Path | None:
-    """Return the folder of the champion, even if it is gone; None: no promotion yet."""
+    """Return the folder of the champion, even if it is gone. None before the first promotion."""
     promotions = history(home)
     return shelf(home) / promotions[-1].model if promotions else None
 
@@ -116,22 +127,22 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
         over: the `stamp` of the champion that the caller saw; by default any champion is replaced.
 
     Raises:
-        NotFound: if there is none of that name.
-        StoreError: if it is damaged.
-        Changed: if the stamp is another one now.
+        NotFound: if the home has no model of that name.
+        StoreError: if the model is damaged.
+        Changed: if another process changed the champion since `over`.
     """
-    place(home, name)
+    find_model(home, name)  # refuses an unknown name before a lock is made
     with changing(home):
         if over not in ("any", stamp(home)):
             raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
-        model_store.verify(place(home, name))
+        model_store.verify(find_model(home, name))
         entry = Promotion(name, now(), why)
         _write(home, [*history(home)[-MAX_PROMOTIONS_KEPT + 1 :], entry])
     return entry
 
 
 def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
-    """Take the last promotion back; skip former champions without a model folder.
+    """Undo the last promotion. Former champions without a model folder are skipped.
 
     Args:
         home: the home.

@@ -278,7 +278,7 @@ def save(folder: Path, draft: Draft) -> Model:
         values=dict(draft.values),
         fit_seconds=round(draft.fit_seconds, 3),
         version=toolscout.__version__,
-        files={name: _digest(aside / name) for name in _files(aside)},
+        files={name: _digest(aside / name) for name in _list_files(aside)},
     )
     _write(aside / MANIFEST, manifest)
     if not folder.parent.stat().st_mode & private_files.OTHERS:  # a private shelf: a copy of the model stays private
@@ -331,7 +331,7 @@ def _write(file: Path, manifest: Manifest) -> None:
     file.write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
 
 
-def _files(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     """List the files below a folder without the manifest and hidden files, as sorted paths with slashes."""
     paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(
@@ -358,8 +358,8 @@ def verify(folder: Path) -> Manifest:
         StoreError: if a file is damaged, missing or unknown; the message names it.
     """
     manifest = read_manifest(folder)
-    if sorted(manifest.files) != _files(folder):
-        odd = sorted(set(manifest.files) ^ set(_files(folder)))[0]
+    if sorted(manifest.files) != _list_files(folder):
+        odd = sorted(set(manifest.files) ^ set(_list_files(folder)))[0]
         state = "is missing" if odd in manifest.files else "does not belong to it"
         raise StoreError(f"{folder}: the model is damaged: {odd} {state}. Fit the model again.")
     for name, expected in manifest.files.items():

@@ -55,7 +55,7 @@ class Plugin:
     Attributes:
         group: one of `PLUGIN_GROUPS`.
         name: what users write.
-        package: the distribution that brings it.
+        package: the distribution that declares it.
         version: of the distribution.
         target: what it names: `module:attribute`.
     """
@@ -87,10 +87,10 @@ def list_plugins(group: str) -> tuple[Plugin, ...]:
 
 
 def find_plugin(group: str, name: str) -> Plugin | None:
-    """Return the plug-in of that name. None: there is none, or toolscout itself has that name.
+    """Return the plug-in of that name. None: there is none, or the name belongs to toolscout itself.
 
     Raises:
-        ConfigError: if several packages bring one of that name.
+        ConfigError: if several packages declare a plug-in of that name.
     """
     if len(name) < MIN_NAME_CHARS or not PLUGIN_NAME.fullmatch(name) or name in BUILT_IN_NAMES[group]:
         return None

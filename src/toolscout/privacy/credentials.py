@@ -34,7 +34,7 @@ class Cover:
     """Replaces known credentials in texts and JSON values."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        """Take the credentials. Those of fewer than 8 characters are ignored, because they may be ordinary words."""
+        """Cover these credentials, except those of fewer than 8 characters, which may be ordinary words."""
         forms = {form for value in values for form in _encode_forms(value)}
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
 

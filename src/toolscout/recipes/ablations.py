@@ -86,8 +86,8 @@ _FEEDBACK_DPR: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
 )
 
 ABLATIONS: Final[dict[str, Recipe]] = {
-    each.name: each
-    for each in (
+    entry.name: entry
+    for entry in (
         Recipe("bm25-plain", "BM25 as most libraries implement it.", Bm25(), {"tokenizer": "plain"}, encodes=False),
         Recipe(
             "dense-minilm",

@@ -52,7 +52,7 @@ class SearchEngine:
     """
 
     def __init__(self, settings: Settings, store: Store, open_journal: Callable[[], Journal]) -> None:
-        """Take the settings and the store.
+        """Search a catalogue under these settings.
 
         Args:
             settings: of the home.
@@ -98,11 +98,11 @@ class SearchEngine:
         try:
             self.select(recipe, model, embed=True, progress=progress)
         except UserError:
-            alone = recipe or self.settings.recipe
-            chosen = model is not None or self.settings.origins.get("model") == "argument"
-            if chosen or self.settings.model is None or registry.recipe(alone).is_fitted:
+            name = recipe or self.settings.recipe
+            model_is_argument = model is not None or self.settings.origins.get("model") == "argument"
+            if model_is_argument or self.settings.model is None or registry.recipe(name).is_fitted:
                 raise
-            self.prepare(Selection(alone), embed=True, progress=progress)
+            self.prepare(Selection(name), embed=True, progress=progress)
 
     def run(self, selection: Selection, batch: Sequence[Search]) -> tuple[list[Search], int]:
         """Run the batch on one state of the catalogue, and return the filled answers with its generation.
@@ -159,7 +159,7 @@ class SearchEngine:
         Args:
             recipe: that the search names, as in `Scout.search`.
             model: that the search names, as in `Scout.search`.
-            **options: see `prepare`; with any, what serves is prepared too.
+            **options: see `prepare`. If there are any, the selection is prepared too.
 
         Raises:
             UserError: if what is named cannot serve.
@@ -167,7 +167,7 @@ class SearchEngine:
         selection, notice = self.selector.select(
             recipe,
             model,
-            prepare=lambda each: self.prepare(each, **options),
+            prepare=lambda selection: self.prepare(selection, **options),
             generation=self.store.generation,
         )
         if selection.promoted and self._champion != selection.key:  # free the pipeline of the former champion
@@ -271,7 +271,7 @@ class SearchEngine:
         visible: Callable[[Tool], bool] | None = None,
         cures: bool = True,
     ) -> Why:
-        """Explain why a tool is not among the answers to a query, and what would lift it. The journal has no entry.
+        """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
 
         Args:
             query: the request.
@@ -300,6 +300,7 @@ class SearchEngine:
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:
+    """Explain an answer without hits in one sentence, from what the caller may see."""
     everything = catalogue.disabled.items() if search.visible is None else ()  # others need not know what there is
     disabled = ", ".join(f"{source!r} is {why}" for source, (why, _) in everything)
     also = f" Not searched: source {disabled}." if disabled else ""

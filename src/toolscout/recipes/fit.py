@@ -298,6 +298,7 @@ def fit(job: FitJob) -> Model:
 
 
 def _fit_and_save(job: FitJob) -> Model:
+    """Run the fit, save the model, remove the checkpoints, and read the model back."""
     method, say = job.recipe.method, job.workspace.say
     assert isinstance(method, FittedMethod)
     workspace = dataclasses.replace(
@@ -374,7 +375,7 @@ def _describe_fit(job: FitJob) -> list[str]:
 
 
 def _read_former(job: FitJob, *, replace_damaged: bool) -> Manifest | None:
-    """Read the manifest of the model in the place of this one; None: nothing worth keeping is there.
+    """Read the manifest of the model that this fit would replace. None: the folder is empty or may be overwritten.
 
     Args:
         job: the fit.

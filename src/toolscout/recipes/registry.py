@@ -32,8 +32,8 @@ from toolscout.workspace import Workspace
 __all__ = ["RECIPES", "Recipe", "all_recipes", "build", "is_known", "load_recipe", "recipe", "resolve"]
 
 RECIPES: Final[dict[str, Recipe]] = {
-    each.name: each
-    for each in (
+    entry.name: entry
+    for entry in (
         Recipe(
             "hybrid",
             "BM25 fused with vectors of the bundled encoder.",
@@ -133,7 +133,7 @@ def recipe(name: str) -> Recipe:
     plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
     if plugin is not None:
         return load_recipe(plugin)
-    known = [*recipes, *(each.name for each in plugins.list_plugins(plugins.METHOD_PLUGINS))]
+    known = [*recipes, *(plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))]
     similar = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(RECIPES)}"
     raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")

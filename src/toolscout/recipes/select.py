@@ -56,11 +56,11 @@ class Selector:
     """Decides what serves a search under the settings of one home."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take the settings and their origins."""
+        """Decide under these settings and their origins."""
         self.settings = settings
         self._manifests: dict[Path, tuple[object, Manifest]] = {}
-        self._champion: tuple[object, Path | None] = (None, None)
-        self._unfit: tuple[object, str] = (None, "")
+        self._champion: tuple[object, Path | None] = (None, None)  # its stamp and its folder
+        self._unfit: tuple[object, str] = (None, "")  # a state in which the champion cannot serve, and why
 
     def select(
         self,
@@ -100,7 +100,7 @@ class Selector:
         return self._pass_over(state, problem, prepare)
 
     def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
-        """Try whether the champion can serve: here alone this is decided.
+        """Decide whether the champion can serve. Nothing else decides that.
 
         Args:
             prepare: builds the pipeline of a selection.
@@ -142,11 +142,11 @@ class Selector:
         name = recipe or self.settings.recipe
         if folder is None:
             return self._find_promoted(name, recipe) or Selection(name)
-        lead = self._rank("recipe", recipe) - self._rank("model", model)
-        if lead > 0 and not registry.recipe(name).is_fitted:
+        recipe_lead = self._rank("recipe", recipe) - self._rank("model", model)
+        if recipe_lead > 0 and not registry.recipe(name).is_fitted:
             return Selection(name)
         manifest = self._read_manifest(folder)
-        if lead >= 0:
+        if recipe_lead >= 0:
             model_store.refuse_other(folder, manifest, name)
         elif not registry.is_known(manifest.recipe):
             raise ConfigError(
@@ -195,9 +195,11 @@ class Selector:
         return chosen.encoder or self.settings.encoder, chosen.encodes and selection.manifest is None
 
     def _encoder_beside_model(self) -> str | None:
+        """Return the encoder that an argument names; a model from the settings is then searched with it."""
         return self.settings.encoder if self.settings.origins.get("encoder") == "argument" else None
 
     def _rank(self, name: str, named: object) -> int:
+        """Return how near to the search a recipe or a model is named; `named` is what the search itself names."""
         return ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK) if named is None else CALL_RANK
 
     def _read_manifest(self, folder: Path) -> Manifest:

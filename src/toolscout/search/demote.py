@@ -43,7 +43,7 @@ class Demote(Stage):
     def __init__(
         self, suspicious: AbstractSet[str], rivals: Rivals | None = None, catalogue: Catalogue | None = None
     ) -> None:
-        """Take the findings about a snapshot.
+        """Demote by these findings about a snapshot.
 
         Args:
             suspicious: ids of the tools that give orders to the model or are stuffed.
@@ -62,10 +62,11 @@ class Demote(Stage):
         return [self._reorder(search) for search in searches]
 
     def _reorder(self, search: Search) -> Search:
+        """Return the search with demoted hits last, but those that the query names at the end of the first k."""
         hits = search.hits
-        if not self._concerns(hits) or parse_selection(search.query) is not None:
+        if not self._has_demotable_hit(hits) or parse_selection(search.query) is not None:
             return search
-        sources = self._named_sources(search)
+        sources = self._find_named_sources(search)
         front: list[Hit] = []
         last: list[Hit] = []
         named_last: list[Hit] = []
@@ -73,7 +74,7 @@ class Demote(Stage):
             exact = hit.why == EXACT
             if exact and hit.id.casefold() in search.query.casefold():
                 front.append(hit)
-            elif self._stands_behind(search, hit.id, sources) or (exact and self._is_scattered(hit.id, sources)):
+            elif self._is_demoted(search, hit.id, sources) or (exact and self._is_scattered(hit.id, sources)):
                 (named_last if exact else last).append(hit)
             else:
                 front.append(hit)
@@ -81,21 +82,21 @@ class Demote(Stage):
             return search
         if self.younger:
             front = self._limit_younger(front, search.k, sources)
-        place = max(0, search.k - len(named_last))
-        return msgspec.structs.replace(search, hits=_lower((*front[:place], *named_last, *front[place:], *last)))
+        kept = max(0, search.k - len(named_last))  # so many of the others stay in the answer
+        return msgspec.structs.replace(search, hits=_lower((*front[:kept], *named_last, *front[kept:], *last)))
 
-    def _concerns(self, hits: Sequence[Hit]) -> bool:
+    def _has_demotable_hit(self, hits: Sequence[Hit]) -> bool:
         if not self.behind.isdisjoint(hit.id for hit in hits):
             return True
         return bool(self.younger) and any(_source(hit.id) in self.younger for hit in hits)
 
-    def _named_sources(self, search: Search) -> frozenset[str]:
+    def _find_named_sources(self, search: Search) -> frozenset[str]:
         """Return the sources that the query names; their tools are not held back."""
         candidates = {_source(hit.id) for hit in search.hits} if self.rivals else set()
         words = set(tokenize(search.query)) if candidates else set()
         return frozenset(source for source in candidates if (name := set(tokenize(source))) and name <= words)
 
-    def _stands_behind(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
+    def _is_demoted(self, search: Search, tool_id: str, sources: AbstractSet[str]) -> bool:
         if tool_id in self.suspicious:
             return True
         original = self.rivals.copies.get(tool_id) if self.rivals else None
@@ -109,8 +110,8 @@ class Demote(Stage):
         mask = self.catalogue.mask(search.visible) if self.catalogue else None
         if mask is None or self.catalogue is None:
             return True
-        place = bisect_left(self.catalogue.ids, tool_id)
-        return place < len(mask) and self.catalogue.ids[place] == tool_id and bool(mask[place])
+        position = bisect_left(self.catalogue.ids, tool_id)
+        return position < len(mask) and self.catalogue.ids[position] == tool_id and bool(mask[position])
 
     def _limit_younger(self, hits: list[Hit], k: int, sources: AbstractSet[str]) -> list[Hit]:
         """Return the hits in an order that keeps younger sources within their bounds."""
@@ -126,8 +127,8 @@ class Demote(Stage):
             original = self.rivals.twins[hit.id]
             if places.get(original, -1) > places[hit.id] and _source(hit.id) not in sources:
                 ordered.remove(hit)
-                ordered.insert(next(n for n, each in enumerate(ordered) if each.id == original) + 1, hit)
-                places = {each.id: place for place, each in enumerate(ordered)}
+                ordered.insert(next(n for n, ranked in enumerate(ordered) if ranked.id == original) + 1, hit)
+                places = {ranked.id: place for place, ranked in enumerate(ordered)}
         return ordered
 
     def _weigh(self, hits: list[Hit], sources: AbstractSet[str]) -> list[Hit]:

@@ -68,7 +68,7 @@ class _Lookup:
             self.ids.setdefault(tool_id.casefold(), []).append(position)
         for position, name in enumerate(catalogue.names):
             self.names.setdefault(name.casefold(), []).append(position)
-        self.spaced = any(" " in each for each in self.ids)
+        self.spaced = any(" " in tool_id for tool_id in self.ids)
 
     def find(self, text: str) -> list[int]:
         key = text.casefold()
@@ -89,6 +89,7 @@ class Names(Stage):
         return [self._prepend(search) for search in searches]
 
     def _prepend(self, search: Search) -> Search:
+        """Put the tools that the query names first. `select:` leaves them as the only hits."""
         selection = parse_selection(search.query)
         reason = named_waiting(self.catalogue, search) or named_disabled(self.catalogue, search)
         if reason:
@@ -138,7 +139,7 @@ def find_named_tools(lookup: _Lookup, query: str) -> list[int]:
     """Return the positions of the tools that the query names, in the order of their first mention."""
     positions: dict[int, None] = {}
     words = query[:MAX_NAME_QUERY_CHARS].split()
-    for text, place in _mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.spaced):
+    for text, place in _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, lookup.spaced):
         for position in lookup.find(text) if place is None else _find_word(lookup, text, words, place):
             positions.setdefault(position)
     return list(positions)
@@ -166,7 +167,7 @@ def _is_identifier(text: str, called: bool) -> bool:
     return called or bool(_CLEAR.fullmatch(clear) and not _VALUE.fullmatch(core))
 
 
-def _mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
+def _find_mentions(query: str, words: Sequence[str], spaced: bool) -> Iterator[tuple[str, int | None]]:
     """Yield (text, place) that may name a tool.
 
     `place` is the number of the word at which the text begins, or None for the whole query and for quoted text, which
@@ -222,7 +223,7 @@ def _plain(word: str) -> str:
 
 def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
     """Return one sentence if the query names a tool of a disabled source, visible to the caller; or None."""
-    keys = list(_keys(search.query)) if catalogue.disabled else []
+    keys = list(_list_keys(search.query)) if catalogue.disabled else []
     for source, (message, names) in catalogue.disabled.items():
         why = message if search.visible is None else "disabled"  # a message may name files of whoever runs the service
         for key in keys:
@@ -233,7 +234,7 @@ def named_disabled(catalogue: Catalogue, search: Search) -> str | None:
 
 def named_waiting(catalogue: Catalogue, search: Search) -> str | None:
     """Return one sentence if the query names a tool that waits for approval, visible to the caller; or None."""
-    for key in _keys(search.query) if catalogue.waiting else ():
+    for key in _list_keys(search.query) if catalogue.waiting else ():
         for definition in catalogue.waiting.get(key, ()):
             if _sees(search, definition.tool):
                 return f"{definition.id} waits for approval: {definition.why}"
@@ -245,12 +246,12 @@ def _sees(search: Search, tool: Tool) -> bool:
     return search.visible is None or allows(search.visible, tool)
 
 
-def _keys(query: str) -> Iterator[str]:
+def _list_keys(query: str) -> Iterator[str]:
     """Yield casefolded names and ids that a query may contain."""
     selection = parse_selection(query)
     words = query[:MAX_NAME_QUERY_CHARS].split()
     mentions = (
-        _mentions(query[:MAX_NAME_QUERY_CHARS], words, False)
+        _find_mentions(query[:MAX_NAME_QUERY_CHARS], words, False)
         if selection is None
         else ((name, None) for name in selection)
     )

@@ -185,7 +185,7 @@ class Detect(Stage):
     writes = frozenset({"need"})
 
     def __init__(self, judge: Callable[[list[str]], Sequence[float]], floors: Floors | None = None) -> None:
-        """Take `judge`: a batch of queries → one probability each; `floors`: the thresholds, if they are known."""
+        """Estimate with `judge`, queries → one probability each. `floors`: its thresholds, if they are known."""
         self.judge, self.floors = judge, floors
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -199,7 +199,7 @@ class Rewrite(Stage):
     writes = frozenset({"rewrites"})
 
     def __init__(self, rewriter: Callable[[Sequence[Search]], Sequence[str | None]]) -> None:
-        """Take `rewriter`: a batch → one new wording each, or None to leave the query as it is."""
+        """Rewrite with `rewriter`: a batch → one new wording each, or None to leave the query as it is."""
         self.rewriter = rewriter
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -249,14 +249,14 @@ class Retrieve(Stage):
         depth: int = 50,
         wording: Callable[[Search], str] = newest,
     ) -> None:
-        """Take the index, and the functions that turn queries and visibility into its inputs.
+        """Search an index, with functions that turn queries and visibility into its inputs.
 
         Args:
             index: a sparse index (takes texts) or a vector index (takes rows).
             label: name in traces and in each hit's `why`.
             encode: queries → rows, shape (n, d); None: the index takes the texts.
             mask: `Search.visible` → boolean mask over `index.ids`, or None for everything.
-            depth: the least number of candidates, for any k.
+            depth: minimum number of candidates, however small k is.
             wording: search → the text to search for.
         """
         self.index, self.label, self.encode, self.mask, self.depth = index, label, encode, mask, depth
@@ -317,7 +317,7 @@ class Fuse(Stage):
     writes = frozenset({"hits"})
 
     def __init__(self, *branches: Stage, by: Fusion = reciprocal_rank) -> None:
-        """Take two or more branches that write hits, and the formula that combines their rankings."""
+        """Combine two or more branches that write hits, with the formula for their rankings."""
         if len(branches) < 2:
             raise PipelineError(f"fuse: expected two branches or more, found {len(branches)}")
         for branch in branches:
@@ -374,7 +374,7 @@ class Rerank(Stage):
         label: str = "rerank",
         depth: int = 50,
     ) -> None:
-        """Take `scorer`: a batch with hits already cut to `depth` → a score for each hit of each search.
+        """Score with `scorer`: a batch with hits cut to `depth` → a score for each hit of each search.
 
         For a search with a deadline it may return fewer scores, for the first hits only.
         """
@@ -412,6 +412,7 @@ class Rerank(Stage):
         return sum(self.label in hit.why.split(", ") for hit in search.hits)
 
     def _reorder(self, search: Search, head: tuple[Hit, ...], scores: Sequence[float]) -> tuple[Hit, ...]:
+        """Order the scored hits by score. The others follow in the old order, with scores just below the last."""
         if len(scores) != len(head) and (search.deadline is None or len(scores) > len(head)):
             raise PipelineError(f"{self.name}: expected {len(head)} scores, found {len(scores)}")
         ranked = order(
@@ -472,7 +473,7 @@ class Decide(Stage):
         why_empty: Callable[[Search], str] | None = None,
         judge: Callable[[Sequence[Search]], Sequence[Verdict | None]] | None = None,
     ) -> None:
-        """Take the functions that give reasons and decide.
+        """Decide with these functions.
 
         Args:
             why_empty: a search without hits → one sentence that says why.

@@ -197,6 +197,7 @@ class _Absence:
 
 
 def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
+    """List the causes of the absence, the most important first."""
     causes = []
     if absence.is_turned_away:
         causes.append(f"the whole request is turned away: {absence.answer.reason}")

@@ -134,6 +134,7 @@ class _Endpoint:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
+        """Answer one request: find the caller, check limits and permission, read the input, call the handler."""
         method = "GET" if request.method == "HEAD" else request.method
         route = self.methods.get(method)
         if route is None:

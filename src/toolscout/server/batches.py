@@ -40,7 +40,7 @@ class Batches:
     """
 
     def __init__(self, scout: Scout, pool: Executor, report_size: Callable[[int], None] = lambda size: None) -> None:
-        """Take what searches.
+        """Batch the searches of a Scout.
 
         Args:
             scout: runs the searches.
@@ -92,6 +92,7 @@ class Batches:
             return jobs
 
     def _search_batch(self, jobs: list[_Job]) -> None:
+        """Search all jobs together and deliver the answers. After an error each job is searched alone."""
         first = jobs[0]
         queries = [query for job in jobs for query in job.queries]
         try:

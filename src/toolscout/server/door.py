@@ -20,7 +20,7 @@ class Door:
     """Refuses requests for other hosts and from other pages (DNS rebinding), and authenticates callers."""
 
     def __init__(self, policies: Policies, names: Iterable[str]) -> None:
-        """Take the policies, and the host names of the service."""
+        """Check requests against the policies and the host names of the service."""
         self.policies = policies
         self._hosts = frozenset(host.casefold() for host in origins_of(names)[0])
 

@@ -34,7 +34,7 @@ BODY_FAILURES: Final = (408, 413, 415)
 def build_document() -> bytes:
     """Build the document as JSON."""
     types = {route.request_type for route in ROUTES} | {route.answer_type for route in ROUTES} - {None}
-    ordered = sorted(types | {Failure}, key=lambda each: str(each.__name__))
+    ordered = sorted(types | {Failure}, key=lambda shape: str(shape.__name__))
     _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
@@ -67,6 +67,7 @@ def build_document() -> bytes:
 
 
 def _describe_operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+    """Describe one route: its parameters or body, its answers and its errors."""
     if route.answer_type is None:
         answer: dict[str, Any] = {"type": "string"}
     else:
@@ -99,6 +100,7 @@ def _describe_operation(route: Route, components: dict[str, Any]) -> dict[str, A
 
 
 def _can_answer(route: Route, status: int) -> bool:
+    """Return whether a route may answer with this status of 400 or more."""
     if status == 409:
         return route.path == "/v1/rollback"
     if status in BODY_FAILURES:
@@ -107,6 +109,7 @@ def _can_answer(route: Route, status: int) -> bool:
 
 
 def _describe_parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
+    """Describe the query parameters of a GET route. None, which a URL cannot say, is left out of types and defaults."""
     shape = components[route.request_type.__name__]
     parameters = []
     for name, schema in shape["properties"].items():

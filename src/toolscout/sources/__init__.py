@@ -102,13 +102,19 @@ def detect(locator: str) -> str:
         raise SourceError(f"{locator}: expected a dataset folder with corpus.jsonl, found a folder without it")
     if path.is_file():
         return _detect_file(path)
-    prefix = plugin_prefix(locator)
-    if prefix is not None:
-        return prefix
+    return plugin_prefix(locator) or _detect_command(locator)
+
+
+def _detect_command(locator: str) -> str:
+    """Return the reader of MCP servers, if the locator is a command line that can run.
+
+    Raises:
+        SourceError: if no program on PATH has the name of its first word.
+    """
     words = _split_command(locator)
     if words and shutil.which(words[0]):
         return "mcp"
-    looks_like_path = len(words) == 1 and (os.sep in locator or path.suffix)
+    looks_like_path = len(words) == 1 and (os.sep in locator or Path(locator).suffix)
     problem = "no such file" if looks_like_path else "no file, no folder and no command on PATH of that name"
     raise SourceError(f"{locator}: expected {'; '.join(SOURCE_KINDS.values())}; found {problem}")
 
@@ -117,7 +123,7 @@ def plugin_prefix(locator: str) -> str | None:
     """Return the name of the plug-in that reads `NAME:anything`. None: no plug-in has that name.
 
     Raises:
-        SourceError: if several packages bring one of that name.
+        SourceError: if several packages bring a plug-in of that name.
     """
     prefix, colon, _ = locator.partition(":")
     try:
@@ -299,7 +305,7 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
     try:
         plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, kind)
         if plugin is None:
-            kinds = [*SOURCE_KINDS, *(each.name for each in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
+            kinds = [*SOURCE_KINDS, *(plugin.name for plugin in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
             raise SourceError(f"expected a kind of source of {', '.join(kinds)}, found {kind!r}")
         read_locator = plugins.load_function(plugin)
     except ConfigError as error:

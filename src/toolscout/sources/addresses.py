@@ -253,7 +253,7 @@ class _CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
         raise failure
 
 
-def _proxy_for(url: httpx.URL, reach: Reach) -> str | None:
+def _find_proxy(url: httpx.URL, reach: Reach) -> str | None:
     """Return the proxy that the environment names for an address.
 
     A proxy may stand in the private network, so a host name is checked before the proxy gets it.
@@ -285,7 +285,7 @@ class _Transport(httpx.HTTPTransport):
         self._reach, self._proxies = reach, dict[str, httpx.HTTPTransport]()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        proxy = _proxy_for(request.url, self._reach)
+        proxy = _find_proxy(request.url, self._reach)
         if proxy is None:
             return super().handle_request(request)
         if proxy not in self._proxies:
@@ -309,7 +309,7 @@ class _AsyncTransport(httpx.AsyncHTTPTransport):
         self._reach, self._proxies = reach, dict[str, httpx.AsyncHTTPTransport]()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        proxy = await anyio.to_thread.run_sync(_proxy_for, request.url, self._reach) if getproxies() else None
+        proxy = await anyio.to_thread.run_sync(_find_proxy, request.url, self._reach) if getproxies() else None
         if proxy is None:
             return await super().handle_async_request(request)
         if proxy not in self._proxies:

@@ -71,6 +71,7 @@ class Library:
         return document
 
     def _open(self, location: str) -> Any:
+        """Return a document, read at most once. A second attempt at an unreadable one raises the same error."""
         if location not in self._opened:
             if len(self._opened) >= MAX_DOCUMENTS:
                 raise SourceError(f"expected references to at most {MAX_DOCUMENTS:,} documents, found more")
@@ -103,6 +104,7 @@ class Library:
         return value
 
     def _fetch(self, url: str, client: httpx.Client) -> Any:
+        """Fetch and parse a document. The root may be redirected; its final address then replaces `root`."""
         import httpx
 
         from toolscout.sources.addresses import PrivateAddress
@@ -157,6 +159,7 @@ class Library:
         return node, base
 
     def _find_target(self, ref: str, base: str, hops: int) -> tuple[Any, str]:
+        """Follow one `$ref`: find its document, then step through its JSON pointer. Returns target and location."""
         target, _, fragment = ref.partition("#")
         pointer = unquote(fragment)
         self._steps_left -= 1 + pointer.count("/") + len(ref) // 100

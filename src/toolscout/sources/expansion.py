@@ -187,6 +187,7 @@ class Schemas:
         return self._expand_branches(target, location, depth, outer)
 
     def _expand_keyword(self, key: str, value: Any, base: str, depth: int, outer: frozenset[int]) -> Any:
+        """Expand the value of one keyword: a schema, a list or an object of schemas, or a plain value."""
         self._spend(len(key) + 4)
         if key in _SCHEMA_KEYWORDS:
             return self._expand_schema(value, base, depth, outer)

@@ -36,7 +36,7 @@ class Guard:
     """
 
     def __init__(self, url: str, approve: Approve, note: Callable[[Any], None]) -> None:
-        """Take the server's address, a function that decides on origins, and one that sees each response."""
+        """Guard the client for an address, with a function that decides on origins and one that sees responses."""
         self.home = origin_of(url)
         self._approve, self._note = approve, note
         self._resumed: deque[float] = deque()
@@ -77,10 +77,10 @@ class Guard:
         length = response.headers.get("content-length", "")
         if not events and length.isdigit() and int(length) > MAX_MESSAGE_BYTES:
             refused = refused or TOO_LARGE
-        response.stream = _bounded_stream(response.stream, None if events else MAX_MESSAGE_BYTES, refused, events)
+        response.stream = _make_bounded_stream(response.stream, None if events else MAX_MESSAGE_BYTES, refused, events)
 
 
-def _bounded_stream(stream: Any, limit: int | None, refused: str, events: bool) -> Any:
+def _make_bounded_stream(stream: Any, limit: int | None, refused: str, events: bool) -> Any:
     import httpx2
 
     class BoundedStream(httpx2.AsyncByteStream):

@@ -270,7 +270,8 @@ class _Watch:
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
-        if self.wire.questions > MAX_OPEN_QUESTIONS:
+        """Say what came instead of the awaited answer. `closed`: whether the session ended."""
+        if self.wire.unread_answers > MAX_OPEN_QUESTIONS:
             return "questions without end instead"
         if self.wire.gave_up:
             return "something else on its standard output"

@@ -36,15 +36,15 @@ class Wire:
         pages: number of a page → its raw `tools` and `nextCursor`. The page that the SDK sees carries its number under
             `PAGE` in `_meta`. The reader of a page removes it from here.
         junk: how many messages could not be read. After 1,000 the stream is treated as ended.
-        questions: how many requests of the server have an answer that it did not read. After 64 the stream is treated
-            as ended.
+        unread_answers: how many of our answers to requests of the server it has not read. After 64 the stream is
+            treated as ended.
     """
 
     def __init__(self) -> None:
         self.version = ""
         self.pages: dict[Any, tuple[Any, Any]] = {}
         self.junk = 0
-        self.questions = 0
+        self.unread_answers = 0
         self._lists: dict[str, None] = {}  # ids of requests for a list, oldest first
         self._numbers = itertools.count()
         self._allowance, self._since = MAX_UNASKED_AT_ONCE, time.monotonic()
@@ -76,7 +76,7 @@ class Wire:
     @property
     def gave_up(self) -> bool:
         """Whether there were too many unreadable messages or unread answers."""
-        return self.junk > MAX_JUNK or self.questions > MAX_OPEN_QUESTIONS
+        return self.junk > MAX_JUNK or self.unread_answers > MAX_OPEN_QUESTIONS
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ class _Writer:
             self._wire.expect_list(getattr(message, "id", None))
         await self._stream.send(item)
         if not hasattr(message, "method"):
-            self._wire.questions -= 1
+            self._wire.unread_answers -= 1
 
 
 class _Listener:
@@ -146,17 +146,20 @@ class _Listener:
             return self._repair_reply(item)
         message = item.message
         if hasattr(message, "method"):
-            await self._slow_down(asks=hasattr(message, "id"))
+            await self._slow_down(is_request=hasattr(message, "id"))
         elif hasattr(message, "result") and self._wire.take_list(message.id):
             message.result = self._filter_result(message.result)
         return item
 
-    async def _slow_down(self, *, asks: bool) -> None:
-        """Slow down messages that nobody asked for. End the stream of a server that does not read our answers."""
+    async def _slow_down(self, *, is_request: bool) -> None:
+        """Slow down messages that nobody asked for. End the stream of a server that does not read our answers.
+
+        `is_request`: whether the message is a request, which gets an answer, and not a notification.
+        """
         import anyio
 
-        if asks:
-            self._wire.questions += 1
+        if is_request:
+            self._wire.unread_answers += 1
             if self._wire.gave_up:
                 raise anyio.EndOfStream
         if seconds := self._wire.delay_unasked():

@@ -154,6 +154,7 @@ class _Api:
         return msgspec.structs.replace(reading, problems=problems)
 
     def _find_operations(self) -> Iterator[_Operation]:
+        """Yield every operation of the document. Unusable paths and operations become problems."""
         paths, base = self._library.follow(self._document.get("paths"), self._library.root)
         for key, value in paths.items() if isinstance(paths, Mapping) else ():
             if str(key).startswith("x-"):
@@ -232,7 +233,10 @@ class _Api:
     # --- arguments ---
 
     def _collect_inputs(self, operation: _Operation) -> list[Input]:
-        """Collect the parameters of an operation: its path item's, then its own, which win, then its path's."""
+        """Collect the parameters of an operation and of its path item; the operation's own take precedence.
+
+        A variable of the path that neither of them describes becomes a required text.
+        """
         inputs: dict[tuple[str, str], Input] = {}
         for holder, base in ((operation.item, operation.item_base), (operation.node, operation.base)):
             for field in self._read_parameters(holder, base):

@@ -75,7 +75,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         return [_read_stdlib(source)]
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise SourceError(f"{locator}: expected py:module or py:module:name, found {module_name!r} as module")
-    module = _import(module_name)
+    module = _import_module(module_name)
     problems: list[Problem] = []
     if member:
         members: Iterable[_Member] = _find_member(locator, module, member)
@@ -93,7 +93,7 @@ def _read_stdlib(source: str) -> Reading:
     for name in sorted(sys.stdlib_module_names.difference(SKIPPED_STDLIB.split())):
         if not name.startswith("_"):
             try:
-                modules += _walk_modules(name, _import(name), absent)
+                modules += _walk_modules(name, _import_module(name), absent)
             except SourceError as error:
                 absent.append(Problem(name, str(error)))
     members = _remove_aliases(member for name, module in modules for member in _list_members(name, module, problems))
@@ -149,7 +149,7 @@ def _silence() -> Iterator[None]:
         yield
 
 
-def _import(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         with _silence():
             return importlib.import_module(name)
@@ -187,7 +187,7 @@ def _walk_modules(
     for inner in _list_submodules(name, module, declared or []):
         path = f"{name}.{inner}"
         try:
-            submodule = _import(path)
+            submodule = _import_module(path)
         except SourceError as error:
             problems.append(Problem(path, str(error)))
             continue

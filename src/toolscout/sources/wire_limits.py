@@ -55,7 +55,7 @@ class LimitedBody:
     """
 
     def __init__(self, encoding: str | None, max_bytes: int) -> None:
-        """Take the header `content-encoding` and the bound.
+        """Prepare to decode as the header `content-encoding` says.
 
         Raises:
             UnsupportedEncoding: for an encoding other than identity, gzip and deflate.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -190,16 +190,28 @@ def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:
         assert str(error) and "\n" not in str(error), "an error must be one sentence"
         raise
     fingerprints = {tool.id: tool.fingerprint for reading in read() for tool in reading.tools}
-    tools = [(reading.source, tool) for reading in readings for tool in reading.tools]
     seen: set[str] = set()
-    for source, tool in tools:
-        assert tool.id.startswith(f"{source}/"), f"{tool.id}: expected to begin with {source}/"
-        assert tool.id not in seen, f"{tool.id}: twice"
-        assert canonical_json(tool), tool.id
-        assert fingerprints.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
-        seen.add(tool.id)
+    for reading in readings:
+        for tool in reading.tools:
+            _check_source_tool(tool, reading.source, fingerprints, seen)
+            seen.add(tool.id)
     _check_problems(readings)
     return readings
+
+
+def _check_source_tool(tool: Tool, source: str, fingerprints: Mapping[str, str], seen: Set[str]) -> None:
+    """Check one tool of a source.
+
+    Args:
+        tool: as the first reading gave it.
+        source: name of its source.
+        fingerprints: tool id → fingerprint, from a second reading.
+        seen: ids of the tools before it.
+    """
+    assert tool.id.startswith(f"{source}/"), f"{tool.id}: expected to begin with {source}/"
+    assert tool.id not in seen, f"{tool.id}: twice"
+    assert canonical_json(tool), tool.id
+    assert fingerprints.get(tool.id) == tool.fingerprint, f"{tool.id}: another fingerprint when read again"
 
 
 def _check_problems(readings: Sequence[Reading]) -> None:

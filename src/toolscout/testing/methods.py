@@ -1,4 +1,4 @@
-"""The conformance check for methods: ours and those of third parties keep the same promises."""
+"""Checks that a method keeps the promises of the contract, for our own methods and those of third parties."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ NONSENSE_NUMBER: Final = -1_000_000_000
 
 
 class _Interrupted(BaseException):
-    """Stands for a kill in the middle of a fit."""
+    """Raised in the middle of a fit, to simulate a kill."""
 
 
 def toy_lesson() -> Lesson:
-    """Return a small lesson over `toy_tools`: each of four tools is asked for in words that it does not have."""
+    """Return a small lesson over `toy_tools`. Its queries ask for four tools in words that their texts do not have."""
     train: dict[str, dict[str, float]] = {}
     dev: dict[str, dict[str, float]] = {}
     for tool, tasks in TOY_TASKS.items():
@@ -58,16 +58,16 @@ def toy_lesson() -> Lesson:
 def check_method(
     method: Method, folder: Path, *, encoder: Encoder | None = None, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Assert what every method promises.
+    """Check every promise of a method.
 
-    New tools are found and removed ones never returned, hidden ones neither; a fit is seeded, goes on after it was
-    interrupted, and its model is the same after saving and loading; options refuse unknown names and nonsense.
+    New tools are found. Removed and hidden tools are never returned. A fit is seeded and can be resumed, and a saved
+    model loads unchanged. Options refuse unknown names and invalid values.
 
     Args:
         method: the method.
         folder: an empty folder for models.
-        encoder: ready-made; by default the bundled one.
-        settings: options that make the fit quick.
+        encoder: a loaded encoder; by default the bundled one.
+        settings: options that make the fit fast.
 
     Raises:
         AssertionError: naming the promise that was broken.
@@ -137,7 +137,7 @@ def check_fit(recipe: Recipe, workspace: Workspace, folder: Path) -> Model:
 
 
 class _Wrapped:
-    """A method whose `fit` is another one."""
+    """A method with its `fit` replaced by a given function."""
 
     def __init__(self, method: FittedMethod, fit_instead: Any) -> None:
         self.options_type, self.needs_usage = method.options_type, method.needs_usage
@@ -145,12 +145,12 @@ class _Wrapped:
         self._fit, self.build = fit_instead, method.build
 
     def fit(self, workspace: Workspace, lesson: Lesson, options: Any) -> Any:
-        """Call the other `fit`."""
+        """Call the given function."""
         return self._fit(self, workspace, lesson, options)
 
 
 def _interrupt(job: FitJob) -> None:
-    """Run a fit until it says its second line of progress after the announcement."""
+    """Run a fit until its second line of progress after the list of its options."""
     lines_left = [3 + len(job.origins)]
 
     def say(line: str) -> None:
@@ -162,7 +162,7 @@ def _interrupt(job: FitJob) -> None:
         fit(dataclasses.replace(job, workspace=dataclasses.replace(job.workspace, say=say)))
     except _Interrupted:
         return
-    model_store.verify(job.out)  # it said too little to be interrupted: the model is there, and is fitted again
+    model_store.verify(job.out)  # the fit ended before its second line; move the model, so that it is fitted again
     job.out.rename(job.out.with_name("finished"))
 
 

@@ -141,6 +141,7 @@ class ScriptedLLM:
         return faulty
 
     def _text(self, request: Request) -> str:
+        """Return the text of the reply: a fault, a free answer, or JSON that fits the schema in the prompt."""
         opening = [str(message.get("content") or "") for message in request.messages[:2]]
         first = digest("conversation", [*opening, request.sample])
         match = _REPLY_SCHEMA.search(opening[0])
@@ -232,6 +233,7 @@ def _sentence(chance: random.Random, texts: list[str], words_each: int = 4) -> s
 
 
 def _draft(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """Answer `toolbank_query`: a random tool with the tools most similar to it, and a request made of their words."""
     tools = data["tools"]
     seed = chance.choice(tools)
     near = sorted(

@@ -87,14 +87,14 @@ class ScriptedServer:
     def answer(self, path: str, body: dict[str, Any]) -> Response:
         """Return status, headers and body for one request."""
         mark = digest("body", body)
-        refusal = self._refuse(path, body) or self._fail(mark)
+        refusal = self._refuse(path, body) or self._inject_fault(mark)
         if refusal is not None:
             return refusal
         reply = self.llm(_parse_request(body))
         with self._lock:
             self.served[mark] = self.served.get(mark, 0) + 1
             self.bodies.append(body)
-        return 200, {}, _wire(reply, body["model"], mark)
+        return 200, {}, _format_completion(reply, body["model"], mark)
 
     def _refuse(self, path: str, body: dict[str, Any]) -> Response | None:
         """Return the error for an invalid request, or None."""
@@ -107,7 +107,7 @@ class ScriptedServer:
             return 400, {}, _error("expected 'messages' and a known 'model'")
         return None
 
-    def _fail(self, mark: str) -> Response | None:
+    def _inject_fault(self, mark: str) -> Response | None:
         """Apply the faults of a server to a request's first attempt."""
         if self._is_first("busy", mark) and self.llm.meets("busy", mark):
             return 429, {"Retry-After": "0.01"}, _error("rate limit")
@@ -139,7 +139,7 @@ def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
 
-def _wire(reply: Completion, model: str, mark: str) -> dict[str, Any]:
+def _format_completion(reply: Completion, model: str, mark: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
     if reply.calls:
         message["tool_calls"] = [

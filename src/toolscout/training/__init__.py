@@ -219,7 +219,9 @@ class _Loop:
         self.task, self.plan, self.file, self.say = task, plan, checkpoint, say
         self.optimizer = torch.optim.AdamW(task.groups(plan.decay), lr=plan.rate)
         self.parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        self.at = Position(identity=digest("training/2", [job, task.identity, dataclasses.asdict(plan), task.size]))
+        self.position = Position(
+            identity=digest("training/2", [job, task.identity, dataclasses.asdict(plan), task.size])
+        )
         self.best: dict[str, Tensor] = {}
         self.earlier = 0.0
         self.epoch_state: dict[str, Tensor] = {}
@@ -229,92 +231,100 @@ class _Loop:
 
     def run(self, resume: bool) -> Trained:
         if self.file is not None and resume and self.file.exists():
-            self.at, self.best, self.epoch_state = checkpoints.load(
-                self.file, self.at.identity, self.task.module, self.optimizer
+            self.position, self.best, self.epoch_state = checkpoints.load(
+                self.file, self.position.identity, self.task.module, self.optimizer
             )
-            self.earlier = self.at.seconds
-            self.say(f"resuming after {self.at.epoch} epochs and {self.at.step} of {self.per_epoch} steps")
-        while self.at.epoch < self.plan.epochs and not self._is_out_of_patience():
+            self.earlier = self.position.seconds
+            self.say(f"resuming after {self.position.epoch} epochs and {self.position.step} of {self.per_epoch} steps")
+        while self.position.epoch < self.plan.epochs and not self._is_out_of_patience():
             self._run_epoch()
         self.task.module.load_state_dict(self.best)
         self.task.module.eval()
         rate = self.examples / self.busy if self.busy else 0.0
         return Trained(
-            self.at.history, self.at.best + 1, round(self.at.seconds, 3), round(self.earlier, 3), rate, _peak_mb()
+            self.position.history,
+            self.position.best + 1,
+            round(self.position.seconds, 3),
+            round(self.earlier, 3),
+            rate,
+            _peak_mb(),
         )
 
     def _is_out_of_patience(self) -> bool:
-        return bool(self.best) and self.at.epoch - 1 - self.at.best >= self.plan.patience
+        return bool(self.best) and self.position.epoch - 1 - self.position.best >= self.plan.patience
 
     def _run_epoch(self) -> None:
-        epoch = self.at.epoch
+        """Train one epoch, or the rest of an interrupted one. All random numbers follow from epoch and step."""
+        epoch = self.position.epoch
         torch.manual_seed(int(self._generator(epoch, 0, "torch").integers(2**62)))
-        if self.at.step and self.epoch_state:
+        if self.position.step and self.epoch_state:
             self.task.restore(self.epoch_state)
         else:
             self.task.begin(epoch, self._generator(epoch, 0, "task"))
         order = batches(self.task.size, self.plan.batch, self._generator(epoch, 0, "order"), self.task.lengths)
         self.task.module.train()
-        for rows in order[self.at.step :]:
-            self._step(epoch, rows)
+        for rows in order[self.position.step :]:
+            self._train_step(epoch, rows)
             if time.monotonic() - self.saved_at > CHECKPOINT_INTERVAL_S:
                 self._save_checkpoint()
         self._finish_epoch()
         self._save_checkpoint()
 
-    def _step(self, epoch: int, rows: npt.NDArray[np.intp]) -> None:
+    def _train_step(self, epoch: int, rows: npt.NDArray[np.intp]) -> None:
+        """Take one step of the optimizer on a batch of examples, `rows`."""
         started = time.monotonic()
-        torch.manual_seed(int(self._generator(epoch, self.at.step + 1, "torch").integers(2**62)))
-        rate = self.plan.rate_at(epoch * self.per_epoch + self.at.step, self.plan.epochs * self.per_epoch)
+        torch.manual_seed(int(self._generator(epoch, self.position.step + 1, "torch").integers(2**62)))
+        rate = self.plan.rate_at(epoch * self.per_epoch + self.position.step, self.plan.epochs * self.per_epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.task.backward(rows, self._generator(epoch, self.at.step + 1, "task"))
+        loss = self.task.backward(rows, self._generator(epoch, self.position.step + 1, "task"))
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)
         if not math.isfinite(loss) or not math.isfinite(norm):
             raise ConfigError(
-                f"Training diverged: the loss is {loss} in epoch {epoch + 1}, step {self.at.step + 1}. "
+                f"Training diverged: the loss is {loss} in epoch {epoch + 1}, step {self.position.step + 1}. "
                 "Lower the learning rate."
             )
         self.optimizer.step()
-        self.at.step += 1
-        self.at.loss += loss
+        self.position.step += 1
+        self.position.loss += loss
         self.busy += time.monotonic() - started
         self.examples += len(rows)
         if time.monotonic() - self.reported_at > PROGRESS_INTERVAL_S:
             self._report_progress()
 
     def _report_progress(self) -> None:
-        done, speed = self.at.step, self.examples / self.busy
-        left = (self.plan.epochs - self.at.epoch) * self.task.size - done * self.plan.batch
+        done, speed = self.position.step, self.examples / self.busy
+        left = (self.plan.epochs - self.position.epoch) * self.task.size - done * self.plan.batch
         self.say(
-            f"epoch {self.at.epoch + 1}/{self.plan.epochs}, step {done}/{self.per_epoch}: loss "
-            f"{self.at.loss / done:.4f}, {speed:.1f} items/s, {max(0.0, left / speed) / 60:.1f} min left, "
+            f"epoch {self.position.epoch + 1}/{self.plan.epochs}, step {done}/{self.per_epoch}: loss "
+            f"{self.position.loss / done:.4f}, {speed:.1f} items/s, {max(0.0, left / speed) / 60:.1f} min left, "
             f"{_peak_mb():,.0f} MB at most"
         )
         self.reported_at = time.monotonic()
 
     def _finish_epoch(self) -> None:
+        """Evaluate on dev, and keep the weights if the epoch is the best so far."""
         self.task.module.eval()
         with torch.no_grad():
             figures = self.task.figures()
-        self.at.history.append({"loss": self.at.loss / self.at.step, **figures})
-        quality = [sum(past.get(name, math.inf) for name in self.plan.targets) for past in self.at.history]
-        if self.at.best < 0 or quality[-1] > quality[self.at.best] or not figures:
-            self.at.best = self.at.epoch
+        self.position.history.append({"loss": self.position.loss / self.position.step, **figures})
+        quality = [sum(past.get(name, math.inf) for name in self.plan.targets) for past in self.position.history]
+        if self.position.best < 0 or quality[-1] > quality[self.position.best] or not figures:
+            self.position.best = self.position.epoch
             self.best = {name: value.detach().clone() for name, value in self.task.module.state_dict().items()}
-        self.at.epoch, self.at.step, self.at.loss = self.at.epoch + 1, 0, 0.0
-        summary = ", ".join(f"{name} {value:.4f}" for name, value in self.at.history[-1].items())
-        best = ", best so far" if self.at.best == self.at.epoch - 1 else ""
-        self.say(f"epoch {self.at.epoch}/{self.plan.epochs} done: {summary}{best}")
+        self.position.epoch, self.position.step, self.position.loss = self.position.epoch + 1, 0, 0.0
+        summary = ", ".join(f"{name} {value:.4f}" for name, value in self.position.history[-1].items())
+        best = ", best so far" if self.position.best == self.position.epoch - 1 else ""
+        self.say(f"epoch {self.position.epoch}/{self.plan.epochs} done: {summary}{best}")
 
     def _save_checkpoint(self) -> None:
         now = time.monotonic()
-        self.at.seconds += now - self.clock_at
+        self.position.seconds += now - self.clock_at
         self.clock_at = self.saved_at = now
         if self.file is not None:
-            state = self.task.state() if self.at.step else {}
-            checkpoints.save(self.file, self.at, self.task.module, self.optimizer, self.best, state)
+            state = self.task.state() if self.position.step else {}
+            checkpoints.save(self.file, self.position, self.task.module, self.optimizer, self.best, state)
             self.saved_at = time.monotonic()
 
     def _generator(self, epoch: int, step: int, use: Literal["order", "task", "torch"]) -> np.random.Generator:

@@ -32,7 +32,7 @@ class Texts:
         tools: all tools of the catalogue.
         gold: places of each training query's gold tools.
         dev: queries for choosing the epoch; without any, the last epoch is kept.
-        judge: evaluates cosines, (dev queries, tools).
+        evaluate: returns the dev figures of cosines, (dev queries, tools).
         identity: see `Task`.
         temperature: divisor of the cosines.
         hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
@@ -43,7 +43,7 @@ class Texts:
     tools: Tokens
     gold: Sequence[Places]
     dev: Tokens
-    judge: Callable[[Vectors], dict[str, float]]
+    evaluate: Callable[[Vectors], dict[str, float]]
     identity: str
     temperature: float = 0.05
     hold: int = 32_768
@@ -66,7 +66,7 @@ class BiEncoder(Task):
         texts = self.texts
         if not texts.dev:
             return {}
-        return texts.judge(texts.cosines())
+        return texts.evaluate(texts.cosines())
 
     def descend(self, queries: Places, tools: Places, loss: Callable[[Tensor], Tensor]) -> float:
         """Accumulate the gradients of a loss over the scores `(len(queries), len(tools))` and return the loss."""
@@ -211,17 +211,20 @@ class Wordings(InBatch):
         super().__init__(texts)
         self.wordings, self.wrong, self.hard, self.balance, self.turns = wordings, wrong, hard, balance, turns
         self.rounds = max(map(len, wordings), default=1)
-        self.now: Sequence[int] = range(self.rounds)
+        self.active_rounds: Sequence[int] = range(self.rounds)
 
     def begin(self, epoch: int, random: np.random.Generator) -> None:
         """Choose the rounds that this epoch learns from."""
         if self.turns is not None:
-            self.now = [min(epoch * self.rounds // self.turns, self.rounds - 1)]
+            self.active_rounds = [min(epoch * self.rounds // self.turns, self.rounds - 1)]
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
-        """Accumulate the gradients of some pairs."""
+        """Accumulate the gradients of some pairs.
+
+        An example is a pair in one round. Its anchor is the wording of its query in that round.
+        """
         pairs = self.pairs[rows]
-        examples = [(t, *pair) for t in self.now for pair in pairs if t < len(self.wordings[pair[0]])]
+        examples = [(t, *pair) for t in self.active_rounds for pair in pairs if t < len(self.wordings[pair[0]])]
         if not examples:
             return 0.0
         rounds, queries, positives = np.array(examples, dtype=np.intp).T
@@ -233,11 +236,11 @@ class Wordings(InBatch):
         device = self.texts.tower.device
         anchors = torch.from_numpy(text_of_example).to(device)
         targets = torch.from_numpy(np.searchsorted(tools, positives)).to(device)
-        listed, times = torch.from_numpy(compared).to(device), torch.from_numpy(rounds).to(device)
+        listed, round_of = torch.from_numpy(compared).to(device), torch.from_numpy(rounds).to(device)
 
         def loss(scores: Tensor) -> Tensor:
             logits = scores[anchors].masked_fill(~listed, -torch.inf)
-            parts = [times == t for t in np.unique(rounds).tolist()]
+            parts = [round_of == t for t in np.unique(rounds).tolist()]
             losses = [info_nce(logits[part], targets[part]) for part in parts]
             weights = self.balance ** torch.tensor(np.unique(rounds), device=device)
             return (torch.stack(losses) * weights).sum()
@@ -277,8 +280,9 @@ class Triplets(Task):
             uses[place, self.texts.gold[row]] = 1
         shared = uses @ uses.T > 0
         different = ~np.eye(len(rows), dtype=np.bool_)
-        keys = random.random(shared.shape)
-        near, far = (np.where(mask, keys, -1.0) for mask in (shared & different, ~shared))
+        # The greatest of random numbers draws one query uniformly; -1 marks those that must not be drawn.
+        priorities = random.random(shared.shape)
+        near, far = (np.where(mask, priorities, -1.0) for mask in (shared & different, ~shared))
         anchors = np.flatnonzero((near.max(axis=1) >= 0) & (far.max(axis=1) >= 0))
         return anchors, near.argmax(axis=1)[anchors], far.argmax(axis=1)[anchors]
 

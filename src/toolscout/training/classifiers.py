@@ -82,7 +82,7 @@ class Classifier(Task):
         queries: Tokens,
         gold: npt.NDArray[np.bool_],
         set_of: Places | None,
-        judge: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float]],
         identity: str,
         tuning: Tuning,
     ) -> None:
@@ -94,13 +94,13 @@ class Classifier(Task):
             queries: tokens of the training queries.
             gold: (queries, tools): the tools that each query needs.
             set_of: the set of each query, (queries,); None if there are no sets.
-            judge: evaluates the current module on dev.
+            evaluate: returns the dev figures of the current module.
             identity: see `Task`.
             tuning: loss, rates and memory limit.
         """
         self.tower, self.heads = tower, heads.to(tower.device)
         self.module = torch.nn.ModuleDict({"encoder": tower.model, "heads": self.heads})
-        self.queries, self.gold, self.set_of, self.judge = queries, gold, set_of, judge
+        self.queries, self.gold, self.set_of, self.evaluate = queries, gold, set_of, evaluate
         self.identity, self.size, self.lengths = identity, len(queries), [len(query) for query in queries]
         self.tuning = tuning
 
@@ -125,7 +125,7 @@ class Classifier(Task):
 
     def figures(self) -> dict[str, float]:
         """Evaluate the current weights on dev."""
-        return self.judge()
+        return self.evaluate()
 
     def shares(self, tokens: Tokens) -> dict[str, npt.NDArray[np.float64]]:
         """Estimate how likely each query needs each tool and each set: layer name → (n, classes), rows sum to 1."""

@@ -48,7 +48,7 @@ class Collaboration(Task):
         tools: Vectors,
         gold: Sequence[Places],
         scene_of: Places,
-        judge: Callable[[Vectors], dict[str, float]],
+        evaluate: Callable[[Vectors], dict[str, float]],
         shape: Shape,
         identity: str,
     ) -> None:
@@ -59,11 +59,11 @@ class Collaboration(Task):
             tools: (m, d) stage-1 vectors of the tools.
             gold: the tools of each query.
             scene_of: the scene of each query, counted from 0; queries of one scene have the same tools.
-            judge: evaluates the tools' final vectors, (m, d), on dev.
+            evaluate: returns the dev figures of the tools' final vectors, (m, d).
             shape: architecture of the stage.
             identity: see `Task`.
         """
-        self.shape, self.judge, self.identity, self.size = shape, judge, identity, len(queries)
+        self.shape, self.evaluate, self.identity, self.size = shape, evaluate, identity, len(queries)
         self.device, self.gold, self.scene_of = device(), gold, scene_of
         self.queries, self.tools = (
             torch.nn.Parameter(torch.from_numpy(np.array(rows)).to(self.device)) for rows in (queries, tools)
@@ -87,7 +87,7 @@ class Collaboration(Task):
         share = self.shape.dropped
         self.epoch_edges = self.query_scene.drop_edges(share, random), self.query_tool.drop_edges(share, random)
 
-    def views(
+    def compute_views(
         self, query_scene: Bipartite, query_tool: Bipartite, wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Compute the two views (COLT eqs. 1-6).
@@ -98,7 +98,8 @@ class Collaboration(Task):
             wanted: places of the queries to compute; None for all.
 
         Returns:
-            Queries and scenes of the scene view; queries, tools and scenes of the tool view.
+            Queries and scenes of the scene view; queries, tools and scenes of the tool view. The last are the
+            means of their tools (`pooled` in the losses).
         """
         queries, tools, shape = self.queries, self.tools, self.shape
         scenes = mean_of(self.groups_of, self.members, self.n_scenes, tools)
@@ -109,8 +110,8 @@ class Collaboration(Task):
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of some queries."""
         places = torch.from_numpy(rows).to(self.device)
-        in_scene, scenes, in_tool, tools, pooled = self.views(*self.epoch_edges, places)
-        columns, listed, gold = self.lists(rows, random)
+        in_scene, scenes, in_tool, tools, pooled = self.compute_views(*self.epoch_edges, places)
+        columns, listed, gold = self.draw_lists(rows, random)
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
         cosines = sum(functional.normalize(view, dim=1) @ unit.T for view in (in_scene, in_tool))
         assert isinstance(cosines, Tensor)
@@ -121,7 +122,7 @@ class Collaboration(Task):
         return float(value.item())
 
     def listwise(self, scores: Tensor, listed: Places | None, gold: npt.NDArray[np.bool_]) -> Tensor:
-        """Compute the list-wise loss of some queries; see `lists`.
+        """Compute the list-wise loss of some queries; see `draw_lists`.
 
         Args:
             scores: (n, m) scores of the tools that occur in any list.
@@ -140,7 +141,9 @@ class Collaboration(Task):
         query_loss = cross_view(*queries, temperature)
         return query_loss + cross_view(scenes[0][batch_scenes], scenes[1][batch_scenes], temperature)
 
-    def lists(self, rows: Places, random: np.random.Generator) -> tuple[Places, Places | None, npt.NDArray[np.bool_]]:
+    def draw_lists(
+        self, rows: Places, random: np.random.Generator
+    ) -> tuple[Places, Places | None, npt.NDArray[np.bool_]]:
         """Draw a list for each query: all its gold tools, and other tools at random.
 
         Returns:
@@ -154,8 +157,9 @@ class Collaboration(Task):
         if not self.shape.length or self.shape.length >= len(self.used):
             return self.used, None, is_gold
         length = min(len(self.used), max(self.shape.length, 1 + int(is_gold.sum(axis=1).max())))
-        keys = np.where(is_gold, -1.0, random.random(is_gold.shape))
-        chosen = np.argpartition(keys, length - 1, axis=1)[:, :length]
+        # The smallest numbers are drawn: gold tools have -1, the others are random.
+        priorities = np.where(is_gold, -1.0, random.random(is_gold.shape))
+        chosen = np.argpartition(priorities, length - 1, axis=1)[:, :length]
         columns, listed = np.unique(chosen, return_inverse=True)
         listed = listed.reshape(chosen.shape)
         return self.used[columns], listed, np.take_along_axis(is_gold, chosen, axis=1)
@@ -163,9 +167,9 @@ class Collaboration(Task):
     def tool_rows(self) -> Vectors:
         """Return the (m, d) final vectors of the tools, over all edges."""
         with torch.no_grad():
-            rows: Vectors = self.views(self.query_scene, self.query_tool)[3].cpu().numpy()
+            rows: Vectors = self.compute_views(self.query_scene, self.query_tool)[3].cpu().numpy()
         return rows
 
     def figures(self) -> dict[str, float]:
         """Evaluate the tools' final vectors on dev."""
-        return self.judge(self.tool_rows())
+        return self.evaluate(self.tool_rows())

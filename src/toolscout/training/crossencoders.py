@@ -75,16 +75,16 @@ class CrossEncoder(torch.nn.Module):
         logits: Tensor = self.score(mean).squeeze(1)
         return logits
 
-    def of(self, pairs: Sequence[Pair]) -> Tensor:
+    def score_pairs(self, pairs: Sequence[Pair]) -> Tensor:
         """Compute the (n,) float32 logits of pairs, with a graph unless gradients are off."""
-        longest, place = max(len(ids) for ids, _ in pairs), self.tower.device
+        longest, device = max(len(ids) for ids, _ in pairs), self.tower.device
         ids = torch.full((len(pairs), longest), int(self.tower.model.tokenizer.pad_token_id or 0))
         mask, kinds = torch.zeros_like(ids), torch.zeros_like(ids)
         for row, (pieces, types) in enumerate(pairs):
             ids[row, : len(pieces)], kinds[row, : len(pieces)] = torch.tensor(pieces), torch.tensor(types)
             mask[row, : len(pieces)] = 1
-        with torch.autocast(place.type, torch.bfloat16, enabled=self.tower.half):
-            logits: Tensor = self(ids.to(place), mask.to(place), kinds.to(place) if self.typed else None)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.tower.half):
+            logits: Tensor = self(ids.to(device), mask.to(device), kinds.to(device) if self.typed else None)
         return logits.float()
 
     def logits(self, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
@@ -92,7 +92,7 @@ class CrossEncoder(torch.nn.Module):
         logits = np.empty(len(pairs))
         with torch.no_grad():
             for group in chunks([len(ids) for ids, _ in pairs]):
-                logits[group] = self.of([pairs[place] for place in group]).double().cpu().numpy()
+                logits[group] = self.score_pairs([pairs[position] for position in group]).double().cpu().numpy()
         return logits
 
 
@@ -124,7 +124,7 @@ class PairTask(Task):
         negatives: int,
         loss: Literal["binary", "joint"],
         fast: float,
-        judge: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float]],
         identity: str,
     ) -> None:
         """Describe the task.
@@ -135,12 +135,12 @@ class PairTask(Task):
             negatives: hard negatives drawn per query and step.
             loss: `binary` for each pair, or `joint`: this plus a list-wise softmax over the pairs of a query.
             fast: the new layer's learning rate, as a multiple of the encoder's.
-            judge: evaluates the current module on dev.
+            evaluate: returns the dev figures of the current module.
             identity: see `Task`.
         """
         self.module = self.net = net
         self.data, self.negatives, self.loss, self.fast = data, negatives, loss, fast
-        self.judge, self.identity, self.size = judge, identity, len(data.queries)
+        self.evaluate, self.identity, self.size = evaluate, identity, len(data.queries)
         self.lengths = [len(text) for text in data.queries]
 
     def groups(self, decay: float) -> list[dict[str, Any]]:
@@ -153,9 +153,9 @@ class PairTask(Task):
         pair_lists = self._pair_up(rows, columns)
         total = 0.0
         for group in chunks([self.net.length * len(tools) for tools in columns], MAX_GRAPH_TOKENS):
-            lists = self._pad_logits([pair_lists[place] for place in group])
-            sizes = [(len(self.data.gold[rows[place]]), len(columns[place])) for place in group]
-            loss = self._loss(lists, sizes) * len(group) / len(rows)
+            lists = self._pad_logits([pair_lists[position] for position in group])
+            sizes = [(len(self.data.gold[rows[position]]), len(columns[position])) for position in group]
+            loss = self._compute_loss(lists, sizes) * len(group) / len(rows)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         return total
@@ -176,24 +176,24 @@ class PairTask(Task):
 
     def _pad_logits(self, pair_lists: Sequence[list[Pair]]) -> Tensor:
         """Compute the logits of several queries' pairs at once, (queries, longest), padded with 0."""
-        logits = self.net.of([pair for pair_list in pair_lists for pair in pair_list])
+        logits = self.net.score_pairs([pair for pair_list in pair_lists for pair in pair_list])
         rows = torch.split(logits, [len(pair_list) for pair_list in pair_lists])
         return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
 
-    def _loss(self, lists: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+    def _compute_loss(self, lists: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
         """Compute the loss of (n, longest) logits.
 
         Args:
             lists: one row per query, the logits of its gold tools first.
             sizes: how many logits of each row are gold, and how many there are.
         """
-        place = torch.arange(lists.shape[1])
-        gold = torch.stack([place < n_gold for n_gold, _ in sizes]).to(lists.device)
-        listed = torch.stack([place < n_pairs for _, n_pairs in sizes]).to(lists.device)
-        rows = [binary(row[mask], right[mask]) for row, mask, right in zip(lists, listed, gold, strict=True)]
+        position = torch.arange(lists.shape[1])
+        gold = torch.stack([position < n_gold for n_gold, _ in sizes]).to(lists.device)
+        listed = torch.stack([position < n_pairs for _, n_pairs in sizes]).to(lists.device)
+        rows = [binary(row[mask], is_gold[mask]) for row, mask, is_gold in zip(lists, listed, gold, strict=True)]
         loss = torch.stack(rows).mean()
         return loss if self.loss == "binary" else loss + list_softmax(lists, gold, listed)
 
     def figures(self) -> dict[str, float]:
         """Evaluate the current weights on dev."""
-        return self.judge()
+        return self.evaluate()

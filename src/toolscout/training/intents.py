@@ -87,7 +87,9 @@ class Towers(torch.nn.Module):
             searched = torch.einsum("nk,nkd->nd", weights, near)
             total = total + functional.normalize(searched, dim=1) * has_neighbour[:, None]
         if self.transfer != "none":
-            total = total + functional.normalize(self._transfer(hidden, searched), dim=1) * has_neighbour[:, None]
+            total = (
+                total + functional.normalize(self._compute_transfer(hidden, searched), dim=1) * has_neighbour[:, None]
+            )
         return total, logits
 
     def need_logits(self, hidden: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ class Towers(torch.nn.Module):
         logits: Tensor = self.need(hidden * hidden.shape[1] ** 0.5).squeeze(1)
         return logits
 
-    def _transfer(self, hidden: Tensor, searched: Tensor) -> Tensor:
+    def _compute_transfer(self, hidden: Tensor, searched: Tensor) -> Tensor:
         """Compute `e_q^joint`, the transfer from detection to retrieval (section 4.2.3, appendix B.2)."""
         if self.transfer == "gate":
             return torch.sigmoid(self.join[0](hidden)) * searched
@@ -121,7 +123,7 @@ class Intents(Collaboration):
         *,
         queries: IntentQueries,
         tools: Vectors,
-        judge: Callable[[Mapping[str, Vectors]], dict[str, float]],
+        evaluate: Callable[[Mapping[str, Vectors]], dict[str, float]],
         shape: IntentShape,
         identity: str,
         seed: int = 0,
@@ -131,7 +133,7 @@ class Intents(Collaboration):
         Args:
             queries: the queries with all that is known about them.
             tools: (m, d) vectors of the tools.
-            judge: evaluates `arrays()` on dev.
+            evaluate: returns the dev figures of `arrays()`.
             shape: architecture of the towers.
             identity: see `Task`.
             seed: seed of the layers' initial weights.
@@ -141,7 +143,7 @@ class Intents(Collaboration):
             tools=tools,
             gold=queries.gold,
             scene_of=queries.scene_of,
-            judge=lambda rows: {},
+            evaluate=lambda rows: {},
             shape=shape,
             identity=identity,
         )
@@ -149,16 +151,16 @@ class Intents(Collaboration):
         self.towers = Towers(dim, search=shape.search, transfer=shape.transfer, seed=seed).to(self.device)
         self.module = torch.nn.ModuleDict({"vectors": self.module, "towers": self.towers})
         self.rows, self.chat = (torch.from_numpy(rows).to(self.device) for rows in (queries.rows, queries.chat))
-        self.near, self.judge_arrays = queries.near, judge
+        self.near, self.evaluate_arrays = queries.near, evaluate
 
     def backward(self, rows: Places, random: np.random.Generator) -> float:
         """Accumulate the gradients of some queries that need tools, and of an equal share of those that need none."""
-        in_scene, scenes, in_tool, tools, pooled = self.views(*self.epoch_edges)
+        in_scene, scenes, in_tool, tools, pooled = self.compute_views(*self.epoch_edges)
         graph, places = in_scene + in_tool, torch.from_numpy(rows)
         query_graph = graph[places] if self.shape.seen == "graph" else 2 * self.rows[places]
         near = torch.from_numpy(self.near[rows]).to(self.device)
         vectors, logits = self.towers(self.rows[places], query_graph, graph[near.clamp(min=0)], near >= 0)
-        columns, listed, gold = self.lists(rows, random)
+        columns, listed, gold = self.draw_lists(rows, random)
         unit = functional.normalize(tools[torch.from_numpy(columns)], dim=1)
         value = self.listwise(vectors @ unit.T, listed, gold)
         if self.shape.contrast:
@@ -166,11 +168,11 @@ class Intents(Collaboration):
                 rows, (in_scene[places], in_tool[places]), (scenes, pooled)
             )
         if self.shape.need and len(self.chat):
-            value = value + self.shape.need * self._need_loss(logits, random)
+            value = value + self.shape.need * self._compute_need_loss(logits, random)
         value.backward()  # type: ignore[no-untyped-call]
         return float(value.item())
 
-    def _need_loss(self, logits: Tensor, random: np.random.Generator) -> Tensor:
+    def _compute_need_loss(self, logits: Tensor, random: np.random.Generator) -> Tensor:
         """Compute the binary cross-entropy (eq. 3, with its minus sign); both kinds of queries weigh the same."""
         count = max(1, round(len(self.chat) * len(logits) / self.size))
         sample = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))
@@ -180,11 +182,11 @@ class Intents(Collaboration):
     def arrays(self) -> dict[str, Vectors]:
         """Return the arrays that search needs: graph vectors of the pool, tool vectors, layers; over all edges."""
         with torch.no_grad():
-            in_scene, _, in_tool, tools, _ = self.views(self.query_scene, self.query_tool)
+            in_scene, _, in_tool, tools, _ = self.compute_views(self.query_scene, self.query_tool)
             arrays: dict[str, Any] = {"pool": in_scene + in_tool, "tools": tools}
             arrays |= {f"towers.{name}": values for name, values in self.towers.state_dict().items()}
             return {name: values.detach().cpu().numpy() for name, values in arrays.items()}
 
     def figures(self) -> dict[str, float]:
         """Evaluate the current weights on dev."""
-        return self.judge_arrays(self.arrays())
+        return self.evaluate_arrays(self.arrays())

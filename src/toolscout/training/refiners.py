@@ -112,7 +112,7 @@ class Refine(Task):
         queries: Tokens,
         candidates: Places,
         gold: npt.NDArray[np.bool_],
-        judge: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float]],
         identity: str,
         fast: float = 1.0,
         thinned: float = 0.0,
@@ -124,13 +124,13 @@ class Refine(Task):
             queries: tokens of the training queries.
             candidates: (queries, N): places of tools; -1 where a query has fewer.
             gold: (queries, N): the candidates that the query needs, at least one per query.
-            judge: evaluates the current module on dev.
+            evaluate: returns the dev figures of the current module.
             identity: see `Task`.
             fast: the new layers' learning rate, as a multiple of the encoder's.
             thinned: share of a query's tokens that each step drops at random.
         """
         self.module = self.refiner = refiner
-        self.queries, self.candidates, self.gold, self.judge = queries, candidates, gold, judge
+        self.queries, self.candidates, self.gold, self.evaluate = queries, candidates, gold, evaluate
         self.identity, self.size, self.lengths = identity, len(queries), [len(query) for query in queries]
         self.fast, self.thinned = fast, thinned
 
@@ -151,4 +151,4 @@ class Refine(Task):
 
     def figures(self) -> dict[str, float]:
         """Evaluate the current weights on dev."""
-        return self.judge()
+        return self.evaluate()

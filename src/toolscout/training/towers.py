@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from toolscout.encoders import Kind, Vectors, split_identifiers
 
-__all__ = ["Precision", "Tokens", "Tower", "backward", "chunks", "device", "half"]
+__all__ = ["Precision", "Tokens", "Tower", "backward", "chunks", "device", "uses_bfloat16"]
 
 Tokens: TypeAlias = list[list[int]]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
@@ -30,11 +30,11 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def half(place: torch.device, precision: Precision = "auto") -> bool:
+def uses_bfloat16(training_device: torch.device, precision: Precision = "auto") -> bool:
     """Decide whether to multiply in bfloat16; `auto` does where the device is faster with it than with float32."""
     if precision != "auto":
         return precision == "bfloat16"
-    if place.type == "cuda":
+    if training_device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     try:
         return "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -42,15 +42,15 @@ def half(place: torch.device, precision: Precision = "auto") -> bool:
         return False
 
 
-def chunks(lengths: Sequence[int], most: int = MAX_CHUNK_TOKENS) -> list[npt.NDArray[np.intp]]:
-    """Group the places of items, longest first, so that a padded group has at most `most` tokens.
+def chunks(lengths: Sequence[int], max_tokens: int = MAX_CHUNK_TOKENS) -> list[npt.NDArray[np.intp]]:
+    """Group the places of items, longest first, so that a padded group has at most `max_tokens` tokens.
 
-    An item that is longer than that gets its own group.
+    A longer item gets its own group.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     groups, start = [], 0
     while start < len(order):
-        size = max(1, most // max(1, lengths[order[start]]))
+        size = max(1, max_tokens // max(1, lengths[order[start]]))
         groups.append(order[start : start + size])
         start += size
     return groups
@@ -75,9 +75,9 @@ def backward(
         loss: maps (n, d) rows, in the order of places, to a scalar; its own parameters also get gradients.
         cached: False encodes once and holds the graph of all groups.
     """
-    back = torch.from_numpy(np.argsort(np.concatenate(groups)))
+    original_order = torch.from_numpy(np.argsort(np.concatenate(groups)))
     if not cached:
-        value = loss(torch.cat([encode(group) for group in groups])[back])
+        value = loss(torch.cat([encode(group) for group in groups])[original_order])
         value.backward()  # type: ignore[no-untyped-call]
         return value.item()
     states, parts = [], []
@@ -85,15 +85,15 @@ def backward(
         states.append(_random_state())
         with torch.no_grad():
             parts.append(encode(group))
-    after = _random_state()
-    rows = torch.cat(parts)[back].requires_grad_()
+    final_state = _random_state()
+    rows = torch.cat(parts)[original_order].requires_grad_()
     value = loss(rows)
     value.backward()  # type: ignore[no-untyped-call]
     assert rows.grad is not None
     for group, state in zip(groups, states, strict=True):
         _set_random_state(state)
         encode(group).backward(rows.grad[torch.from_numpy(group)])  # type: ignore[no-untyped-call]
-    _set_random_state(after)
+    _set_random_state(final_state)
     return value.item()
 
 
@@ -125,7 +125,7 @@ class Tower:
         for part in model.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = dropout
-        self.half = half(self.device, precision)
+        self.half = uses_bfloat16(self.device, precision)
         self._pad = int(model.tokenizer.pad_token_id or 0)
 
     def project(self, size: int, seed: int) -> None:
@@ -140,21 +140,21 @@ class Tower:
             torch.nn.init.orthogonal_(layer.linear.weight, generator=torch.Generator().manual_seed(seed))
         self.model.append(layer.to(self.device))
 
-    def tokens(self, texts: Sequence[str], kind: Kind, most: int | None = None) -> Tokens:
+    def tokens(self, texts: Sequence[str], kind: Kind, max_tokens: int | None = None) -> Tokens:
         """Tokenise texts, with the prompt and the splitting of identifiers that encoders apply.
 
         Args:
             texts: queries or tools.
             kind: `query` or `tool`.
-            most: maximum ids per text; None takes the encoder's own limit.
+            max_tokens: maximum ids per text; None takes the encoder's own limit.
         """
-        most = most or int(self.model.max_seq_length or 512)
+        max_tokens = max_tokens or int(self.model.max_seq_length or 512)
         prompts = self.model.prompts
         prompt = next((prompts[name] for name in _PROMPTS[kind] if prompts.get(name)), "")
         prompted = [prompt + split_identifiers(text) for text in texts]
         if not prompted:
             return []
-        ids: Tokens = self.model.tokenizer(prompted, truncation=True, max_length=most)["input_ids"]
+        ids: Tokens = self.model.tokenizer(prompted, truncation=True, max_length=max_tokens)["input_ids"]
         return ids
 
     def rows(self, tokens: Tokens) -> Tensor:

@@ -16,7 +16,7 @@ from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import ConfigError, SourceError
 from toolscout.lab.synth import build, examples, write_dataset
 from toolscout.lab.synth.collect import collect
-from toolscout.lab.synth.filters import Near, Sieve
+from toolscout.lab.synth.filters import NearDuplicates, Sieve
 from toolscout.lab.synth.toolbank import ToolBank
 from toolscout.lab.synth.toollens import ToolLens, not_for_people
 from toolscout.llm import LLM, connect
@@ -145,10 +145,10 @@ def test_the_kinds_of_a_statement_lead_to_the_nearest_other_tools() -> None:
 
 
 def test_texts_that_share_most_of_their_words_in_a_row_are_near() -> None:
-    near = Near(["Plot total sales by region from the file sales.csv for last year"])
+    near = NearDuplicates(["Plot total sales by region from the file sales.csv for last year"])
     assert "plot total sales by region, from the file: sales csv for last year" in near
-    assert near.near("Plot total sales by region from the file sales.csv for this year")
-    assert not near.near("Which region sold most, by the file of last year?")
+    assert near.has_near_duplicate("Plot total sales by region from the file sales.csv for this year")
+    assert not near.has_near_duplicate("Which region sold most, by the file of last year?")
 
 
 def test_a_query_that_names_its_tool_is_refused_and_says_why() -> None:

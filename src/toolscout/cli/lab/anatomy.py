@@ -11,7 +11,7 @@ import click
 
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.lab.bench import out_option
-from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
+from toolscout.cli.output import encoder_option, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 
 COSINE_KINDS = ("positive", "negative")
@@ -89,8 +89,8 @@ def anatomy_command(
 
 def make_slug(recipe: str | None, encoder: str) -> str:
     """Return `recipe-encoder` as a file name. A folder gives its last two parts, because models use the same names."""
-    place = Path(encoder)
-    last = place.resolve().parts[-2:] if place.is_dir() else (place.name,)
+    path = Path(encoder)
+    last = path.resolve().parts[-2:] if path.is_dir() else (path.name,)
     return "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", part).strip("-") for part in (recipe, *last) if part)
 
 
@@ -158,7 +158,7 @@ def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
         positive, negative = (tuple(f"{cosines[kind][name]:.3f}" for name in quantiles) for kind in COSINE_KINDS)
         rows.append((side, "that need it", *positive, f"{cosines['auc']:.4f}"))
         rows.append((side, "others", *negative, ""))
-    table(
+    print_table(
         [("tools by", "left"), ("queries", "left"), *((name, "right") for name in quantiles), ("AUC", "right")],
         rows,
         title=f"{dataset}: cosine of {geometry['n_queries']:,} test queries with {geometry['n_tools']:,} tools",
@@ -167,7 +167,7 @@ def _print_cosines(dataset: str, geometry: Mapping[str, Any]) -> None:
 
 def _print_cost_of_stages(cost: Mapping[str, Any]) -> None:
     rows = [(stage["stage"], stage["p50"], stage["p95"], f"{100 * stage['share']:.0f} %") for stage in cost["stages"]]
-    table(
+    print_table(
         [("stage", "left"), ("p50 ms", "right"), ("p95 ms", "right"), ("share", "right")],
         [*rows, ("all", cost["total"]["p50"], cost["total"]["p95"], "")],
     )

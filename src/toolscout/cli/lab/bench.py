@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
-from toolscout.cli.output import json_option, print_json, progress, table
+from toolscout.cli.output import json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 from toolscout.errors import UserError
 
@@ -241,7 +241,7 @@ def _print_results(results: Sequence[Mapping[str, Any]], source: str | None = No
     from toolscout.lab import transfer
 
     measures = transfer.TRANSFER_MEASURES if source else SHOWN_MEASURES
-    table(
+    print_table(
         [("dataset", "left"), ("label", "left"), *((name, "right") for name in measures), ("p50 ms", "right")],
         [
             (
@@ -307,7 +307,7 @@ def _print_comparison(comparison: Mapping[str, Any]) -> None:
     a, b = comparison["a"], comparison["b"]
     click.echo(f"{comparison['dataset']}, {comparison['split']}, {comparison['n_queries']:,} queries: {a} against {b}")
     columns = ("measure", a, b, "difference", "95 %", "p", "p (Holm)", "wins/ties/losses")
-    table(
+    print_table(
         [(column, "left" if column == "measure" else "right") for column in columns],
         [
             (
@@ -329,7 +329,7 @@ def _print_comparison(comparison: Mapping[str, Any]) -> None:
 
 
 def _print_slices(slices: Mapping[str, Mapping[str, Any]]) -> None:
-    table(
+    print_table(
         [("slice", "left"), ("value", "left"), ("n", "right"), *((name, "right") for name in SHOWN_MEASURES)],
         [
             (name, value, f"{row['n']:,}", *(f"{100 * row[key]:+.2f}" for key in SHOWN_MEASURES))
@@ -341,7 +341,7 @@ def _print_slices(slices: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _print_parents(parents: Mapping[str, Any]) -> None:
     """Print the differences by whether the training queries used tools of the same parents."""
-    table(
+    print_table(
         [("parents in training", "left"), ("n", "right"), *((f"{name} (p)", "right") for name in SHOWN_MEASURES)],
         [
             (

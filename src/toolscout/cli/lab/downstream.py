@@ -11,7 +11,7 @@ import msgspec
 
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
-from toolscout.cli.output import json_option, print_json, progress, table
+from toolscout.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from toolscout.config import Settings
@@ -74,7 +74,7 @@ def downstream_command(
     turns: int,
     seed: int,
     out: str | None,
-    place: str | None,
+    llm_address: str | None,
     data: str | None,
     as_json: bool,
     **limits: Any,
@@ -85,7 +85,7 @@ def downstream_command(
     from toolscout.lab.synth import chance
     from toolscout.sources.folder import read_tools
 
-    settings = load_llm_settings(ctx, place)
+    settings = load_llm_settings(ctx, llm_address)
     conditions = [condition(name) for name in names]
     loaded = load_dataset(dataset, find_root(data))
     tools = [_strip_source(tool) for tool in read_tools(loaded.folder, "d").tools]
@@ -148,7 +148,7 @@ def _warn_of_refusals(rows: Sequence[dict[str, Any]]) -> None:
 def _print_summary(rows: Sequence[dict[str, Any]]) -> None:
     for names in (OUTCOME_COLUMNS, CALL_COLUMNS):
         keys = [f"call_{name}" if name in ("recall", "precision", "exact", "order") else name for name in names]
-        table(
+        print_table(
             [(name, "left" if name == "condition" else "right") for name in names],
             [[_format_cell(row[key]) for key in keys] for row in rows],
         )

@@ -13,7 +13,7 @@ import msgspec
 
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
-from toolscout.cli.output import json_option, print_json, progress, table
+from toolscout.cli.output import json_option, print_json, print_table, progress
 from toolscout.errors import SourceError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def judge_command(
     people: str | None,
     seed: int,
     out: str | None,
-    place: str | None,
+    llm_address: str | None,
     data: str | None,
     as_json: bool,
     **limits: Any,
@@ -73,7 +73,7 @@ def judge_command(
     pairs = _load_pairs(what, inputs, count, seed, find_root(data))
     chosen_aspects = aspects or (ANSWER_ASPECTS if what == "answers" else QUERY_ASPECTS)
     people_results = _read_people(Path(people), pairs) if people else {}
-    settings = load_llm_settings(ctx, place)
+    settings = load_llm_settings(ctx, llm_address)
     with progress(f"judging {len(pairs):,} pairs") as say, open_llm(settings, **limits) as llm:
         outcomes = judge(llm, pairs, chosen_aspects, say=say)
         print_cost(llm, dry_run=limits["dry_run"])
@@ -101,7 +101,7 @@ def _rate_systems(outcomes: Sequence[Outcome], aspect: str, seed: int) -> dict[s
 
 
 def _print_result(result: dict[str, Any]) -> None:
-    table(
+    print_table(
         [(name, "left" if name in ("aspect", "a", "b") else "right") for name in PAIR_COLUMNS],
         [[row[name] for name in PAIR_COLUMNS] for row in result["pairs"]],
     )

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
-from toolscout.cli.output import encoder_option, json_option, print_json, progress, table
+from toolscout.cli.output import encoder_option, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError
 
@@ -117,7 +117,7 @@ def _parse_list(text: str) -> list[Any]:
 
 def _print_trials(result: Mapping[str, Any]) -> None:
     measures = list(result["trials"][0]["dev"])
-    table(
+    print_table(
         [*((name, "left") for name in result["over"]), *((name, "right") for name in measures), ("fit s", "right")],
         [
             (

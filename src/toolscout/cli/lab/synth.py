@@ -58,7 +58,7 @@ class _BuildJob:
         wanted: number of queries.
         seed: of all random choices.
         against: datasets with queries that must not be repeated.
-        place: the language model, as `URL#MODEL`; None: that of the settings.
+        llm_address: the language model, as `URL#MODEL`; None: that of the settings.
         data: data root; None: that of the environment.
         as_json: whether to print JSON.
     """
@@ -69,7 +69,7 @@ class _BuildJob:
     wanted: int
     seed: int
     against: tuple[str, ...]
-    place: str | None
+    llm_address: str | None
     data: str | None
     as_json: bool
 
@@ -114,7 +114,7 @@ def _build_dataset(ctx: click.Context, kind: str, **options: Any) -> int:
     own_options = {field.name for field in dataclasses.fields(_BuildJob)} - {"kind"}
     job = _BuildJob(kind, **{name: options.pop(name) for name in own_options})
     limits = options  # those of `spending_options`
-    settings = load_llm_settings(ctx, job.place)
+    settings = load_llm_settings(ctx, job.llm_address)
     refuse_other(Path(job.out))
     root = find_root(job.data)
     held_out = [text for name in job.against for text in load_dataset(name, root).queries.values()]
@@ -196,7 +196,7 @@ def tooldet_command(
     out: str,
     wanted: int,
     window: tuple[float, float],
-    place: str | None,
+    llm_address: str | None,
     data: str | None,
     as_json: bool,
     **limits: Any,
@@ -210,7 +210,7 @@ def tooldet_command(
     from toolscout.lab.synth import refuse_other
     from toolscout.lab.synth.tooldet import Review, build, prompts_of, sift
 
-    settings = load_llm_settings(ctx, place)
+    settings = load_llm_settings(ctx, llm_address)
     refuse_other(Path(out))
     queries = list(load_dataset(dataset, find_root(data)).queries.values())
     report: dict[str, Any] | None = None

@@ -23,7 +23,7 @@ import toolscout
 from toolscout.checks.results import write_json
 from toolscout.dataset import QRELS_HEADER
 from toolscout.errors import BadReply, ConfigError
-from toolscout.lab.synth.filters import Sieve, lengths
+from toolscout.lab.synth.filters import Sieve, summarise_lengths
 from toolscout.llm import LLM
 from toolscout.llm.prompts import version
 from toolscout.types import Tool, digest
@@ -178,7 +178,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
         "prompts": {name: version(name) for name in builder.prompts},
     }
     ids = {number: f"{builder.name}-{number:06d}" for number in done.drafts}
-    lines(folder / "corpus.jsonl", map(_entry, builder.tools))
+    lines(folder / "corpus.jsonl", map(_make_corpus_entry, builder.tools))
     lines(
         folder / "queries.jsonl",
         (
@@ -198,7 +198,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
             for tool in draft.gold
         ]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["\t".join(QRELS_HEADER), *rows]) + "\n")
-    report = {**origin, "wanted": wanted, **quality(builder.tools, done)}
+    report = {**origin, "wanted": wanted, **describe_build(builder.tools, done)}
     write_json(folder / "report.json", report)
     (folder / "README.md").write_text(_card(report))
     return report
@@ -225,7 +225,7 @@ def lines(file: Path, rows: Any) -> None:
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def _entry(tool: Tool) -> dict[str, Any]:
+def _make_corpus_entry(tool: Tool) -> dict[str, Any]:
     place = {key: tool.meta[key] for key in ("module", "qualname") if key in tool.meta}
     return {
         "_id": tool.id,
@@ -235,7 +235,7 @@ def _entry(tool: Tool) -> dict[str, Any]:
     }
 
 
-def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
+def describe_build(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
     """Describe a build without labels: drops, lengths, coverage, tools that occur together."""
     golds = [draft.gold for draft in done.drafts.values()]
     used = Counter(tool for gold in golds for tool in gold)
@@ -244,7 +244,7 @@ def quality(tools: Sequence[Tool], done: Build) -> dict[str, Any]:
         "queries": len(done.drafts),
         "attempts": done.attempts,
         "drops": dict(sorted(done.drops.items())),
-        "words": lengths([draft.query for draft in done.drafts.values()]),
+        "words": summarise_lengths([draft.query for draft in done.drafts.values()]),
         "tools": len(tools),
         "tools_used": len(used),
         "coverage": round(len(used) / max(1, len(tools)), 4),

@@ -46,7 +46,7 @@ def collect(locators: Sequence[str], settings: Settings) -> list[Tool]:
     tools: dict[str, Tool] = {}
     for locator in locators:
         if locator.partition(":")[0] == "boto3":
-            new_tools = list(_boto3(locator.partition(":")[2]))
+            new_tools = list(_read_boto3(locator.partition(":")[2]))
         else:
             new_tools = [
                 tool for reading in _readings(locator, settings) for tool in reading.tools if not _is_excluded(tool)
@@ -64,7 +64,7 @@ def _is_excluded(tool: Tool) -> bool:
     return rest.partition(".")[0] in EXCLUDED_MODULES.get(top, ())
 
 
-def _boto3(names: str) -> Iterator[Tool]:
+def _read_boto3(names: str) -> Iterator[Tool]:
     """Turn each operation of the services into a tool. Their models are read from files, without a connection."""
     session = require("botocore.session", "synth").get_session()
     for service in filter(None, names.split(",")) if names else DEFAULT_SERVICES:
@@ -81,19 +81,21 @@ def _boto3(names: str) -> Iterator[Tool]:
                 id=f"boto3/{service}.{xform(operation)}",
                 name=f"{service}.{xform(operation)}",
                 description=_plain(shape.documentation)[:MAX_SHAPE_DESCRIPTION_CHARS],
-                parameters=_schema(shape.input_shape) if shape.input_shape else {"type": "object", "properties": {}},
+                parameters=_build_schema(shape.input_shape)
+                if shape.input_shape
+                else {"type": "object", "properties": {}},
                 path=("aws", service),
             )
 
 
-def _schema(shape: Any, depth: int = MAX_SHAPE_DEPTH) -> dict[str, Any]:
+def _build_schema(shape: Any, depth: int = MAX_SHAPE_DEPTH) -> dict[str, Any]:
     about = {"description": text} if (text := _plain(shape.documentation)[:200]) else {}
     if shape.type_name == "structure":
-        inner = {name: _schema(part, depth - 1) for name, part in shape.members.items()} if depth else {}
+        inner = {name: _build_schema(part, depth - 1) for name, part in shape.members.items()} if depth else {}
         required = {"required": list(shape.required_members)} if depth and shape.required_members else {}
         return {"type": "object", "properties": inner, **required, **about}
     if shape.type_name == "list":
-        return {"type": "array", "items": _schema(shape.member, depth - 1) if depth else {}, **about}
+        return {"type": "array", "items": _build_schema(shape.member, depth - 1) if depth else {}, **about}
     if shape.type_name == "map":
         return {"type": "object", **about}
     return {"type": SHAPE_TYPES.get(shape.type_name, "string"), **about}

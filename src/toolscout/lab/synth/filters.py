@@ -12,7 +12,7 @@ from toolscout.search.exact_names import Names
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search, Tool
 
-__all__ = ["Near", "Sieve", "normalise"]
+__all__ = ["NearDuplicates", "Sieve", "normalise"]
 
 SHINGLE_WORDS: Final = 3
 NEAR_JACCARD: Final = 0.6
@@ -24,8 +24,8 @@ def normalise(text: str) -> str:
     return " ".join(re.sub(r"[\W_]+", " ", text.casefold()).split())
 
 
-class Near:
-    """Texts by their runs of three words; finds one that shares most of them (Jaccard of at least 0.6)."""
+class NearDuplicates:
+    """Holds texts by their runs of three words, and finds nearly equal ones (a Jaccard index of at least 0.6)."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._texts: dict[str, int] = {}
@@ -35,11 +35,11 @@ class Near:
             self.add(text)
 
     def __contains__(self, text: str) -> bool:
-        """Whether the same text is there, ignoring case, spacing and punctuation."""
+        """Return whether it holds the same text, apart from case, spacing and punctuation."""
         return normalise(text) in self._texts
 
     def add(self, text: str) -> None:
-        """Take in a text."""
+        """Add a text, unless it holds the same one."""
         key = normalise(text)
         if key in self._texts:
             return
@@ -49,8 +49,8 @@ class Near:
         for shingle in shingles:
             self._holders.setdefault(shingle, []).append(number)
 
-    def near(self, text: str) -> bool:
-        """Whether a text that shares most of its runs of words is there."""
+    def has_near_duplicate(self, text: str) -> bool:
+        """Return whether it holds a text that shares most of its runs of words with this one."""
         shingles = _shingles(normalise(text))
         shared = Counter(number for shingle in shingles for number in self._holders.get(shingle, ()))
         return any(
@@ -64,38 +64,44 @@ def _shingles(key: str) -> set[tuple[str, ...]]:
 
 
 class Sieve:
-    """Lets a query through, or says in one word why not.
+    """Accepts a query, or refuses it with a reason of one word.
 
-    Reasons: `length`, `duplicate` (of a query or an example), `near_duplicate`, `leak` (a held-out set has it, or
-    nearly), `names_tool` (it names one of its tools, so that no search is needed).
+    Reasons: `length`, `duplicate` (of an accepted query or an example), `near_duplicate`, `leak` (equal or nearly equal
+    to a held-out text), `names_tool` (it names one of its tools, so that no search is needed).
     """
 
     def __init__(self, tools: Sequence[Tool], *, known: Iterable[str] = (), held_out: Iterable[str] = ()) -> None:
-        """Take the tools, texts that count as written already, and texts that must not come up."""
-        self._near, self._held_out = Near(known), Near(held_out)
+        """Prepare the checks.
+
+        Args:
+            tools: tools that a query must not name.
+            known: texts that count as accepted queries.
+            held_out: texts that no query may repeat.
+        """
+        self._accepted, self._held_out = NearDuplicates(known), NearDuplicates(held_out)
         self._names: Stage = Names(Catalogue.of(tools))
 
     def refuses(self, text: str, gold: Sequence[str]) -> str | None:
-        """Return the reason against a text; None: the text is accepted and counts as written."""
+        """Return why a query is refused. None: it is accepted, and later queries must not repeat it."""
         if not QUERY_WORDS[0] <= len(text.split()) <= QUERY_WORDS[1]:
             return "length"
-        if text in self._near:
+        if text in self._accepted:
             return "duplicate"
-        if self._near.near(text):
+        if self._accepted.has_near_duplicate(text):
             return "near_duplicate"
-        if text in self._held_out or self._held_out.near(text):
+        if text in self._held_out or self._held_out.has_near_duplicate(text):
             return "leak"
         [search] = self._names([Search(query=text)])
         if set(search.ids) & set(gold):
             return "names_tool"
-        self._near.add(text)
+        self._accepted.add(text)
         return None
 
 
-def lengths(texts: Sequence[str]) -> Mapping[str, int]:
+def summarise_lengths(texts: Sequence[str]) -> Mapping[str, int]:
     """Return minimum, median, 90th percentile and maximum of the lengths in words."""
     counts = sorted(len(text.split()) for text in texts)
     if not counts:
         return {}
-    at = {"least": 0.0, "median": 0.5, "p90": 0.9, "most": 1.0}
-    return {name: counts[round(place * (len(counts) - 1))] for name, place in at.items()}
+    quantiles = {"least": 0.0, "median": 0.5, "p90": 0.9, "most": 1.0}
+    return {name: counts[round(quantile * (len(counts) - 1))] for name, quantile in quantiles.items()}

@@ -1,8 +1,10 @@
-"""ToolBank's builder: a model is shown ten tools, picks two to five that fit together, and writes what needs them.
+"""Builds ToolBank: a model sees ten tools, picks two to five that fit together, and writes a query that needs them.
 
-Two stages, as published (Tool2Vec paper, section 3 and appendix B): generation with five examples, then polish, which
-may answer that a query is good. Ours: examples are drawn from what was accepted in earlier rounds, so that the model is
-steered away from itself; a draft that repeats an example is dropped before it is polished.
+The two stages are those of the Tool2Vec paper (section 3 and appendix B). The model writes a query with five examples
+before it. Then it polishes the query, or answers that the query is good.
+
+Two things are ours. The examples also come from the queries accepted in earlier rounds, so that the model does not
+repeat itself. A draft that repeats an example is dropped before it is polished.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Draft(msgspec.Struct):
 
 
 class Polish(msgspec.Struct):
-    """The reply of the second."""
+    """The reply of the second stage."""
 
     verdict: Literal["good", "refined"]
     query: str
@@ -44,16 +46,16 @@ class Polish(msgspec.Struct):
 
 
 class ToolBank:
-    """See the head of this file."""
+    """Builds the queries; the header of this file describes the stages."""
 
     name = "toolbank"
     prompts = ("toolbank_query", "toolbank_polish")
 
     def __init__(self, tools: Sequence[Tool], *, seed: int = 0, shown: int = TOOLS_OFFERED) -> None:
-        """Take the tools, of which `shown` are put before the model at a time.
+        """Prepare a build from these tools. The model sees `shown` of them at a time.
 
         Raises:
-            ConfigError: if there are fewer than that.
+            ConfigError: if there are fewer tools.
         """
         if len(tools) < max(shown, TOOLS_CHOSEN[1]):
             raise ConfigError(f"expected at least {shown} tools to choose from, found {len(tools)}: add more sources")
@@ -75,9 +77,9 @@ class ToolBank:
             ),
             Draft,
             typical=Draft([tool.id for tool in shown[:3]], filler(source, shown, 24), filler(source, shown, 12)),
-            check=lambda reply: _wrong(reply, shown),
+            check=lambda reply: _find_fault(reply, shown),
         )
-        if normalise(draft.query) in {normalise(each["query"]) for each in pool_sample}:
+        if normalise(draft.query) in {normalise(entry["query"]) for entry in pool_sample}:
             raise Dropped("duplicate")
         polished = llm.ask(
             prompt("toolbank_polish", examples=examples("polish"), query=draft.query),
@@ -89,7 +91,7 @@ class ToolBank:
         return Made(query.strip(), tuple(draft.tools), steps)
 
 
-def _wrong(reply: Draft, shown: Sequence[Tool]) -> str | None:
+def _find_fault(reply: Draft, shown: Sequence[Tool]) -> str | None:
     unknown = sorted(set(reply.tools) - {tool.id for tool in shown})
     if unknown:
         return f"unknown_tool: {', '.join(unknown)} is not among the functions"

@@ -1,9 +1,11 @@
-"""ToolDet's builder: requests that need no tool but look as if they might (MassTool, section 5).
+"""Builds ToolDet: requests that need no tool but look as if they might (MassTool, section 5).
 
-Of general chat prompts those are kept whose greatest cosine with any query that needs a tool lies in [0.4, 0.6]; a
-model then confirms that no tool is needed; people check the rest (`toolscout lab synth review`). The folder holds
-queries.jsonl, as `bench --no-tool` takes it, review.jsonl with what waits, and decisions.jsonl, to which each decision
-is appended.
+1. Compare general chat prompts with queries that need a tool. Keep a prompt if its highest cosine is in [0.4, 0.6].
+2. A model confirms that the prompt needs no tool.
+3. People check the candidates (`toolscout lab synth review`).
+
+The folder holds queries.jsonl for `bench --no-tool`, review.jsonl with the candidates, and decisions.jsonl with the
+decisions of people.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from toolscout.database import now
 from toolscout.encoders import Encoder
 from toolscout.errors import BadReply, ConfigError, NotFound, SourceError
 from toolscout.lab.synth import lines, refuse_other
-from toolscout.lab.synth.filters import Near, lengths
+from toolscout.lab.synth.filters import NearDuplicates, summarise_lengths
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import version
 
@@ -44,7 +46,7 @@ class Need(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A prompt that may need no tool: its greatest cosine with a query that needs one, and the model's reason."""
+    """A prompt that may need no tool. `similarity` is its highest cosine with a query that needs one."""
 
     id: str
     text: str
@@ -62,10 +64,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def prompts_of(file: Path) -> list[str]:
-    """Read general chat prompts: the `text` (or `prompt`) of each line of a .jsonl, else the lines of a text.
+    """Read general chat prompts: the `text` (or `prompt`) of each line of a .jsonl file, or the lines of any other.
 
     Raises:
-        SourceError: naming file and line that has none.
+        SourceError: naming the line without a prompt.
     """
     try:
         raw = file.read_text(encoding="utf-8").splitlines()
@@ -89,10 +91,10 @@ def sift(
 ) -> tuple[list[Candidate], Counter[str]]:
     """Return the prompts within the window, in order, and counts of those outside it and of duplicates."""
     drops: Counter[str] = Counter()
-    seen = Near()
+    seen = NearDuplicates()
     fresh = []
     for text in prompts:
-        if text in seen or seen.near(text):
+        if text in seen or seen.has_near_duplicate(text):
             drops["duplicate"] += 1
             continue
         seen.add(text)
@@ -121,7 +123,7 @@ def build(
     *,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Return the first `wanted` candidates that need no tool, as the model says; `drops` counts the others.
+    """Ask the model, and return the first `wanted` candidates that need no tool. `drops` counts the others.
 
     Raises:
         OverBudget, Unavailable: replies so far stay in the cache; a new build continues from there.
@@ -156,19 +158,19 @@ class Review:
         """Read a folder that `write` wrote.
 
         Raises:
-            NotFound: if there is none.
-            SourceError: for a damaged line, or a report that does not say where they come from.
+            NotFound: if the folder holds no build.
+            SourceError: for a damaged line, or a report without the origin of the candidates.
         """
         self.folder = folder
         if not (folder / "review.jsonl").is_file():
             raise NotFound(
                 f"{folder}: expected a folder that  toolscout lab synth tooldet  wrote, found no review.jsonl"
             )
-        self.candidates = {each.id: each for each in _read_records(folder / "review.jsonl", Candidate)}
-        self.origin = _origin(folder / "report.json")
+        self.candidates = {record.id: record for record in _read_records(folder / "review.jsonl", Candidate)}
+        self.origin = _read_origin(folder / "report.json")
         self.decisions: dict[str, Decision] = {}
         if (folder / "decisions.jsonl").is_file():
-            self.decisions = {each.id: each for each in _read_records(folder / "decisions.jsonl", Decision)}
+            self.decisions = {record.id: record for record in _read_records(folder / "decisions.jsonl", Decision)}
 
     @classmethod
     def write(
@@ -181,7 +183,7 @@ class Review:
         window: tuple[float, float],
         wanted: int,
     ) -> Review:
-        """Write a build; decisions that were made before are kept.
+        """Write a build. Earlier decisions in the folder stay.
 
         Raises:
             ConfigError: if the folder holds something else, or nothing was kept.
@@ -200,7 +202,7 @@ class Review:
             "wanted": wanted,
             "queries": len(kept),
             "drops": dict(sorted(drops.items())),
-            "words": lengths([each.text for each in kept]),
+            "words": summarise_lengths([record.text for record in kept]),
         }
         write_json(folder / "report.json", report)
         made = cls(folder)
@@ -213,7 +215,7 @@ class Review:
         yield from sorted(left, key=lambda candidate: (-candidate.similarity, candidate.id))
 
     def decide(self, id: str, verdict: Literal["accept", "reject"], *, by: str = "") -> None:
-        """Write a decision; it survives whatever happens next.
+        """Append a decision to the file at once.
 
         Raises:
             NotFound: for an id that is no candidate.
@@ -226,7 +228,7 @@ class Review:
         self.decisions[id] = made
 
     def export(self, *, reviewed_only: bool = False) -> int:
-        """Write queries.jsonl: everything that was not rejected, or only what was accepted. Returns how many."""
+        """Write queries.jsonl without rejected candidates, or only accepted ones. Returns the number of queries."""
         rows = []
         for candidate in self.candidates.values():
             decision = self.decisions.get(candidate.id)
@@ -245,8 +247,8 @@ class Review:
         return len(rows)
 
 
-def _origin(report: Path) -> dict[str, Any]:
-    """Read the origin that every record carries from the report of the build."""
+def _read_origin(report: Path) -> dict[str, Any]:
+    """Read from the report of the build the origin that every query records."""
     try:
         origin = msgspec.json.decode(report.read_bytes(), type=dict[str, Any])
         return {key: origin[key] for key in ("builder", "toolscout", "model", "prompts", "window")}

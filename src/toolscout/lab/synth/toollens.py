@@ -91,13 +91,13 @@ class Rewritten(msgspec.Struct):
 
 
 def not_for_people(tool: Tool) -> str | None:
-    """Return why no person would ask for this tool: `auth`, `testing` or `id_mapping`; None: somebody might."""
+    """Return why people do not ask for this tool: `auth`, `testing` or `id_mapping`. None: they might."""
     text = f"{tool.name.replace('_', ' ')} {tool.description}"
     return next((reason for reason, words in REJECTION_REASONS.items() if words.search(text)), None)
 
 
 class ToolLens:
-    """The builder; the header of this file lists its steps."""
+    """Builds the queries; the header of this file lists the steps."""
 
     name = "toollens"
     prompts = (
@@ -122,15 +122,18 @@ class ToolLens:
         self._order = chance("toollens", seed).sample(range(len(self.tools)), len(self.tools))
 
     def _select(self, tools: Sequence[Tool], llm: LLM) -> list[Tool]:
-        left = []
+        """Leave out tools that people do not ask for (step 1): first by words, then by the model."""
+        remaining = []
         for tool in tools:
             if reason := not_for_people(tool):
                 self.drops[f"tool_{reason}"] += 1
             else:
-                left.append(tool)
-        groups = [left[start : start + TOOLS_PER_QUESTION] for start in range(0, len(left), TOOLS_PER_QUESTION)]
+                remaining.append(tool)
+        starts = range(0, len(remaining), TOOLS_PER_QUESTION)
+        groups = [remaining[start : start + TOOLS_PER_QUESTION] for start in starts]
 
-        def sort(group: Sequence[Tool]) -> dict[str, str]:
+        def ask_verdicts(group: Sequence[Tool]) -> dict[str, str]:
+            """Return tool id → verdict. Without a valid reply: the empty id → the reason."""
             typical = Selection([Verdict(tool.id, "everyday") for tool in group])
             what = prompt("toollens_select", tools=[card(tool, parameters=False) for tool in group])
             try:
@@ -139,14 +142,16 @@ class ToolLens:
                     Selection,
                     typical=typical,
                     max_tokens=2048,
-                    check=lambda reply: _strange([each.id for each in reply.verdicts], [tool.id for tool in group]),
+                    check=lambda reply: _find_unknown_tools(
+                        [item.id for item in reply.verdicts], [tool.id for tool in group]
+                    ),
                 )
             except BadReply as error:
                 return {"": error.reason}
-            return {each.id: each.verdict for each in reply.verdicts}
+            return {item.id: item.verdict for item in reply.verdicts}
 
         selected: list[Tool] = []
-        for group, verdicts in zip(groups, llm.map(sort, groups), strict=True):
+        for group, verdicts in zip(groups, llm.map(ask_verdicts, groups), strict=True):
             if "" in verdicts:  # the word filter has run; the model gave no verdict
                 self.drops[f"selection_{verdicts['']}"] += 1
             for tool in group:
@@ -200,7 +205,7 @@ class ToolLens:
         return Draft(final.strip(), gold, {"scene": scene, "statement": statement, "kinds": proposed})
 
     def _align_kinds(self, place: int, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yield (kind, id of the nearest tool) for each kind but the one of the originating tool."""
+        """Yield (kind, id of the nearest tool) for each kind except the one nearest to the originating tool."""
         origin = self._order[place]
         cosines = self.encoder.encode(list(kinds), "query") @ self._rows.T
         taken = {origin}
@@ -224,12 +229,12 @@ class ToolLens:
             ),
             Checks,
             typical=Checks([Check(id, True) for id in proposed.values()]),
-            check=lambda reply: _strange([each.id for each in reply.checks], list(proposed.values())),
+            check=lambda reply: _find_unknown_tools([item.id for item in reply.checks], list(proposed.values())),
         )
-        helps = {each.id for each in reply.checks if each.helps}
+        helps = {item.id for item in reply.checks if item.helps}
         return [id for id in proposed.values() if id in helps]
 
 
-def _strange(named: Sequence[str], asked: Sequence[str]) -> str | None:
+def _find_unknown_tools(named: Sequence[str], asked: Sequence[str]) -> str | None:
     unknown = sorted(set(named) - set(asked))
     return f"unknown_tool: {', '.join(unknown)} is not among those that were asked about" if unknown else None

@@ -319,6 +319,7 @@ class Critic:
         return refine_each(self.model, self._refine, searches, states, seconds, self.tokens, strict=self.strict)
 
     def _refine(self, model: LLM, search: Search, seconds_left: SecondsLeft) -> Refined:
+        """Ask the model in three steps for a new wording: understand, assess the hits, refine."""
         shown = self.tools(search.ids[: self.depth])
         wording = search.rewrites[-1] if search.rewrites else search.query
         cards = [card(tool) for tool in shown]

@@ -71,13 +71,14 @@ class Expand:
         """Count the tools of the catalogue that contain each word."""
         self.catalogue, self.depth, self.words = catalogue, tools, words
         self.terms = {tool.id: _count_terms(tool) for tool in catalogue.tools()}
-        self.rarity = Counter(term for terms in self.terms.values() for term in terms)
+        self.document_frequency = Counter(term for terms in self.terms.values() for term in terms)
 
     def __call__(self, searches: Sequence[Search], states: Sequence[Any], seconds: Sequence[float]) -> list[Refined]:
         """Add words to each query, unless the first tools have no new word."""
         return [self._expand(search) for search in searches]
 
     def _expand(self, search: Search) -> Refined:
+        """Add the words with the highest weights: frequent in the first tools, rare in the catalogue."""
         wording = newest(search)
         present = set(tokenize(wording))
         scores: dict[str, float] = {}
@@ -87,8 +88,8 @@ class Expand:
             total = sum(count for count, _ in terms.values())
             for term, (count, word) in terms.items():
                 if term not in present:
-                    rare = math.log((1 + len(self.terms)) / self.rarity[term])
-                    scores[term] = scores.get(term, 0.0) + count / total * rare / math.log2(1 + rank)
+                    idf = math.log((1 + len(self.terms)) / self.document_frequency[term])
+                    scores[term] = scores.get(term, 0.0) + count / total * idf / math.log2(1 + rank)
                     spelled.setdefault(term, word)
         chosen = sorted(scores, key=lambda term: (-scores[term], term))[: self.words]
         if not chosen:
@@ -170,7 +171,7 @@ class FeedbackPrf:
         test = metrics.best_of(
             [sum_quality(figures) for figures in results.values()], sum_quality(plain), seed=workspace.seed
         )
-        best = list(results)[test.place]
+        best = list(results)[test.trial]
         on = test.p < MAX_P_VALUE if options.on is None else options.on
         chosen = {**best._asdict(), "on": on}
         return Artifacts(

@@ -63,22 +63,22 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe whose encoder is trained further, the warm-up; None: the encoder before any training.
-        refiner: `words`: of the first tools; `model`: the language model that is set.
-        rounds: of new wordings, at most (T of the paper).
-        depth: tools that a refiner is shown, and from which hard negatives are drawn (K).
-        tools: how many of them lend words, where the refiner is `words`.
-        words: how many words these add.
+        refiner: `words` adds words of the first tools; `model` asks the language model of the settings.
+        rounds: maximum number of new wordings of a query (T of the paper).
+        depth: number of tools that a refiner sees and that hard negatives are drawn from (K of the paper).
+        tools: number of the first tools that lend words to the refiner `words`.
+        words: number of words that it adds.
         joint: whether each step learns from all rounds together.
-        hard: hard negatives of a wording at a step.
-        balance: weight of a round, to the power of its number (α).
-        served: rounds of a search; None: chosen on dev.
-        size: of the vectors, by a linear layer behind the encoder; None: the encoder's own.
-        patience: epochs without a better dev before it stops; with `joint` only.
-        temperature: cosines are divided by it.
-        tool_length: tokens after which the text of a tool is cut, as in `dpr`.
+        hard: number of hard negatives per wording and step.
+        balance: α; round t has the weight α^t.
+        served: number of rounds of a search; None: chosen on dev.
+        size: length of the vectors, reached by a linear layer behind the encoder; None: the encoder's own.
+        patience: epochs without improvement on dev before training stops; with `joint` only.
+        temperature: divisor of the cosines.
+        tool_length: maximum tokens of a tool's text, as in `dpr`.
         hold: see `dpr`.
-        seconds: for a search with a language model; then the last answer counts.
-        tokens: that a language model may spend on a search.
+        seconds: time limit of a search with a language model; then the last answer counts.
+        tokens: token budget of the language model for a search.
     """
 
     base: str | None = "dpr"
@@ -225,20 +225,24 @@ def _run_loop(lesson: Lesson, loop: Rounds) -> tuple[list[metrics.PerQuery], lis
 
 
 def _time_answers(search: Search, count: int) -> list[float]:
-    """Return the seconds until each of `count` answers; missing answers get the time of the last."""
-    ends, total = [], 0.0
+    """Return the seconds until the answer of each of `count` rounds, the search with the query itself included.
+
+    The trace alternates between searches and steps of the loop, which carry `FEEDBACK_DPR_LABEL`. Each search ends
+    with an answer. A query that stopped earlier keeps its last answer, so its further rounds take the whole time.
+    """
+    answered_after, total = [], 0.0
     for step in search.trace:
         total += step.seconds
         if not step.stage.startswith(FEEDBACK_DPR_LABEL):
-            ends.append(total)
-    return [ends[number] if number < len(ends) else total for number in range(count)]
+            answered_after.append(total)
+    return [answered_after[number] if number < len(answered_after) else total for number in range(count)]
 
 
 def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
     """Choose the best number of rounds if it is significantly better than none."""
     plain, *refined = map(sum_quality, by_round)
     test = metrics.best_of(refined, plain, seed=seed)
-    return test.place + 1 if test.p < MAX_P_VALUE else 0
+    return test.trial + 1 if test.p < MAX_P_VALUE else 0
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
@@ -373,7 +377,7 @@ def _make_task(
         tools=tools,
         gold=gold,
         dev=tower.tokens([text for query in dev for text in query.texts], "query"),
-        judge=lambda cosines: _average_figures(_score_rounds(lesson, options.rounds, dev, cosines)),
+        evaluate=lambda cosines: _average_figures(_score_rounds(lesson, options.rounds, dev, cosines)),
         identity=digest("feedback-dpr/1", [fingerprint, lesson.fingerprint, options, [query.texts for query in train]]),
         temperature=options.temperature,
         hold=options.hold,

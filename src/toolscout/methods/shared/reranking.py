@@ -72,8 +72,10 @@ def keep_places(totals: Floats, learned: Mask, give_way: bool = False) -> Floats
     if learned.all():
         return totals
     new, ordered = np.flatnonzero(~learned), np.sort(totals[learned])[::-1]
-    before = np.cumsum(learned)[new] + (give_way & (np.arange(len(new)) > 0))
-    spots = np.arange(len(new)) + np.minimum(before, len(ordered))  # positions of the unseen tools in the new order
+    seen_before = np.cumsum(learned)[new] + (give_way & (np.arange(len(new)) > 0))
+    spots = np.arange(len(new)) + np.minimum(
+        seen_before, len(ordered)
+    )  # positions of the unseen tools in the new order
     seen_spots = np.setdiff1d(np.arange(len(totals)), spots)
     rescored = totals.copy()
     if not len(ordered):

@@ -31,11 +31,12 @@ class ToolSets:
     """
 
     def __init__(self, bags: Bags) -> None:
-        """Take the tools of each set."""
+        """Index the sets by their tools, so that `join` can sum over the sets that contain a tool."""
         self.bags = bags
         order = np.argsort(bags.indices, kind="stable")
-        self._holders = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
-        self._covered, self._starts = np.unique(bags.indices[order], return_index=True)
+        # The sets that contain tool `_tools_in_sets[i]` begin at `_set_numbers[_starts[i]]`.
+        self._set_numbers = np.repeat(np.arange(len(bags)), np.diff(bags.indptr))[order]
+        self._tools_in_sets, self._starts = np.unique(bags.indices[order], return_index=True)
 
     def __len__(self) -> int:
         return len(self.bags)
@@ -76,7 +77,7 @@ class ToolSets:
         if not len(self) or not weight:
             return tools
         by_set = np.zeros_like(tools)
-        by_set[:, self._covered] = np.add.reduceat(sets[:, self._holders], self._starts, axis=1)
+        by_set[:, self._tools_in_sets] = np.add.reduceat(sets[:, self._set_numbers], self._starts, axis=1)
         joined = (tools * (by_set + SET_SMOOTHING) ** weight) ** (1 / (1 + weight))
         shares: Scores = joined / joined.sum(axis=1, keepdims=True)
         return shares

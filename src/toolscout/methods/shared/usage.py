@@ -137,7 +137,7 @@ class DescriptionScorer:
     """Scores every tool of a catalogue by its description, with the formula of `hybrid`."""
 
     def __init__(self, words: BM25, meaning: Exact) -> None:
-        """Take both indexes, over the same tools."""
+        """Score with both indexes, which hold the same tools."""
         self.words, self.meaning = words, meaning
 
     @classmethod
@@ -200,7 +200,7 @@ class UsageIndex:
         agreement: float,
         novelty: float,
     ) -> None:
-        """Take both sides.
+        """Join both sides of the ranking.
 
         Args:
             ids: ids of the catalogue's tools, ascending.
@@ -355,7 +355,7 @@ def _make_growing(
         for example in examples:
             used = [place_of[tool] for tool in example.tools if tool in place_of]
             for row in used:
-                if columns[row] < 0:
+                if columns[row] < 0:  # a tool without usage in the model gets the next free column
                     columns[row], count = count, count + 1
             if used:
                 texts.append(example.query)

@@ -18,16 +18,22 @@ Entry = TypeVar("Entry", bound=Hashable)
 Family = TypeVar("Family", bound=Hashable)
 
 
-def truncate(candidates: Sequence[Entry], seen: Callable[[Entry], bool], most_seen: int, most: int) -> list[Entry]:
+def truncate(
+    candidates: Sequence[Entry], seen: Callable[[Entry], bool], max_seen_place: int, max_unseen_place: int
+) -> list[Entry]:
     """Truncate adaptively (3.2): keep entries that training saw up to place m_s, others up to place m_u.
 
     Args:
         candidates: C, best first; both limits are places in it.
         seen: whether training saw the tool of an entry.
-        most_seen: m_s.
-        most: m_u.
+        max_seen_place: m_s, counted from 1.
+        max_unseen_place: m_u.
     """
-    return [entry for place, entry in enumerate(candidates, 1) if place <= (most_seen if seen(entry) else most)]
+    return [
+        entry
+        for place, entry in enumerate(candidates, 1)
+        if place <= (max_seen_place if seen(entry) else max_unseen_place)
+    ]
 
 
 def find_likely(
@@ -86,33 +92,32 @@ def diversify(
     tool_of: Callable[[Entry], Hashable],
     similar: Array,
     threshold: float,
-    most: int,
+    group_head: int,
 ) -> list[Entry]:
     """Apply algorithm 2, for queries that need several tools: the best of each group go before the rest.
 
-    Two entries are in one group if a chain connects them in which neighbours have the same tool, or a similarity of
-    more than τ_m.
+    Two entries are joined if they have the same tool, or a similarity above τ_m. A group is a connected component.
 
     Args:
         ranked: R, best score first.
         tool_of: see above.
         similar: (l, l) similarities of the entries, symmetric.
         threshold: τ_m.
-        most: n, the number of entries of a group that come first.
+        group_head: n, the number of entries of a group that come first.
     """
     numbers: dict[Hashable, int] = {}
     tools = np.array([numbers.setdefault(tool_of(entry), len(numbers)) for entry in ranked], dtype=np.intp)
     joined = (tools[:, None] == tools) | (similar > threshold)
-    left, leaders = np.ones(len(ranked), dtype=np.bool_), set[int]()
+    ungrouped, leaders = np.ones(len(ranked), dtype=np.bool_), set[int]()
     for first in range(len(ranked)):
-        if not left[first]:
+        if not ungrouped[first]:
             continue
-        group, edge = np.zeros_like(left), np.zeros_like(left)
-        edge[first] = True
-        while edge.any():
-            group |= edge
-            edge = joined[edge].any(axis=0) & ~group
-        left &= ~group
-        leaders.update(np.flatnonzero(group)[:most].tolist())
+        group, frontier = np.zeros_like(ungrouped), np.zeros_like(ungrouped)
+        frontier[first] = True
+        while frontier.any():
+            group |= frontier
+            frontier = joined[frontier].any(axis=0) & ~group
+        ungrouped &= ~group
+        leaders.update(np.flatnonzero(group)[:group_head].tolist())
     order = sorted(range(len(ranked)), key=lambda place: place not in leaders)
     return [ranked[place] for place in order]

@@ -39,7 +39,7 @@ from toolscout.methods.shared.reranking import RankedQueries
 from toolscout.methods.shared.tuning import Count, NonNegative
 from toolscout.methods.shared.usage import select_unset
 from toolscout.methods.toolrerank import query_kind
-from toolscout.methods.toolrerank.settings_search import Grid, ReadQueries, limits
+from toolscout.methods.toolrerank.settings_search import Grid, ScoredQueries, limits
 from toolscout.methods.toolrerank.stages import FLAT_NOTE, UNUSED_NOTE, Chosen, Families, Hierarchy, Truncate
 from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
@@ -210,8 +210,8 @@ class ToolRerank:
         scorer = cache_scorer(workspace, lesson, reranker.need_scorer)
         logits = score_candidates(workspace, lesson, ranked, scorer)
         hierarchy = _fit_hierarchy(workspace, lesson, options, families, sample)
-        read = ReadQueries(ranked, logits, hierarchy.single, hierarchy.rows)
-        grid = Grid(lesson, options, read, families, seen, scorer, workspace.say)
+        queries = ScoredQueries(ranked, logits, hierarchy.single, hierarchy.rows)
+        grid = Grid(lesson, options, queries, families, seen, scorer, workspace.say)
         chosen, figures = grid.search(hierarchy.encoder is not None)
         return Artifacts(
             {

@@ -43,7 +43,7 @@ class OneParent:
     """
 
     def __init__(self, arrays: Arrays) -> None:
-        """Take the arrays of a model."""
+        """Load the classifier from the arrays of a model."""
         self.weights: Floats = np.asarray(arrays[CLASSIFIER_ARRAY], dtype=np.float64)
         self.words: Checksums = np.asarray(arrays.get(CLASSIFIER_WORDS_ARRAY, ()), dtype=np.uint32)
 
@@ -114,7 +114,11 @@ def _encode_rows(
 
 
 def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats:
-    """Fit the weights. The regression scales the word columns, the last ones; the weights fit unscaled rows."""
+    """Fit the weights, `(d + words + 1,)`, constant last, for rows as `_encode_rows` returns them.
+
+    The last `words` columns mark words. They are standardised for the regression, so that the ridge treats rare and
+    frequent words alike. The scale is then folded into the weights.
+    """
     mean, scale = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
     if words:
         mean[-words:] = rows[:, -words:].mean(axis=0)
@@ -126,14 +130,15 @@ def _fit_weights(rows: Floats, labels: Mask, ridge: float, words: int) -> Floats
 
 
 def _cross_validate(rows: Floats, labels: Mask, part: Array, ridge: float, words: int) -> float:
-    """Return the accuracy on each part after fitting on the others."""
+    """Return the accuracy over all rows, each predicted by weights that were fitted on the other folds."""
     if len(rows) < CROSS_VALIDATION_FOLDS:
         return 0.0
-    right = np.zeros(len(rows), dtype=np.bool_)
-    for left in range(CROSS_VALIDATION_FOLDS):
-        out = part == left
-        right[out] = np.array(_decide(rows[out], _fit_weights(rows[~out], labels[~out], ridge, words))) == labels[out]
-    return float(right.mean())
+    correct = np.zeros(len(rows), dtype=np.bool_)
+    for fold in range(CROSS_VALIDATION_FOLDS):
+        held_out = part == fold
+        weights = _fit_weights(rows[~held_out], labels[~held_out], ridge, words)
+        correct[held_out] = np.array(_decide(rows[held_out], weights)) == labels[held_out]
+    return float(correct.mean())
 
 
 def _decide(rows: Array, weights: Floats) -> list[bool]:

@@ -29,7 +29,7 @@ from toolscout.methods.toolrerank.hierarchy import diversify, extend_list, trunc
 from toolscout.methods.toolrerank.stages import Chosen, Families, reads_all_members
 from toolscout.types import Search
 
-__all__ = ["Grid", "ReadQueries", "limits"]
+__all__ = ["Grid", "ScoredQueries", "limits"]
 
 LIMIT_GRID: Final = ((50, 50), (30, 50), (10, 50), (30, 30), (10, 30), (10, 10), (50, 30), (50, 10), (30, 10))
 THRESHOLD_GRID: Final = (0.8, 0.9, 0.85, 0.75, 0.7, 0.65, 0.6)
@@ -42,7 +42,7 @@ def limits(options: Any) -> list[tuple[int, int]]:
     return list(dict.fromkeys((options.seen or seen, options.unseen or unseen) for seen, unseen in LIMIT_GRID))
 
 
-class ReadQueries(NamedTuple):
+class ScoredQueries(NamedTuple):
     """The dev queries with their candidates, all scored by the cross-encoder.
 
     Attributes:
@@ -69,13 +69,13 @@ class Grid:
         self,
         lesson: Lesson,
         options: Any,
-        queries: ReadQueries,
+        queries: ScoredQueries,
         families: Families,
         seen: set[tuple[str, ...]],
         scorer: NeedScorer,
         say: Callable[[str], None],
     ) -> None:
-        """Take the queries, the families of tools, those that training saw, and the cross-encoder."""
+        """Store the queries, the families of tools, those that training saw, and the cross-encoder."""
         self.lesson, self.options, self.families, self.seen, self.say = lesson, options, families, seen, say
         self.ranked, logits, self.single, self.rows = queries
         self.scorer, ranked = scorer, queries.ranked
@@ -97,9 +97,9 @@ class Grid:
         rows = range(len(self.ranked.queries))
         tried, results = [], []
         for pair in (offered := limits(self.options)):
-            lists = [self._read(row, pair) for row in rows]
+            lists = [self._rank_candidates(row, pair) for row in rows]
             tried.append(self._choose_hierarchy(Chosen(*pair), lists) if hierarchical else Chosen(*pair))
-            results.append(self._score(rows, [self._final(row, lists[row], tried[-1]) for row in rows]))
+            results.append(self._score(rows, [self._rank_query(row, lists[row], tried[-1]) for row in rows]))
             self.by_limits["/".join(map(str, pair))] = means = results[-1].means()
             summary = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
             self.say(f"limits {pair[0]} and {pair[1]} ({len(tried)} of {len(offered)}): {summary}")
@@ -107,16 +107,17 @@ class Grid:
         return tried[best], results[best].means()
 
     def _choose_hierarchy(self, chosen: Chosen, lists: Sequence[Sequence[int]]) -> Chosen:
+        """Choose the setting of each algorithm on the queries that it orders; without such queries, its default."""
         for single, offered in ((True, self._list_thresholds()), (False, self._list_groups())):
-            half = [row for row in range(len(lists)) if self.single[row] == single]
+            served = [row for row in range(len(lists)) if self.single[row] == single]
             tried = [msgspec.structs.replace(chosen, **changes) for changes in offered]
-            chosen = tried[
-                _choose_setting(
-                    [self._score(half, [self._final(row, lists[row], setting) for row in half]) for setting in tried]
-                )
-                if half
-                else 0
-            ]
+            chosen = tried[0]
+            if served:
+                results = [
+                    self._score(served, [self._rank_query(row, lists[row], setting) for row in served])
+                    for setting in tried
+                ]
+                chosen = tried[_choose_setting(results)]
         return chosen
 
     def _list_thresholds(self) -> list[dict[str, Any]]:
@@ -132,13 +133,13 @@ class Grid:
         pairs = itertools.product(GROUP_SIZE_GRID if options.each is None else (options.each,), cosines)
         return [*off, *({"alike": cosine, "each": size} for size, cosine in pairs)]
 
-    def _read(self, row: int, limits: tuple[int, int]) -> list[int]:
+    def _rank_candidates(self, row: int, limits: tuple[int, int]) -> list[int]:
         """Return R: the columns of a query's candidates after truncation, in the order of the cross-encoder."""
         ids = self.ids(row)
         columns = truncate(range(len(ids)), lambda column: self.families.of[ids[column]] in self.seen, *limits)
         return sorted(columns, key=lambda column: (-self.shares[row, column], ids[column]))
 
-    def _final(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
+    def _rank_query(self, row: int, columns: Sequence[int], chosen: Chosen) -> list[str]:
         """Return F, the final ranking of a query."""
         ids = self.ids(row)
         ranked = [ids[column] for column in columns]

@@ -25,13 +25,13 @@ class Families:
     """Groups the tools of a catalogue into families: tools of one source with one parent.
 
     Attributes:
-        flat: whether there is no hierarchy: no parent has two tools, or all share one. Then each tool is a family.
+        flat: whether the parents form no hierarchy: each has one tool, or one has all. Then each tool is a family.
         of: tool id → its family.
         members: family → the ids of its tools, ascending.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        """Take the tools."""
+        """Group the tools of a catalogue."""
         of = {tool.id: (tool.source, *tool.parent) if tool.parent else (tool.id,) for tool in tools}
         self.flat = not 1 < len(set(of.values())) < len(of)
         self.of: dict[str, tuple[str, ...]] = {tool: (tool,) for tool in of} if self.flat else of
@@ -64,16 +64,22 @@ class Truncate(Stage):
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
 
-    def __init__(self, seen: Callable[[str], bool], most_seen: int, most: int) -> None:
-        """Take whether training saw a tool's family, m_s and m_u."""
-        self.seen, self.most_seen, self.most = seen, most_seen, most
+    def __init__(self, seen: Callable[[str], bool], max_seen_place: int, max_unseen_place: int) -> None:
+        """Set the two limits of the truncation.
+
+        Args:
+            seen: returns whether training saw the family of the tool with this id.
+            max_seen_place: m_s, the last place that is kept for such a tool.
+            max_unseen_place: m_u, the last place that is kept for any other tool.
+        """
+        self.seen, self.max_seen_place, self.max_unseen_place = seen, max_seen_place, max_unseen_place
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Cut the hits of each search to the limits."""
         return [msgspec.structs.replace(search, hits=tuple(self._truncate(search))) for search in searches]
 
     def _truncate(self, search: Search) -> list[Hit]:
-        return truncate(search.hits, lambda hit: self.seen(hit.id), self.most_seen, self.most)
+        return truncate(search.hits, lambda hit: self.seen(hit.id), self.max_seen_place, self.max_unseen_place)
 
     def note(self, search: Search) -> str:
         """Note how many hits remain."""
@@ -102,7 +108,7 @@ class Hierarchy(Stage):
         visible: Callable[[Search], Callable[[str], bool]],
         off: str = "",
     ) -> None:
-        """Take the parts that the order depends on.
+        """Set the parts that decide the order.
 
         Args:
             families: of the catalogue.
@@ -122,7 +128,7 @@ class Hierarchy(Stage):
         if self.off or not searches:
             return list(searches)
         return [
-            msgspec.structs.replace(search, hits=self._single(search) if single else self._multi(search))
+            msgspec.structs.replace(search, hits=self._order_single(search) if single else self._order_multi(search))
             for search, single in zip(searches, self.single(searches), strict=True)
         ]
 
@@ -143,7 +149,8 @@ class Hierarchy(Stage):
         before = f"{search.ids.index(tool_id) + 1} before" if tool_id in search.ids else "brought in by its parent"
         return Explanation(self.name, rank + 1, ordered.hits[rank].score, before)
 
-    def _single(self, search: Search) -> tuple[Hit, ...]:
+    def _order_single(self, search: Search) -> tuple[Hit, ...]:
+        """Apply algorithm 1: tools of likely parents first, with those of their tools that have no score yet."""
         read = self.reranker.read(search)
         head, rest = search.hits[:read], search.hits[read:]
         if not head or not self.chosen.sure:
@@ -179,7 +186,8 @@ class Hierarchy(Stage):
         members = self.families.members[family]
         return reads_all_members(self.chosen.extend, self.seen(members[0]), len(members))
 
-    def _multi(self, search: Search) -> tuple[Hit, ...]:
+    def _order_multi(self, search: Search) -> tuple[Hit, ...]:
+        """Apply algorithm 2 to the scored hits: the best of each group of similar tools first."""
         read = self.reranker.read(search)
         head = search.hits[:read]
         if not head or not self.chosen.each:
