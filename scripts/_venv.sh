@@ -13,7 +13,7 @@ ensure_venv() {
     fi
     if [ ! -e "$mark" ] || [ pyproject.toml -nt "$mark" ] || [ constraints.txt -nt "$mark" ]; then
         echo "installing toolscout[$extras] into .venv"
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[$extras]"
         touch "$mark"
     fi
 }

@@ -125,7 +125,7 @@ def test_each_ablation_leaves_out_what_it_says(
     def seen(self: Wordings, epoch: int, random: Any) -> None:
         plain(self, epoch, random)
         tasks.append(self)
-        rounds.append(list(self.now))
+        rounds.append(list(self.active_rounds))
 
     monkeypatch.setattr(Wordings, "begin", seen)
     model = fit(job(slang, bert, tmp_path / "m", recipe, epochs=3, patience=1))
@@ -294,7 +294,7 @@ def test_rounds_take_turns_where_they_are_not_learned_together(bert: str) -> Non
     seen = []
     for epoch in range(6):
         task.begin(epoch, np.random.default_rng(0))
-        seen.append(list(task.now))
+        seen.append(list(task.active_rounds))
     assert seen == [[0], [0], [1], [1], [2], [2]]
     assert task.backward(np.array([3]), np.random.default_rng(0)) == 0.0, "nothing was said in that round"
     task.begin(2, np.random.default_rng(0))
