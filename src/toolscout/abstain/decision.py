@@ -28,7 +28,7 @@ from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.arrays import Floats, Mask, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
-from toolscout.encoders.static import StaticEncoder
+from toolscout.encoders.static import load_static
 from toolscout.errors import StoreError
 from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, parse_selection
@@ -294,7 +294,7 @@ def load_bundled() -> tuple[Decision, Encoder]:
     Raises:
         StoreError: if it is damaged, or does not belong to the encoder.
     """
-    decision, encoder = read(), StaticEncoder()
+    decision, encoder = read(), load_static()
     if decision.encoders != {VIEW: encoder.fingerprint}:
         raise StoreError(
             f"{BUNDLED_DECISION} was fitted for the encoders {decision.encoders}, not for the bundled encoder "

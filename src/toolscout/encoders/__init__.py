@@ -61,9 +61,9 @@ def load(name: str, settings: Settings) -> Encoder:
         UserError: if it cannot be loaded; the message says what to do.
     """
     if name == "static":
-        from toolscout.encoders.static import StaticEncoder
+        from toolscout.encoders.static import load_static
 
-        return StaticEncoder()
+        return load_static()
     if name.startswith(("http://", "https://")):
         from toolscout.encoders.remote import RemoteEncoder
 

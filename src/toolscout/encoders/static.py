@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
 from toolscout.errors import StoreError
 
-__all__ = ["StaticEncoder", "WordPieces"]
+__all__ = ["StaticEncoder", "WordPieces", "load_static"]
 
 STATIC_ENCODER_FOLDER: Final = Path(__file__).with_name("static_data")
 STATIC_FORMAT: Final = "toolscout-static/1"
@@ -157,3 +158,13 @@ class StaticEncoder:
                 rows = self._rows[ids] * self._scales[ids, None]
                 vectors[np.add(nonempty, start)] = np.add.reduceat(rows, starts, axis=0)
         return unit_rows(vectors)
+
+
+@functools.lru_cache(maxsize=1)
+def load_static() -> StaticEncoder:
+    """Return the bundled encoder. A process loads it once: ranking, abstention and screening share it.
+
+    Raises:
+        StoreError: if it is damaged.
+    """
+    return StaticEncoder()

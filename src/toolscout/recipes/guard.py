@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders.static import StaticEncoder
+from toolscout.encoders.static import load_static
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
 from toolscout.search.pipeline import Cut, Pipeline, Stage
@@ -34,6 +34,6 @@ def guard(
     stages: list[Stage] = [retrieve, Names(catalogue)]
     if scan:
         index = (workspace or Workspace()).index_tools
-        rivals = find_rivals(catalogue, lambda: index(catalogue, StaticEncoder()).vectors)
+        rivals = find_rivals(catalogue, lambda: index(catalogue, load_static()).vectors)
         stages.append(Demote(suspects(catalogue), rivals, catalogue))
     return Pipeline([*stages, Cut(k)])
