@@ -85,15 +85,10 @@ class SearchEngine:
         model: str | Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Build what the search needs for the present catalogue: indexes, and missing vectors.
+        """Build what the search needs for the present catalogue, as `Scout.embed` says.
 
-        The environment or the settings file may name a model that cannot serve the catalogue yet, because its sources
-        are still to be added. The search then reports that; here only the setting `recipe` is prepared.
-
-        Args:
-            recipe: as in `Scout.search`.
-            model: as in `Scout.search`.
-            progress: called with (done, total) while texts are embedded.
+        If the environment or the settings file names a model that cannot serve the catalogue yet, only the setting
+        `recipe` is prepared.
         """
         try:
             self.select(recipe, model, embed=True, progress=progress)
