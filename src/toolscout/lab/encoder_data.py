@@ -15,6 +15,7 @@ time. No language model is used; `toolscout lab synth` could add requests.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ LICENSED_SETS: Final = tuple(name for name in TRAINED if name not in UNLICENSED_
 TEST_SETS: Final = (*TRAINED, *UNTRAINED, "multilingual_golden")
 TOOL_CORPUS: Final = "tool_corpora/toucan"
 BM25_NEGATIVES_DEPTH: Final = 20
+MAX_SIBLINGS: Final = 40  # of one tool that are compared further
 JOINTS: Final = ("{}. Then {}", "{}, and after that {}", "{}. Also, {}", "{} and {}", "First {}. Next, {}")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 
@@ -343,6 +345,9 @@ class _NegativeMiner:
             left, right = (strip_source(tool.id) for tool in pair)
             self._opposites[left].append(right)
             self._opposites[right].append(left)
+        self._name_words = {tool_id: _find_name_words(tool) for tool_id, tool in self._tools.items()}
+        self._order = {tool_id: digest("sibling/1", [plan.seed, tool_id]) for tool_id in self._tools}
+        self._siblings: dict[str, list[tuple[float, str, str]]] = {}
         self._by_path: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for tool_id, tool in self._tools.items():
             self._by_path[tool.path].append(tool_id)
@@ -354,15 +359,19 @@ class _NegativeMiner:
     def find_siblings(self, gold: Sequence[str]) -> tuple[str, ...]:
         """Return tools with the same path as a gold tool: first those whose names share most words with its name."""
         opposites = set(self.find_opposites_of(gold))
-        ranked: list[tuple[float, str, str]] = []
-        for tool_id in gold:
-            words = _find_name_words(self._tools[tool_id])
-            for sibling in self._by_path[self._tools[tool_id].path]:
-                sibling_words = _find_name_words(self._tools[sibling])
-                share = len(words & sibling_words) / max(1, len(words | sibling_words))
-                ranked.append((-share, digest("sibling/1", [self._plan.seed, tool_id, sibling]), sibling))
-        siblings = (sibling for *_, sibling in sorted(ranked) if sibling not in opposites)
+        ranked = sorted(place for tool_id in gold for place in self._rank_siblings(tool_id))
+        siblings = (sibling for *_, sibling in ranked if sibling not in opposites)
         return self._without_gold(siblings, gold)[: self._plan.max_negatives]
+
+    def _rank_siblings(self, tool_id: str) -> list[tuple[float, str, str]]:
+        """Return (rank, tie-break, id) of the nearest tools with the same path; cached, because many requests ask."""
+        ranked = self._siblings.get(tool_id)
+        if ranked is None:
+            words, siblings = self._name_words[tool_id], self._by_path[self._tools[tool_id].path]
+            shares = ((sibling, _compute_overlap(words, self._name_words[sibling])) for sibling in siblings)
+            places = ((-share, self._order[sibling], sibling) for sibling, share in shares)
+            ranked = self._siblings[tool_id] = heapq.nsmallest(MAX_SIBLINGS, places)
+        return ranked
 
     def mine_for_texts(self, texts: Sequence[str], golds: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """Return for each text the wrong tools that BM25 ranks first, then siblings of the gold tools.
@@ -392,3 +401,7 @@ class _NegativeMiner:
 
 def _find_name_words(tool: Tool) -> frozenset[str]:
     return frozenset(split_identifiers(tool.name).replace("-", " ").lower().split())
+
+
+def _compute_overlap(words: frozenset[str], other_words: frozenset[str]) -> float:
+    return len(words & other_words) / max(1, len(words | other_words))
