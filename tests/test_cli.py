@@ -176,6 +176,19 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
     assert "garden: 1 new" in run("sync").output
 
 
+def test_doctor_shows_the_encoder_and_says_why_it_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = json.loads(run("doctor", "--json").stdout)["encoder"]
+    assert (row["name"], row["dimension"], row["languages"], row["max_tokens"]) == ("static", 256, ["en"], 256)
+    assert row["problem"] is None
+    shown = run("doctor").output
+    for line in ("dimension  256", "languages  en", "before a query  nothing", "maximum    256 tokens of a text"):
+        assert f"  {line}\n" in shown
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", "onnx:nowhere")
+    absent = run("doctor", "--json")
+    assert absent.exit_code == 0 and "manifest.json cannot be read" in json.loads(absent.stdout)["encoder"]["problem"]
+    assert "manifest.json cannot be read" in run("doctor").output
+
+
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=[pytest.mark.full, pytest.mark.slow])])
 def test_the_demo_indexes_and_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole: bool) -> None:
     import toolscout.cli.demo as demo

@@ -16,6 +16,7 @@ from toolscout.abstain import decision
 from toolscout.abstain.decision import Abstainer, build_abstainer, fit_floors, read
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
+from toolscout.encoders.static import StaticEncoder
 from toolscout.errors import ConfigError, StoreError
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Decide, Detect, Floors, Stage, Verdict
@@ -176,6 +177,38 @@ def test_nothing_is_said_where_it_would_be_guessed() -> None:
     assert found([Search(query="send a message", visible=_nothing)]) == [None]
     assert strict(over([]), need=1.1)([Search(query="send a message")]) == [None]
     assert found([]) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "Wie wird das Wetter nächste Woche?",
+        "SCHICK MIR DAS WETTER",
+        "pon una alarma para mañana a las siete",
+        "traduis ce texte en anglais",
+        "Toca jazz",
+        "传送 this",
+    ],
+)
+def test_a_request_in_a_language_that_the_encoder_does_not_know_is_never_turned_away(query: str) -> None:
+    impossible = strict(over(), need=1.1, fit=1.1)
+    assert ask(impossible, query, Hit("mail/send_email", 1.0)).answer == "tools"
+    assert impossible([Search(query=query)]) == [None]
+    every_language = dataclasses.replace(impossible, encoders={"static": Polyglot()})
+    assert every_language([Search(query=query)]) != [None], "an encoder of all languages decides"
+
+
+class Polyglot(StaticEncoder):
+    """The bundled encoder, which says that it understands every language."""
+
+    languages = None
+
+
+def test_floors_are_set_without_requests_in_other_languages() -> None:
+    workspace, catalogue = Workspace(), Catalogue.of(toy_tools())
+    english = [*ASKS, "book a flight", "copy a file to another folder"]
+    both = [*english, "reserva un vuelo para mañana", "das Wetter von morgen", "kopiere die Datei in den Ordner"]
+    assert fit_floors(workspace, catalogue, both) == fit_floors(workspace, catalogue, english)
 
 
 def _nothing(tool: Tool) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from toolscout.config import Settings
 from toolscout.encoders import load
 from toolscout.errors import ConfigError, UserError
+from toolscout.types import digest
 
 pytestmark = pytest.mark.net
 
@@ -83,6 +84,55 @@ def test_the_key_is_sent_only_if_there_is_one(endpoint: Endpoint, monkeypatch: p
 def test_another_model_has_another_fingerprint(endpoint: Endpoint) -> None:
     first, again, other = (load(f"{endpoint.address}#{name}", Settings()).fingerprint for name in ("a", "a", "b"))
     assert first == again != other
+
+
+def test_a_model_that_wants_prompts_gets_them_and_what_the_user_writes_comes_first(endpoint: Endpoint) -> None:
+    known = load(f"{endpoint.address}#intfloat/multilingual-e5-small", Settings())
+    known.encode(["rain"])
+    known.encode(["rain", "mail"])
+    known.encode(["rain"], "tool")
+    assert [asked["input"] for asked in endpoint.asked[1:]] == [
+        ["query: rain"],
+        ["query: rain", "query: mail"],
+        ["passage: rain"],
+    ]
+    assert {asked["model"] for asked in endpoint.asked} == {"intfloat/multilingual-e5-small"}
+    name = f"{endpoint.address}#e5-small?query_prompt=find%20a%20tool:+&tool_prompt="
+    written = load(name, Settings())
+    assert written.name == name and endpoint.asked[-1]["model"] == "e5-small"
+    written.encode(["rain"])
+    written.encode(["rain"], "tool")
+    assert [asked["input"] for asked in endpoint.asked[-2:]] == [["find a tool: rain"], ["rain"]]
+
+
+def test_an_endpoint_that_adds_prompts_itself_is_told_the_kind_and_gets_none(endpoint: Endpoint) -> None:
+    name = f"{endpoint.address}#e5-small?query_input_type=query&tool_input_type=passage"
+    encoder = load(name, Settings())
+    encoder.encode(["rain"])
+    encoder.encode(["rain"], "tool")
+    sent = [(asked["input"], asked.get("input_type")) for asked in endpoint.asked[-2:]]
+    assert sent == [(["rain"], "query"), (["rain"], "passage")]
+    assert encoder.fingerprint != load(f"{endpoint.address}#e5-small", Settings()).fingerprint
+    assert "input_type" not in endpoint.asked[-1]
+
+
+def test_other_prompts_give_another_fingerprint_and_none_leave_it_as_it_was(endpoint: Endpoint) -> None:
+    behind = ("", "?query_prompt=a", "?query_prompt=b", "?tool_prompt=a", "?query_prompt=")
+    marks = [load(f"{endpoint.address}#m{prompts}", Settings()).fingerprint for prompts in behind]
+    assert len(set(marks)) == 4 and marks[0] == marks[4]
+    assert marks[0] == digest("remote/1", [endpoint.address, "m", 2])
+
+
+def test_an_unknown_or_repeated_key_behind_the_model_is_refused(endpoint: Endpoint) -> None:
+    for behind in ("?query_prompt=a&passage=b", "?tool_prompt=a&tool_prompt=b"):
+        with pytest.raises(ConfigError, match=r"expected \?query_prompt=….* behind the model"):
+            load(f"{endpoint.address}#m{behind}", Settings())
+
+
+def test_a_long_text_is_cut_behind_its_prompt(endpoint: Endpoint) -> None:
+    load(f"{endpoint.address}#m?query_prompt=q:", Settings()).encode(["x" * 9_000])
+    [sent] = endpoint.asked[-1]["input"]
+    assert sent.startswith("q:x") and len(sent) == 8_000
 
 
 @pytest.mark.parametrize(

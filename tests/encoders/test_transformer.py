@@ -36,6 +36,7 @@ class Model:
             raise OSError("nowhere is not a local folder\nand not on the hub")
         assert model_kwargs == {"use_safetensors": True}
         self.prompts = {"query": ""}
+        self.default_prompt_name = None
         self.weights = [1.0, float(len(place))]
         self.evaluating = False
 

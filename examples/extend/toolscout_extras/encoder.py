@@ -13,6 +13,7 @@ class PieceEncoder:
     """Counts pieces of words in `dim` places."""
 
     cheap = True  # so fast that a cache of its vectors would not pay
+    languages: frozenset[str] | None = None  # it reads every language
 
     def __init__(self, name: str, dim: int) -> None:
         """Take the name under which users ask for it, and the length of a vector."""

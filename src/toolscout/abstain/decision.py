@@ -8,8 +8,9 @@ requests that may be turned away. Which of the two answers the caller then gets 
 such requests need tools elsewhere.
 
 The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
-its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, as in most
-languages but English. Requests that name a tool, and catalogues without a visible tool, need no verdict.
+its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, or if the
+request is in a language that the encoder does not declare (`toolscout.encoders.languages`). Requests that name a tool,
+and catalogues without a visible tool, need no verdict.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from toolscout.abstain.logistic import sigmoid
 from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.arrays import Floats, Mask, Vectors
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder
-from toolscout.encoders.static import load_static
+from toolscout.encoders import Encoder, get_languages
+from toolscout.encoders.languages import understands
+from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
 from toolscout.models import model_store
 from toolscout.search.exact_names import EXACT, parse_selection
@@ -165,6 +167,7 @@ class Abstainer:
         decision: the numbers.
         features: score features of the catalogue.
         encoders: view → encoder of queries, in the order of the features' meanings.
+        is_word: whether the bundled encoder knows a word as a whole; tells the language of a request.
         mask: `Search.visible` → mask over the catalogue.
         budget: share of answerable requests that may be turned away.
         floors: thresholds of both probabilities.
@@ -175,6 +178,7 @@ class Abstainer:
     decision: Decision
     features: ScoreFeatures
     encoders: Mapping[str, Encoder]
+    is_word: Callable[[str], bool]
     mask: Callable[[Visible | None], Mask | None]
     budget: float
     floors: Floors
@@ -187,7 +191,12 @@ class Abstainer:
         vectors = {view: encoder.encode(texts, "query") for view, encoder in self.encoders.items()}
         masks = [self.mask(search.visible) for search in searches]
         sizes = [len(self.features.words.ids) if mask is None else int(mask.sum()) for mask in masks]
-        decidable = _select_decidable(searches, vectors, sizes)
+        readable = _find_readable(texts, vectors, self.encoders, self.is_word)
+        decidable = [
+            number
+            for number, search in enumerate(searches)
+            if readable[number] and sizes[number] and not _names_a_tool(search)
+        ]
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
         rows = self.features.rows(
             [texts[number] for number in decidable], list(chosen.values()), [masks[number] for number in decidable]
@@ -227,21 +236,26 @@ def _format_percent(probability: float) -> str:
     return "less than 1 %" if probability < 0.01 else f"{100 * probability:.0f} %"
 
 
-def _select_decidable(searches: Sequence[Search], vectors: Mapping[str, Vectors], sizes: Sequence[int]) -> list[int]:
-    """Select the searches that can be decided: with visible tools, a known word, and no tool named.
+def _find_readable(
+    texts: Sequence[str],
+    vectors: Mapping[str, Vectors],
+    encoders: Mapping[str, Encoder],
+    is_word: Callable[[str], bool],
+) -> list[bool]:
+    """Tell for each request whether every encoder knows a word of it and understands its language.
 
     Args:
-        searches: the searches.
-        vectors: view → (searches, d); a row of zeros where the encoder knows no word of the query.
-        sizes: for each search, the number of visible tools.
+        texts: the requests.
+        vectors: view → (requests, d); a row of zeros where the encoder knows no word.
+        encoders: view → encoder.
+        is_word: as in `Abstainer`.
     """
-    if not searches:
-        return []
-    is_readable = np.logical_and.reduce([rows.any(axis=1) for rows in vectors.values()])
     return [
-        number
-        for number, search in enumerate(searches)
-        if is_readable[number] and sizes[number] and not _names_a_tool(search)
+        all(
+            bool(rows[number].any()) and understands(get_languages(encoders[view]), text, is_word)
+            for view, rows in vectors.items()
+        )
+        for number, text in enumerate(texts)
     ]
 
 
@@ -278,7 +292,10 @@ def build_abstainer(
     if manifest is not None:
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
     features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
-    return Abstainer(decision, features, {VIEW: encoder}, catalogue.mask, budget, floors, pipeline_floors, sure)
+    is_word = encoder.pieces.is_word
+    return Abstainer(
+        decision, features, {VIEW: encoder}, is_word, catalogue.mask, budget, floors, pipeline_floors, sure
+    )
 
 
 def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
@@ -288,7 +305,7 @@ def _load_model_floors(manifest: model_store.Manifest, size: int) -> Floors:
     return msgspec.convert(NO_FLOORS if floors is None else floors, Floors)
 
 
-def load_bundled() -> tuple[Decision, Encoder]:
+def load_bundled() -> tuple[Decision, StaticEncoder]:
     """Load the decision that ships with toolscout, and its encoder.
 
     Raises:
@@ -314,7 +331,7 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
     decision, encoder = load_bundled()
     features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     vectors = encoder.encode(texts, "query")
-    readable = np.flatnonzero(vectors.any(axis=1)).tolist()
+    readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:
         return msgspec.convert(NO_FLOORS, Floors)
     rows = features.rows([texts[number] for number in readable], [vectors[readable]])

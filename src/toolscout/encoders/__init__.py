@@ -14,10 +14,22 @@ from toolscout.config import Settings
 from toolscout.errors import ConfigError, UserError
 from toolscout.types import Tool, render
 
-__all__ = ["Encoder", "Kind", "Vectors", "encode_tools", "load", "split_identifiers", "unit_rows"]
+__all__ = [
+    "ENGLISH",
+    "Encoder",
+    "Kind",
+    "Vectors",
+    "describe_encoder",
+    "encode_tools",
+    "get_languages",
+    "load",
+    "split_identifiers",
+    "unit_rows",
+]
 
 Kind: TypeAlias = Literal["query", "tool"]
 Vectors: TypeAlias = npt.NDArray[np.float32]
+ENGLISH: Final = frozenset({"en"})
 
 _JOINT: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|(?<=[A-Za-z])\.(?=[A-Za-z])")
 
@@ -30,12 +42,17 @@ class Encoder(Protocol):
         dim: length of a vector.
         fingerprint: changes whenever the same text would give another vector.
         cheap: whether it embeds a catalogue in about a second, so that caching its vectors is not worthwhile.
+        languages: codes of the languages that it understands, such as `en`; None: all, or unknown.
+
+    An encoder may also state `prompts` (`toolscout.encoders.prompts.Prompts`), and where it cuts texts: `max_tokens` or
+    `max_chars`. `describe_encoder` shows them.
     """
 
     name: str
     dim: int
     fingerprint: str
     cheap: bool
+    languages: frozenset[str] | None
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows, in order; a text without known words gives a row of zeros.
@@ -54,7 +71,8 @@ def load(name: str, settings: Settings) -> Encoder:
         name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `minilm:N` (only its first N layers, 1 to 5),
             `onnx:FOLDER` (written by `toolscout export-encoder`), `https://host/v1/embeddings#model` (an
             OpenAI-compatible endpoint), `NAME` or `NAME:ARGUMENT` of a plug-in (group `toolscout.encoders`), or a
-            folder or Hugging Face name that sentence-transformers loads.
+            folder or Hugging Face name that sentence-transformers loads. Behind all but `static` and plug-ins,
+            `?query_prompt=…&tool_prompt=…` sets the prompts.
         settings: provide the timeouts.
 
     Raises:
@@ -95,6 +113,29 @@ def _load_from_plugin(plugin: plugins.Plugin, name: str, argument: str, settings
             f"by the name, so the attribute `name` must be {name!r}."
         )
     return encoder
+
+
+def get_languages(encoder: Encoder) -> frozenset[str] | None:
+    """Return the languages that an encoder declares. None: all, unknown, or a plug-in that declares nothing."""
+    languages: frozenset[str] | None = getattr(encoder, "languages", None)
+    return languages
+
+
+def describe_encoder(encoder: Encoder) -> dict[str, Any]:
+    """Describe an encoder in JSON values: name, dimension, languages, prompts, and where it cuts texts.
+
+    `languages` is None for all or unknown; `max_tokens` and `max_chars` are None where the encoder does not state them.
+    """
+    languages, prompts = get_languages(encoder), getattr(encoder, "prompts", None)
+    return {
+        "name": encoder.name,
+        "dimension": encoder.dim,
+        "languages": None if languages is None else sorted(languages),
+        "query_prompt": prompts.query if prompts else "",
+        "tool_prompt": prompts.tool if prompts else "",
+        "max_tokens": getattr(encoder, "max_tokens", None),
+        "max_chars": getattr(encoder, "max_chars", None),
+    }
 
 
 NAME_WEIGHT: Final = 0.3

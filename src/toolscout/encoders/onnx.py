@@ -14,22 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.prompts import Prompts, choose_prompts, split_prompts
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
-__all__ = ["Manifest", "OnnxEncoder", "Prompts", "file_hash", "fingerprint"]
+__all__ = ["Manifest", "OnnxEncoder", "file_hash", "fingerprint"]
 
 ONNX_FORMAT: Final = "toolscout-onnx/1"
 GRAPH_FILE: Final = "model.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
 ONNX_BATCH: Final = 8  # the fastest of 1 to 64 texts on two cores
-
-
-class Prompts(msgspec.Struct, frozen=True, kw_only=True):
-    """The text that is put before each query or tool."""
-
-    query: str
-    tool: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +79,19 @@ class OnnxEncoder:
         dim: length of a vector.
         fingerprint: fingerprint of graph, tokenizer, prompts and maximum text length.
         manifest: the folder's manifest.
+        prompts: those of the manifest, or what the user wrote instead.
+        languages: None, because the folder does not say what the model understands.
+        max_tokens: maximum tokens of a text.
     """
 
     cheap = False
+    languages: frozenset[str] | None = None
 
     def __init__(self, folder: str | Path) -> None:
         """Load a folder written by `toolscout export-encoder`.
+
+        Args:
+            folder: its path; `FOLDER?query_prompt=…&tool_prompt=…` replaces the prompts of the manifest.
 
         Raises:
             MissingExtra: without onnxruntime or tokenizers.
@@ -99,11 +100,16 @@ class OnnxEncoder:
         runtime: Any = require("onnxruntime", "onnx")
         tokenizers: Any = require("tokenizers", "onnx")
         self.name = f"onnx:{folder}"
-        self._folder = Path(folder)
+        place, written_prompts = split_prompts(str(folder))
+        self._folder = Path(place)
         self.manifest = self._read_manifest()
         graph, words = (self._read(name) for name in (GRAPH_FILE, TOKENIZER_FILE))
         self.dim: int = self.manifest.dim
-        self.fingerprint: str = self.manifest.fingerprint
+        self.max_tokens: int = self.manifest.max_length
+        self.prompts = choose_prompts(written_prompts, self.manifest.prompts)
+        self.fingerprint: str = fingerprint(
+            self.manifest.files, self.prompts, self.manifest.max_length, self.manifest.pad
+        )
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
@@ -145,7 +151,7 @@ class OnnxEncoder:
 
     def pieces(self, texts: Sequence[str], kind: Kind) -> list[list[int]]:
         """Tokenise texts with their prompt, truncated to `max_length` ids."""
-        prompt = self.manifest.prompts.query if kind == "query" else self.manifest.prompts.tool
+        prompt = self.prompts.query if kind == "query" else self.prompts.tool
         prompted = [prompt + split_identifiers(text) for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(prompted)]
 

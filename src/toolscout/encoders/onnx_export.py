@@ -21,12 +21,12 @@ from toolscout.encoders.onnx import (
     TOKENIZER_FILE,
     Manifest,
     OnnxEncoder,
-    Prompts,
     file_hash,
     fingerprint,
 )
 from toolscout.encoders.onnx_int8 import to_int8
-from toolscout.encoders.transformer import MINILM, TransformerEncoder
+from toolscout.encoders.prompts import Prompts, split_prompts
+from toolscout.encoders.transformer import MINILM, TOOL_PROMPT_NAMES, TransformerEncoder, find_prompt
 from toolscout.errors import ConfigError, require
 
 __all__ = ["export", "trace_to_onnx"]
@@ -179,7 +179,7 @@ def _write(
         TOKENIZER_FILE: _serialize_tokenizer(source).encode(),
     }
     hashes = {name: file_hash(content) for name, content in contents.items()}
-    prompts = Prompts(query=_find_prompt(model, "query"), tool=_find_prompt(model, "document", "passage", "corpus"))
+    prompts = Prompts(query=find_prompt(model, "query"), tool=find_prompt(model, *TOOL_PROMPT_NAMES))
     limit, pad = int(model.max_seq_length), int(model.tokenizer.pad_token_id)
     manifest = Manifest(
         format=ONNX_FORMAT,
@@ -206,6 +206,7 @@ def _write(
 
 def _public_name(name: str) -> str:
     """Return the model's public name; the path of a folder on this machine means nothing elsewhere."""
+    name, _ = split_prompts(name)
     if name == "minilm":
         return MINILM
     return Path(name).resolve().name if Path(name).is_dir() else name
@@ -219,12 +220,6 @@ def _serialize_tokenizer(source: TransformerEncoder) -> str:
             "no maximum length or no padding token. Use the model itself."
         )
     return str(backend.to_str())
-
-
-def _find_prompt(model: Any, *names: str) -> str:
-    """Return the first of these prompts that the model has, or its default."""
-    prompts: dict[str, str] = model.prompts
-    return next((prompts[name] for name in (*names, model.default_prompt_name) if name in prompts), "")
 
 
 def _read_licence(location: str) -> str:

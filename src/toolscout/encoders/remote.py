@@ -11,6 +11,14 @@ import numpy as np
 
 from toolscout.config import refuse_user
 from toolscout.encoders import Kind, Vectors, unit_rows
+from toolscout.encoders.prompts import (
+    INPUT_TYPE_KEYS,
+    NO_PROMPTS,
+    PROMPT_KEYS,
+    choose_prompts,
+    find_known_prompts,
+    split_prompts,
+)
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.types import digest
 
@@ -42,45 +50,61 @@ class RemoteEncoder:
 
     Attributes:
         dim: length of a vector in the endpoint's reply.
-        fingerprint: fingerprint of address, model name and `dim`; it cannot see changes behind the endpoint.
+        fingerprint: fingerprint of address, model name, `dim` and prompts; it cannot see changes behind the endpoint.
+        prompts: those that the user wrote behind the model's name, or those that the model is known to want.
+        languages: None, because the endpoint does not say what the model understands.
+        max_chars: longer texts are cut before they are sent.
     """
 
     cheap = False
+    languages: frozenset[str] | None = None
+    max_chars = MAX_REMOTE_TEXT_CHARS
 
     def __init__(self, address: str, *, timeout: float) -> None:
         """Request one vector, so that a wrong address fails now.
 
         Args:
-            address: `https://host/v1/embeddings#model`.
+            address: `https://host/v1/embeddings#model`, with `?query_prompt=…&tool_prompt=…` behind it for prompts of
+                one's own, or `?query_input_type=…&tool_input_type=…` for an endpoint that adds the prompts itself.
             timeout: seconds per request.
 
         Raises:
-            ConfigError: if the address names no model, or may contain a password.
+            ConfigError: if the address names no model, may contain a password, or has an unknown key behind the model.
             Unavailable: if the endpoint does not answer as expected.
         """
         import httpx
 
         refuse_user(address, name="encoder")
         self.name = address
-        self._url, _, self._model = address.partition("#")
+        self._url, _, named = address.partition("#")
+        self._model, written = split_prompts(named, (*PROMPT_KEYS, *INPUT_TYPE_KEYS))
         if not self._model:
             raise ConfigError(f"encoder: expected an address and a model, like {self._url}#model, found no model")
+        self._input_types = {key.partition("_")[0]: written[key] for key in INPUT_TYPE_KEYS if key in written}
+        default = NO_PROMPTS if self._input_types else find_known_prompts(self._model)
+        self.prompts = choose_prompts(written, default)
         key = os.environ.get(EMBEDDINGS_KEY_VARIABLE)
         self._timeout = timeout
         self._queries: dict[str, Vectors] = {}
         self._client = httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
-        self.dim = int(self._request(["dimension"]).shape[1])
-        self.fingerprint = digest(REMOTE_FORMAT, [self._url, self._model, self.dim])
+        self.dim = int(self._request(["dimension"], "query").shape[1])
+        parts: list[Any] = [self._url, self._model, self.dim]
+        if self.prompts != NO_PROMPTS or self._input_types:
+            parts += [self.prompts.query, self.prompts.tool, self._input_types]
+        self.fingerprint = digest(REMOTE_FORMAT, parts)
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
-        """Encode texts as `(n, dim)` float32 unit rows; queries and tools are treated alike.
+        """Encode texts as `(n, dim)` float32 unit rows, each with the prompt of its kind.
 
         Raises:
             Unavailable: if the endpoint does not answer as expected.
         """
         if kind == "query" and len(texts) == 1:
             return self._encode_query(texts[0])
-        batches = [self._request(texts[start : start + REMOTE_BATCH]) for start in range(0, len(texts), REMOTE_BATCH)]
+        prompt = self.prompts.query if kind == "query" else self.prompts.tool
+        prompted = [prompt + text for text in texts]
+        starts = range(0, len(prompted), REMOTE_BATCH)
+        batches = [self._request(prompted[start : start + REMOTE_BATCH], kind) for start in starts]
         vectors = np.concatenate(batches) if batches else np.empty((0, self.dim), dtype=np.float32)
         if vectors.shape[1] != self.dim:
             raise self._error(f"vectors of length {vectors.shape[1]} instead of {self.dim}")
@@ -92,14 +116,16 @@ class RemoteEncoder:
         if vector is None:
             if len(self._queries) >= MAX_CACHED_REMOTE_QUERIES:
                 self._queries.clear()
-            vector = self._queries[text] = self._request([text])
+            vector = self._queries[text] = self._request([self.prompts.query + text], "query")
         return vector
 
-    def _request(self, texts: Sequence[str]) -> Vectors:
+    def _request(self, texts: Sequence[str], kind: Kind) -> Vectors:
         """Request the unit rows of one batch of texts; see `encode` for the errors."""
         import httpx
 
         body: dict[str, Any] = {"model": self._model, "input": [text[:MAX_REMOTE_TEXT_CHARS] or " " for text in texts]}
+        if kind in self._input_types:
+            body["input_type"] = self._input_types[kind]
         try:
             answer = self._post(body)
             rows = sorted(msgspec.json.decode(answer.content, type=_Reply).data, key=lambda row: row.index)

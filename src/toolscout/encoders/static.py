@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
 from toolscout.errors import StoreError
 
 __all__ = ["StaticEncoder", "WordPieces", "load_static"]
@@ -66,6 +66,10 @@ class WordPieces:
             piece in self._wholes and following not in self._inner for piece, following in zip(ids, later, strict=True)
         )
 
+    def is_word(self, word: str) -> bool:
+        """Whether one piece spells this word, in small letters and without accents, as a whole."""
+        return self._ids.get(word, -1) in self._wholes
+
     def _split_and_cache(self, word: str) -> tuple[int, ...]:
         pieces = self._split(word) if len(word) <= MAX_PIECED_WORD_CHARS else ()
         if len(self._cache) >= MAX_CACHED_WORD_PIECES:
@@ -96,10 +100,14 @@ class StaticEncoder:
     Attributes:
         dim: length of a vector.
         fingerprint: fingerprint of vectors and vocabulary.
+        languages: English.
+        max_tokens: maximum pieces of a text.
     """
 
     name = "static"
     cheap = True
+    languages: frozenset[str] | None = ENGLISH
+    max_tokens = MAX_PIECES
 
     def __init__(self, folder: Path = STATIC_ENCODER_FOLDER) -> None:
         """Load a folder written by `scripts/make_static_encoder.py`.

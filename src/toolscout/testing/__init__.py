@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from toolscout.encoders import Encoder, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders import Encoder, Kind, Vectors, get_languages, split_identifiers, unit_rows
 from toolscout.errors import SourceError
 from toolscout.search.pipeline import Stage
 from toolscout.sources import Reading
@@ -34,6 +35,7 @@ __all__ = [
     "toy_tools",
 ]
 
+LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
 TOY_TOOLS: dict[str, tuple[str, ...]] = {
     "weather/get_forecast": (
         "Will it rain or snow: the weather forecast of a city for the coming days.",
@@ -66,6 +68,7 @@ class HashEncoder:
 
     name = "hash"
     cheap = True
+    languages: frozenset[str] | None = None
 
     def __init__(self, dim: int = 64, *, cheap: bool = True) -> None:
         """Create an encoder of dimension `dim`; `cheap` says that caching is not worthwhile."""
@@ -176,6 +179,10 @@ def check_encoder(encoder: Encoder) -> None:
         assert np.allclose(rows, alone, atol=1e-5), "alone and in a batch, the rows differ"
     assert encoder.encode([]).shape == (0, encoder.dim), "no texts must give no rows"
     assert encoder.fingerprint and encoder.name, "expected a name and a fingerprint"
+    languages = get_languages(encoder)
+    assert languages is None or (isinstance(languages, frozenset) and all(map(LANGUAGE_CODE.fullmatch, languages))), (
+        "expected languages as a frozenset of codes such as en, or None"
+    )
 
 
 def check_source(read: Callable[[], list[Reading]]) -> list[Reading]:

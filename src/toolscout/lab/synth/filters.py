@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ class NearDuplicates:
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._texts: dict[str, int] = {}
         self._sizes: list[int] = []
-        self._holders: dict[tuple[str, ...], list[int]] = {}
+        self._holders: dict[tuple[str, ...], set[int]] = {}
         for text in texts:
             self.add(text)
 
@@ -47,12 +48,18 @@ class NearDuplicates:
         shingles = _shingles(key)
         self._sizes.append(len(shingles))
         for shingle in shingles:
-            self._holders.setdefault(shingle, []).append(number)
+            self._holders.setdefault(shingle, set()).add(number)
 
     def has_near_duplicate(self, text: str) -> bool:
-        """Return whether it holds a text that shares most of its runs of words with this one."""
+        """Return whether it holds a text that shares most of its runs of words with this one.
+
+        Near texts share at least 0.6 of their runs. So each holds one of the other's rarest runs, which few texts have.
+        """
         shingles = _shingles(normalise(text))
-        shared = Counter(number for shingle in shingles for number in self._holders.get(shingle, ()))
+        holders = sorted((self._holders.get(shingle, set()) for shingle in shingles), key=len)
+        rarest = holders[: len(holders) - math.ceil(NEAR_JACCARD * len(holders) - 1e-9) + 1]
+        candidates = set().union(*rarest)
+        shared = Counter(number for group in holders for number in candidates & group)
         return any(
             count / (len(shingles) + self._sizes[number] - count) >= NEAR_JACCARD for number, count in shared.items()
         )

@@ -1,0 +1,116 @@
+"""Tells whether a text is in a language that an encoder understands, cheaply and without a model.
+
+An encoder declares its `languages`: codes such as `en`, or None for all languages or where it is not known. Only
+English can be told from other languages here, by three signs: the script, function words of one side (`what`, `please`;
+`und`, `para`), and the share of words that the vocabulary of the bundled encoder holds as whole words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Final
+
+from toolscout.encoders import ENGLISH, split_identifiers
+
+__all__ = ["is_english", "understands"]
+
+MAX_JUDGED_CHARS: Final = 2_000
+MAX_OTHER_SCRIPT_SHARE: Final = 0.25  # of the letters; above it the text is in another script
+MIN_KNOWN_SHARE: Final = 0.5  # of the words, where function words say that the text is English
+MIN_KNOWN_SHARE_UNSUPPORTED: Final = 0.8  # of the words, where function words do not
+
+_LATIN_LETTERS: Final = r"a-zA-Z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
+_LATIN_WORD: Final = re.compile(f"[{_LATIN_LETTERS}]+")
+ADDRESS_MARKS: Final = ("://", "@", "www.")
+_ADDRESS: Final = re.compile(r"(?<!\S)(?:[^\s:@]*(?:://|@)|www\.)\S*")  # its words are of no language
+
+_ENGLISH_TEXT: Final = """
+    the and with from what which how when where why who my you your it this that these those please are have
+    does would could should can about into there their they our its by at want need give show tell let if than
+    between every each been were using because through after before make
+"""
+_OTHER_TEXTS: Final = {
+    "German": """
+        der die das und ist nicht ein eine einen einem einer eines mir mich mein meine meinen meiner meinem dein
+        deine ich wir ihr sie wie wo wann warum wer welche welcher welches für mit von zu zum zur auf aus bei
+        nach über unter vor dem den des auch oder aber noch nur bitte kann kannst soll sollen wird werden
+        haben sind heute morgen nächste keine
+    """,
+    "Spanish and Portuguese": """
+        el la los las un una unos unas de del en es por para mi mis su sus que qué cómo cuándo dónde cuál cuánto
+        está están quiero puedes lo más hoy mañana y um uma uns umas da dos na nas em sem meu minha meus
+        minhas seu sua não são você quando onde qual quanto hoje amanhã pra
+    """,
+    "French and Italian": """
+        le les une du et ou sont dans avec sans mes votre vos notre nos je il elle nous vous qui quoi où
+        pourquoi quel quelle ce cette ces aux moi demain gli di della dei delle mio mia miei tuo che chi
+        perché quale sono nel nella alla più oggi domani
+    """,
+    "Dutch, Swedish, Danish, Norwegian, Finnish": """
+        het een voor met op aan naar uit bij dat dit wat wie waar wanneer mijn ik jij wij zijn niet geen
+        ook maar vandaag och att är inte jag det ett på av till för som hur vad när mitt mig og ikke jeg er et
+        af fra hvordan hvad hva når ja ei minun mitä missä milloin miten
+    """,
+    "Polish, Czech, Romanian, Hungarian, Turkish": """
+        dla od przez jest są nie się jak kiedy gdzie kto mój moja moje proszę oraz lub jutro je že kde kdy
+        můj prosím și în cu pe din este sunt ce cum unde când meu mea az és egy nem hogy hol mikor bir bu şu
+        ile için nasıl nerede benim bana değil yok kadar daha
+    """,
+    "Indonesian, Vietnamese, Swahili, Tagalog": """
+        yang ke dari untuk dengan itu saya aku kamu anda tidak apa bagaimana kapan tolong besok adalah pada
+        và của là cho tôi trong với một các những không kwa wa ang ng mga ko
+    """,
+}
+#: Function words of English that the other languages below seldom use.
+ENGLISH_WORDS: Final = frozenset(_ENGLISH_TEXT.split())
+#: Function words of other languages in Latin script, without those that are frequent in English requests too.
+OTHER_WORDS: Final = frozenset(word for text in _OTHER_TEXTS.values() for word in text.split())
+
+
+def understands(languages: frozenset[str] | None, text: str, is_known: Callable[[str], bool]) -> bool:
+    """Tell whether an encoder of these languages understands a text.
+
+    Args:
+        languages: as an encoder declares them. With a language besides English, every text counts as understood,
+            because the other languages cannot be told apart here.
+        text: a query.
+        is_known: whether the bundled encoder knows a word, in small letters, as a whole.
+    """
+    if languages is None or languages - ENGLISH:
+        return True
+    return is_english(text, is_known)
+
+
+def is_english(text: str, is_known: Callable[[str], bool]) -> bool:
+    """Tell whether a text is English. A text without words, such as `2+2`, counts as English.
+
+    Args:
+        text: a query; only its beginning counts.
+        is_known: as in `understands`.
+    """
+    text = unicodedata.normalize("NFC", text[:MAX_JUDGED_CHARS])
+    if any(mark in text for mark in ADDRESS_MARKS):
+        text = _ADDRESS.sub(" ", text)
+    words = _LATIN_WORD.findall(split_identifiers(text))
+    if not text.isascii():
+        letter_count = sum(map(str.isalpha, text))
+        if letter_count - sum(map(len, words)) > MAX_OTHER_SCRIPT_SHARE * letter_count:
+            return False
+    words = [word for word in words if len(word) > 1]
+    if not words:
+        return True
+    lowered = [word.lower() for word in words]
+    english_count = sum(word in ENGLISH_WORDS for word in lowered)
+    all_capitals = text.isupper()
+    other_count = sum(_is_other(place, word, all_capitals) for place, word in enumerate(words))
+    known_share = sum(word.isascii() and is_known(word) for word in lowered) / len(words)
+    if english_count > other_count:
+        return bool(known_share >= MIN_KNOWN_SHARE)
+    return english_count == other_count and bool(known_share >= MIN_KNOWN_SHARE_UNSUPPORTED)
+
+
+def _is_other(place: int, word: str, all_capitals: bool) -> bool:
+    """Tell whether a word is a function word of another language. A capital inside the text begins a name: `La Paz`."""
+    return word.lower() in OTHER_WORDS and (word.islower() or place == 0 or all_capitals)

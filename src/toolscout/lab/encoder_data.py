@@ -1,0 +1,407 @@
+"""Builds the training set of an encoder: requests and tools, each with negatives from the same catalogue.
+
+It has four parts. The *requests* of the train splits of datasets, at most a few for each set of gold tools, because the
+datasets differ in size a hundredfold. *Compound* requests, joined from two of them. From a corpus of tools without
+requests: each field of a tool (name, first sentence, parameters) as a query for the tool, and queries made by rule
+(`toolscout.checks.synthetic_queries`). For each example the tools that do the opposite of a gold tool stand apart from
+the other negatives.
+
+No test request is in the set, nor one that nearly equals one. No tool of the corpus stands in a test set, by definition
+or by nearly the same text. With `leave_out`, nothing of that dataset is in the set: not its requests, not its tools,
+and not the same tools of other datasets. Every choice follows from hashes of ids and the seed, so it is the same each
+time. No language model is used; `toolscout lab synth` could add requests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolscout.checks.results import TRAINED, UNTRAINED, write_json
+from toolscout.checks.synthetic_queries import generate_queries
+from toolscout.dataset import Dataset, Qrels
+from toolscout.encoders import split_identifiers
+from toolscout.errors import ConfigError
+from toolscout.indexes.sparse import BM25
+from toolscout.lab.bench_data import load_dataset, load_tools, strip_source
+from toolscout.lab.opposites import find_opposites
+from toolscout.lab.synth.filters import NearDuplicates
+from toolscout.lab.tool_overlap import HeldOutTools, fingerprint_definition, split_by_overlap
+from toolscout.sources.folder import read_tools
+from toolscout.types import Tool, digest, render
+
+__all__ = ["LICENSED_SETS", "TEST_SETS", "DataPlan", "Example", "TrainingSet", "build_training_set"]
+
+ENCODER_DATA_FORMAT: Final = "encoder-data/1"
+UNLICENSED_SETS: Final = ("toollens", "tooldet")  # their licences do not allow a model to be passed on
+LICENSED_SETS: Final = tuple(name for name in TRAINED if name not in UNLICENSED_SETS)
+TEST_SETS: Final = (*TRAINED, *UNTRAINED, "multilingual_golden")
+TOOL_CORPUS: Final = "tool_corpora/toucan"
+BM25_NEGATIVES_DEPTH: Final = 20
+MAX_SIBLINGS: Final = 40  # of one tool that are compared further
+JOINTS: Final = ("{}. Then {}", "{}, and after that {}", "{}. Also, {}", "{} and {}", "First {}. Next, {}")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """One query with the tools that serve it and tools that do not, all of one catalogue.
+
+    Attributes:
+        id: identifies the example.
+        kind: request, compound, name, description, parameters, command, situation or union.
+        catalogue: name of the dataset or corpus; the ids below are ids within it.
+        text: the query.
+        hidden: field of the gold tool that the text was taken from. Training must not show it on the tool's side.
+        gold: ids of the tools that serve it.
+        opposites: ids of tools that do the opposite of a gold tool.
+        negatives: ids of other tools that look alike and do not serve it, the likest first.
+    """
+
+    id: str
+    kind: str
+    catalogue: str
+    text: str
+    hidden: str | None = None
+    gold: tuple[str, ...]
+    opposites: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DataPlan:
+    """What a training set is built from.
+
+    Attributes:
+        root: the folder of the datasets.
+        sets: datasets, by their paths below the root; their train splits are read.
+        corpus: tools without requests, by its path below the root. None: none.
+        test_sets: datasets with test requests and tools; one that is not there is reported.
+        leave_out: dataset of which nothing may be in the set.
+        held_out_ids: ids of tools of the corpus that must not be in the set.
+        max_requests: of one set of gold tools.
+        compound_share: number of compound requests as a share of the requests for one tool.
+        max_negatives: of one example, opposites not counted.
+        seed: seeds every choice.
+    """
+
+    root: Path
+    sets: tuple[str, ...] = LICENSED_SETS
+    corpus: str | None = TOOL_CORPUS
+    test_sets: tuple[str, ...] = TEST_SETS
+    leave_out: str | None = None
+    held_out_ids: Collection[str] = ()
+    max_requests: int = 20
+    compound_share: float = 0.2
+    max_negatives: int = 8
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingSet:
+    """The examples, the tools by catalogue, and the report on what was left out and why."""
+
+    examples: list[Example]
+    tools: dict[str, list[Tool]]
+    report: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Write `examples.jsonl`, `tools.jsonl` and `report.json` into a folder, which is created."""
+        folder.mkdir(parents=True, exist_ok=True)
+        encode = msgspec.json.Encoder(order="deterministic").encode
+        with (folder / "examples.jsonl").open("wb") as stream:
+            stream.writelines(encode(example) + b"\n" for example in self.examples)
+        with (folder / "tools.jsonl").open("wb") as stream:
+            for catalogue, tools in self.tools.items():
+                stream.writelines(encode({"catalogue": catalogue, "tool": tool}) + b"\n" for tool in tools)
+        write_json(folder / "report.json", self.report)
+
+
+def build_training_set(plan: DataPlan) -> TrainingSet:
+    """Build the training set of a plan.
+
+    Raises:
+        ConfigError: for a set without a licence to train on, or a `leave_out` that is no test set.
+        NotFound: for a set that is not there, or has no train split.
+    """
+    _check_plan(plan)
+    held_out = _HeldOut.load(plan)
+    examples: list[Example] = []
+    tools: dict[str, list[Tool]] = {}
+    reports: dict[str, Any] = {}
+    for name in plan.sets:
+        if name != plan.leave_out:
+            reports[name], tools[name], made = _read_set(plan, name, held_out)
+            examples += made
+    if plan.corpus is not None:
+        reports[plan.corpus], tools[plan.corpus], made = _read_corpus(plan, plan.corpus, held_out)
+        examples += made
+    report = {
+        "format": ENCODER_DATA_FORMAT,
+        "leave_out": plan.leave_out,
+        "seed": plan.seed,
+        "missing_test_sets": held_out.missing,
+        "language_model": "unused",
+        "examples": len(examples),
+        "examples_by_kind": dict(sorted(Counter(example.kind for example in examples).items())),
+        "fingerprint": digest(ENCODER_DATA_FORMAT, [digest("example/1", example) for example in examples]),
+        "sources": reports,
+    }
+    return TrainingSet(examples, tools, report)
+
+
+def _check_plan(plan: DataPlan) -> None:
+    refused = [name for name in plan.sets if name.rpartition("/")[2] in UNLICENSED_SETS]
+    if refused:
+        raise ConfigError(f"{refused[0]} may not be trained on, because of its licence. Leave it out of the sets.")
+    if plan.leave_out is not None and plan.leave_out not in plan.test_sets:
+        names = ", ".join(plan.test_sets)
+        raise ConfigError(f"expected a test set to leave out ({names}), found {plan.leave_out!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _HeldOut:
+    """What training must not see.
+
+    Attributes:
+        requests: test requests of all test sets, and every request of the left-out dataset.
+        tools: those of all test sets; for the corpus.
+        tools_left_out: those of the left-out dataset; for the other datasets.
+        missing: test sets that are not below the root.
+    """
+
+    requests: NearDuplicates
+    tools: HeldOutTools
+    tools_left_out: HeldOutTools
+    missing: list[str]
+
+    @classmethod
+    def load(cls, plan: DataPlan) -> _HeldOut:
+        requests, tools, missing = NearDuplicates(), [], []
+        tools_left_out: list[Tool] = []
+        for name in plan.test_sets:
+            if not (plan.root / name / "queries.jsonl").is_file():
+                if name == plan.leave_out:
+                    raise ConfigError(f"The dataset {name}, which is to be left out, is not in {plan.root}.")
+                missing.append(name)
+                continue
+            dataset = load_dataset(name, plan.root)
+            is_left_out = name == plan.leave_out
+            for query in dataset.queries if is_left_out else dataset.qrels.get("test", {}):
+                requests.add(dataset.queries[query])
+            set_tools = read_tools(dataset.folder, "d").tools
+            tools.extend(set_tools)
+            tools_left_out.extend(set_tools if is_left_out else ())
+        return cls(requests, HeldOutTools(tools, plan.held_out_ids), HeldOutTools(tools_left_out), missing)
+
+    def has_request(self, text: str) -> bool:
+        return text in self.requests or self.requests.has_near_duplicate(text)
+
+
+# --- datasets ---------------------------------------------------------------------------------------------------------
+
+
+def _read_set(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, Any], list[Tool], list[Example]]:
+    """Return the report on a dataset, its tools, and its examples."""
+    dataset = load_dataset(name, plan.root)
+    qrels = dataset.split("train")
+    tools, report = split_by_overlap(load_tools(dataset, qrels), held_out.tools_left_out)
+    present = {strip_source(tool.id) for tool in tools}
+    drops: Counter[str] = Counter()
+    chosen = _choose_requests(plan, dataset, _drop_requests(dataset, qrels, present, held_out, drops), drops)
+    miner = _NegativeMiner(tools, plan)
+    drafts = [
+        *(("request", query, dataset.queries[query], tuple(sorted(qrels[query]))) for query in chosen),
+        *_join_requests(plan, name, dataset, {query: tuple(sorted(qrels[query])) for query in chosen}),
+    ]
+    negatives = miner.mine_for_texts([text for _, _, text, _ in drafts], [gold for *_, gold in drafts])
+    examples = [
+        Example(
+            id=f"{name}/{kind}/{key}",
+            kind=kind,
+            catalogue=name,
+            text=text,
+            gold=gold,
+            opposites=miner.find_opposites_of(gold),
+            negatives=likest,
+        )
+        for (kind, key, text, gold), likest in zip(drafts, negatives, strict=True)
+    ]
+    counts = {"train_requests": len(qrels), "requests_dropped": dict(sorted(drops.items()))}
+    return {**report, **counts, "examples": len(examples)}, tools, examples
+
+
+def _drop_requests(
+    dataset: Dataset, qrels: Qrels, present: set[str], held_out: _HeldOut, drops: Counter[str]
+) -> list[str]:
+    """Return the ids of the requests that training may see; count the others in `drops`."""
+    allowed = []
+    for query, gold in qrels.items():
+        if not present.issuperset(gold):
+            drops["gold_tool_left_out"] += 1
+        elif held_out.has_request(dataset.queries[query]):
+            drops["test_request"] += 1
+        else:
+            allowed.append(query)
+    return allowed
+
+
+def _choose_requests(plan: DataPlan, dataset: Dataset, queries: Sequence[str], drops: Counter[str]) -> list[str]:
+    """Choose at most `max_requests` for each set of gold tools, so that frequent tools do not outweigh the others."""
+    by_gold: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for query in queries:
+        by_gold[tuple(sorted(dataset.qrels["train"][query]))].append(query)
+    chosen: list[str] = []
+    for group in by_gold.values():
+        group.sort(key=lambda query: digest("order/1", [plan.seed, dataset.name, query]))
+        chosen += group[: plan.max_requests]
+        drops["beyond_max_requests"] += max(0, len(group) - plan.max_requests)
+    return sorted(chosen)
+
+
+def _join_requests(
+    plan: DataPlan, name: str, dataset: Dataset, gold_of: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Yield compound requests (kind, key, text, gold), each joined from two requests for one tool."""
+    singles = [query for query, gold in gold_of.items() if len(gold) == 1]
+    singles.sort(key=lambda query: digest("join/1", [plan.seed, name, query]))
+    wanted_count = int(plan.compound_share * len(singles))
+    pairs = [pair for pair in zip(singles[::2], singles[1::2], strict=False) if gold_of[pair[0]] != gold_of[pair[1]]]
+    for first, second in pairs[:wanted_count]:
+        joint = JOINTS[int(digest("joint/1", [plan.seed, first, second])[:8], 16) % len(JOINTS)]
+        first_text, second_text = dataset.queries[first].rstrip(" .!"), dataset.queries[second]
+        text = joint.format(first_text, second_text[:1].lower() + second_text[1:])
+        yield "compound", f"{first}+{second}", text, tuple(sorted({*gold_of[first], *gold_of[second]}))
+
+
+# --- the corpus -------------------------------------------------------------------------------------------------------
+
+
+def _read_corpus(plan: DataPlan, name: str, held_out: _HeldOut) -> tuple[dict[str, Any], list[Tool], list[Example]]:
+    """Return the report on a corpus of tools, the tools that training may see, and its examples."""
+    tools, report = split_by_overlap(read_tools(plan.root / name, "d").tools, held_out.tools)
+    miner = _NegativeMiner(tools, plan)
+
+    def make(kind: str, key: str, text: str, gold: tuple[str, ...], hidden: str | None) -> Example:
+        opposites, negatives = miner.find_opposites_of(gold), miner.find_siblings(gold)
+        return Example(
+            id=f"{name}/{kind}/{key}",
+            kind=kind,
+            catalogue=name,
+            text=text,
+            hidden=hidden,
+            gold=gold,
+            opposites=opposites,
+            negatives=negatives,
+        )
+
+    fields = [
+        make(field, tool_id, text, (tool_id,), field)
+        for tool in tools
+        for tool_id in [strip_source(tool.id)]
+        for field, text in _take_fields(tool)
+    ]
+    queries = generate_queries(tools, max_queries=len(tools), seed=plan.seed) if tools else []
+    made = [
+        make(query.kind, strip_source(query.id), query.text, tuple(map(strip_source, query.tools)), None)
+        for query in queries
+    ]
+    examples = [example for example in (*fields, *made) if not held_out.has_request(example.text)]
+    report["examples_dropped"] = {"test_request": len(fields) + len(made) - len(examples)}
+    return {**report, "examples": len(examples)}, tools, examples
+
+
+def _take_fields(tool: Tool) -> Iterator[tuple[str, str]]:
+    """Yield (field, text) for each field of a tool that can stand as a query."""
+    name = " ".join(split_identifiers(tool.name).replace("-", " ").lower().split())
+    if " " in name:
+        yield "name", name
+    sentence = _SENTENCE_END.split(" ".join(tool.description.split()), maxsplit=1)[0]
+    if " " in sentence:
+        yield "description", sentence
+    parameters = " ".join(split_identifiers(render(tool, "parameters")).lower().split())
+    if " " in parameters:
+        yield "parameters", parameters
+
+
+# --- negatives --------------------------------------------------------------------------------------------------------
+
+
+class _NegativeMiner:
+    """Finds tools of one catalogue that look like the gold tools and are not."""
+
+    def __init__(self, tools: Sequence[Tool], plan: DataPlan) -> None:
+        self._plan = plan
+        self._tools = {strip_source(tool.id): tool for tool in tools}
+        self._definitions = {tool_id: fingerprint_definition(tool) for tool_id, tool in self._tools.items()}
+        self._opposites: defaultdict[str, list[str]] = defaultdict(list)
+        for pair in find_opposites(tools):
+            left, right = (strip_source(tool.id) for tool in pair)
+            self._opposites[left].append(right)
+            self._opposites[right].append(left)
+        self._name_words = {tool_id: _find_name_words(tool) for tool_id, tool in self._tools.items()}
+        self._order = {tool_id: digest("sibling/1", [plan.seed, tool_id]) for tool_id in self._tools}
+        self._siblings: dict[str, list[tuple[float, str, str]]] = {}
+        self._by_path: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+        for tool_id, tool in self._tools.items():
+            self._by_path[tool.path].append(tool_id)
+
+    def find_opposites_of(self, gold: Sequence[str]) -> tuple[str, ...]:
+        """Return the tools that do the opposite of a gold tool, without the gold tools."""
+        return self._without_gold((other for tool_id in gold for other in self._opposites[tool_id]), gold)
+
+    def find_siblings(self, gold: Sequence[str]) -> tuple[str, ...]:
+        """Return tools with the same path as a gold tool: first those whose names share most words with its name."""
+        opposites = set(self.find_opposites_of(gold))
+        ranked = sorted(place for tool_id in gold for place in self._rank_siblings(tool_id))
+        siblings = (sibling for *_, sibling in ranked if sibling not in opposites)
+        return self._without_gold(siblings, gold)[: self._plan.max_negatives]
+
+    def _rank_siblings(self, tool_id: str) -> list[tuple[float, str, str]]:
+        """Return (rank, tie-break, id) of the nearest tools with the same path; cached, because many requests ask."""
+        ranked = self._siblings.get(tool_id)
+        if ranked is None:
+            words, siblings = self._name_words[tool_id], self._by_path[self._tools[tool_id].path]
+            shares = ((sibling, _compute_overlap(words, self._name_words[sibling])) for sibling in siblings)
+            places = ((-share, self._order[sibling], sibling) for sibling, share in shares)
+            ranked = self._siblings[tool_id] = heapq.nsmallest(MAX_SIBLINGS, places)
+        return ranked
+
+    def mine_for_texts(self, texts: Sequence[str], golds: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Return for each text the wrong tools that BM25 ranks first, then siblings of the gold tools.
+
+        The catalogue of a dataset may have one path for all tools, so the words of the request come first.
+        """
+        if not texts:
+            return []
+        index = BM25.build(list(self._tools.values()))
+        depth = BM25_NEGATIVES_DEPTH + max(map(len, golds))
+        rankings, _ = index.search(list(texts), depth)
+        mined = []
+        for ranking, gold in zip(rankings, golds, strict=True):
+            opposites = set(self.find_opposites_of(gold))
+            likest = [tool_id for tool_id in map(strip_source, ranking) if tool_id not in opposites]
+            half = self._plan.max_negatives - self._plan.max_negatives // 2
+            by_words = self._without_gold(likest, gold)
+            joined = dict.fromkeys((*by_words[:half], *self.find_siblings(gold), *by_words[half:]))
+            mined.append(tuple(joined)[: self._plan.max_negatives])
+        return mined
+
+    def _without_gold(self, tool_ids: Iterable[str], gold: Sequence[str]) -> tuple[str, ...]:
+        """Return the ids, each once, without gold tools and without copies of them."""
+        definitions = {self._definitions[tool_id] for tool_id in gold}
+        return tuple(dict.fromkeys(each for each in tool_ids if self._definitions[each] not in definitions))
+
+
+def _find_name_words(tool: Tool) -> frozenset[str]:
+    return frozenset(split_identifiers(tool.name).replace("-", " ").lower().split())
+
+
+def _compute_overlap(words: frozenset[str], other_words: frozenset[str]) -> float:
+    return len(words & other_words) / max(1, len(words | other_words))
