@@ -117,7 +117,10 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             encoder="minilm",
         ),
         *(Recipe(name, summary, Colt(), settings, encoder="minilm") for name, summary, settings in _COLT),
-        *(Recipe(name, summary, MassTool(), settings, encoder="minilm") for name, summary, settings in _MASSTOOL),
+        *(
+            Recipe(name, summary, MassTool(), settings, encoder="minilm", revision=2)
+            for name, summary, settings in _MASSTOOL
+        ),
         Recipe(
             "toolrefiner-tool2vec",
             "toolrefiner over tool2vec-tuned.",
