@@ -127,6 +127,7 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             ToolRefiner(),
             {"base": "tool2vec-tuned", "give_way": True},
             encoder="minilm",
+            revision=2,
         ),
         *(
             Recipe(name, summary, ToolRerank(), settings, encoder="minilm", revision=2)
