@@ -14,8 +14,8 @@ tools (`loss`, `length`), and the gate of AdaKT (`transfer`). Self-attention, an
 replaces the gate.
 
 Detection and AdaKT read the encoder's rows scaled by √d, to a mean square of 1, like the raw vectors of the released
-code. Until version 1 of the towers (`TOWERS_VERSION`) AdaKT read rows of length 1, and its gate varied √d times less at
-the start of training. Such models keep their answers (`_convert_towers_1`).
+code. In towers of version 1 (see `TOWERS_VERSION`) AdaKT read rows of length 1, and its gate varied about √d times less
+at the start of training. Such models keep their answers (`_convert_towers_1`).
 """
 
 from __future__ import annotations
