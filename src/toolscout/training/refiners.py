@@ -60,7 +60,7 @@ def check_order(encoder: Any, first_position: int | None = None) -> int:
     shape = (1, CHECKED_TOKENS + CHECKED_TOOLS, table.shape[1])
     rows = torch.randn(shape, generator=random, dtype=torch.float64).to(table.device)
     order = torch.randperm(CHECKED_TOOLS, generator=random).to(table.device)
-    tokens, tools = rows.split([CHECKED_TOKENS, CHECKED_TOOLS], dim=1)
+    tokens, tools = rows[:, :CHECKED_TOKENS], rows[:, CHECKED_TOKENS:]
     both = torch.cat([rows, torch.cat([tokens, tools[:, order]], dim=1)])
     mask = torch.ones(both.shape[:2], dtype=torch.bool, device=table.device)
     with torch.no_grad():
