@@ -17,7 +17,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
-from toolscout.llm import LLM
+from toolscout.llm import LLM, card
 from toolscout.methods import zero_shot
 from toolscout.methods.feedback.loop import Critic, Rounds, find_degradation
 from toolscout.methods.feedback.prf import Expand
@@ -80,6 +80,41 @@ def test_a_goal_that_the_first_search_misses_is_found_in_the_next() -> None:
     assert "m/send" in found.ids
     assert found.query == MISSING and len(found.rewrites) == 1
     assert notes(found) == ["round 1: refined", "round 2: every goal is solved"]
+
+
+def test_each_step_sees_what_the_paper_s_equations_give_it() -> None:
+    """Equations 2 to 4: all three read the wording and the tools that it found; each also reads the step before."""
+    steps: list[tuple[str, dict[str, Any]]] = []
+    purpose = {"id": "w/0", "purpose": "tells the weather"}
+    assessed = {**ASSESSED, "solved": [{"goal": "sky", "tools": ["w/0"], "reason": "fits"}]}
+    wordings = iter([f"{GOOD} in Oslo", "grandma letters, and sky"])
+
+    def note(name: str, reply: Any) -> Any:
+        def answer(data: dict[str, Any], chance: random.Random) -> Any:
+            steps.append((name, data))
+            return reply()
+
+        return answer
+
+    backend = ScriptedLLM(
+        answers={
+            "Comprehension": note("understand", lambda: {"goals": ["sky"], "tools": [purpose]}),
+            "Assessment": note("assess", lambda: assessed if len(steps) == 2 else ASSESSED),
+            "Refinement": note("refine", lambda: {"instruction": next(wordings)}),
+        }
+    )
+    answer(loop(backend, rounds=2), MISSING)
+    assert [name for name, _ in steps] == ["understand", "assess", "refine"] * 2
+    by_id = {tool.id: tool for tool in TOOLS}
+    for number, wording in enumerate((MISSING, f"{GOOD} in Oslo")):
+        understand, assess, refine = (data for _, data in steps[3 * number : 3 * number + 3])
+        cards = [card(by_id[id]) for id in answer(inner(), wording).ids]
+        told = [{**each, "purpose": purpose["purpose"] if each["id"] == "w/0" else ""} for each in cards]
+        assert len(cards) == 3 and all(each["description"] for each in cards)
+        assert understand == {"query": wording, "tools": cards}
+        assert assess == {"query": wording, "goals": ["sky"], "tools": told}
+        assessment = ASSESSED if number else assessed
+        assert refine == {"original": MISSING, "query": wording, "tools": told, "assessment": assessment}
 
 
 def test_why_explains_the_last_wording() -> None:

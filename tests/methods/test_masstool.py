@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -27,7 +29,15 @@ from toolscout.lab import bench  # noqa: E402
 from toolscout.lab.anatomy import intents  # noqa: E402
 from toolscout.lab.compare import compare  # noqa: E402
 from toolscout.methods import colt  # noqa: E402
-from toolscout.methods.masstool import ArrayTowers, Options, Pool, compute_query_parts, nearest, needs  # noqa: E402
+from toolscout.methods.masstool import (  # noqa: E402
+    ArrayTowers,
+    MassTool,
+    Options,
+    Pool,
+    compute_query_parts,
+    nearest,
+    needs,
+)
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
 from toolscout.recipes.fit import Lesson, fit  # noqa: E402
@@ -154,6 +164,58 @@ def test_serving_is_the_network_and_the_network_is_the_paper(transfer: Transfer,
         assert logits[number].item() == pytest.approx(logit, abs=1e-4)
 
 
+def test_detection_and_the_gate_read_rows_with_a_mean_square_of_one() -> None:
+    """Before any training, the gate differs between queries as much as over the raw vectors of an encoder."""
+    random, d = np.random.default_rng(0), 384
+    raw = random.normal(size=(50, d)).astype(np.float32)  # mean square 1
+    towers = Towers(d, search=True, transfer="gate", seed=1)
+    weights = {name: value.detach().numpy() for name, value in towers.state_dict().items()}
+
+    def gate(rows: Any) -> Any:
+        hidden = np.maximum(rows @ weights["project.weight"].T + weights["project.bias"], 0)
+        return 1 / (1 + np.exp(-(hidden @ weights["join.0.weight"].T + weights["join.0.bias"])))
+
+    with torch.no_grad():
+        hidden = towers.compute_hidden(torch.from_numpy(unit_rows(raw)))
+        found = torch.sigmoid(towers.join[0](hidden)).numpy()
+    spread = found.std(axis=0).mean()
+    assert spread == pytest.approx(gate(raw).std(axis=0).mean(), rel=0.02)
+    assert spread > 10 * gate(unit_rows(raw)).std(axis=0).mean()
+
+
+@pytest.mark.parametrize("transfer", ["gate", "attention", "concatenation", "addition", "none"])
+@pytest.mark.parametrize("search", [True, False])
+def test_a_model_of_the_first_version_answers_as_it_did(transfer: Transfer, search: bool) -> None:
+    random, d = np.random.default_rng(4), 6
+    arrays = {
+        f"towers.{name}": random.normal(size=tuple(value.shape)).astype(np.float32)
+        for name, value in Towers(d, search=search, transfer=transfer).state_dict().items()
+    }
+    rows, pool = unit_rows(random.normal(size=(3, d))), random.normal(size=(5, d)).astype(np.float32)
+    near = np.array([[0, 1, 2], [3, -1, 4], [-1, -1, -1]])
+    vectors, logits = ArrayTowers(arrays, transfer, 1).read(rows, pool, near)
+    for number in range(3):
+        held = [pool[place] for place in near[number] if place >= 0]
+        expected, logit = by_hand(arrays, transfer, rows[number], held, version=1)
+        np.testing.assert_allclose(vectors[number], expected, atol=1e-4)
+        assert logits[number] == pytest.approx(logit, abs=1e-4)
+
+
+def test_the_manifest_says_by_which_rules_a_model_answers(slang: Lesson, model: Model) -> None:
+    assert model.manifest.values["towers"] == 2
+    asked = [Search(query=text) for text in slang.dataset.texts("test").values()]
+
+    def scores(values: dict[str, Any]) -> Any:
+        other = dataclasses.replace(model, manifest=msgspec.structs.replace(model.manifest, values=values))
+        found = MassTool().build(Workspace(), Catalogue.of(slang.tools), other)(asked)
+        return [sorted((hit.id, round(hit.score, 6)) for hit in each.hits) for each in found]
+
+    unmarked = {name: value for name, value in model.manifest.values.items() if name != "towers"}
+    assert scores({**unmarked, "towers": 2}) != scores(unmarked) == scores({**unmarked, "towers": 1})
+    with pytest.raises(ConfigError, match="fitted this model by rules that this version does not know. Use that"):
+        scores({**unmarked, "towers": 3})
+
+
 def task(random: np.random.Generator, **changes: Any) -> Intents:
     """Six queries of three scenes over four tools, and five queries that need no tool."""
     queries, tools, chat = (unit_rows(random.normal(size=(n, 5))).astype(np.float32) for n in (6, 4, 5))
@@ -246,8 +308,11 @@ def test_the_parts_of_a_query_are_shown_apart(slang: Lesson, model: Model, tmp_p
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) -> tuple[Any, float]:
-    """Equations 2 to 6 and appendix B.2, one query and one neighbour at a time."""
+def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any], version: int = 2) -> tuple[Any, float]:
+    """Equations 2 to 6 and appendix B.2, one query and one neighbour at a time.
+
+    The towers of version 1 scaled h for detection alone; those of version 2 scale all that they read.
+    """
 
     def linear(name: str, vector: Any) -> Any:
         weight, bias = arrays[f"towers.{name}.weight"], arrays[f"towers.{name}.bias"]
@@ -258,8 +323,10 @@ def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) ->
     def unit(vector: Any) -> Any:
         return vector / math.sqrt(sum(value * value for value in vector))
 
-    hidden = np.array([max(0.0, value) for value in linear("project", row)])
-    logit = float(linear("need", math.sqrt(len(row)) * hidden)[0])
+    root = math.sqrt(len(row))
+    scale, scale_of_need = (1.0, root) if version == 1 else (root, 1.0)
+    hidden = np.array([max(0.0, value) for value in linear("project", scale * row)])
+    logit = float(linear("need", scale_of_need * hidden)[0])
     graph = row + row  # a later query: its own vector in both views
     total = unit(graph)
     found = graph
@@ -270,6 +337,7 @@ def by_hand(arrays: dict[str, Any], transfer: str, row: Any, near: list[Any]) ->
         mass = [math.exp(fit - max(fits)) for fit in fits]
         found = sum(weight / sum(mass) * each for weight, each in zip(mass, near, strict=True))
         total = total + unit(found)
+    found = scale * found
     if transfer == "gate":
         total = total + unit(np.array([1 / (1 + math.exp(-value)) for value in linear("join.0", hidden)]) * found)
     elif transfer == "addition":

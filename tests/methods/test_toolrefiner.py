@@ -15,6 +15,7 @@ from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.methods.toolrefiner import ToolRefiner  # noqa: E402
 from toolscout.models import model_store  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
@@ -22,7 +23,13 @@ from toolscout.recipes.fit import Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training.biencoders import Texts, Triplets  # noqa: E402
-from toolscout.training.refiners import TOOL_POSITION, Refine, Refiner  # noqa: E402
+from toolscout.training.refiners import (  # noqa: E402
+    TOOL_POSITION,
+    Refine,
+    Refiner,
+    check_order,
+    find_first_position,
+)
 from toolscout.training.towers import Tower  # noqa: E402
 from toolscout.types import Search, Tool  # noqa: E402
 from toolscout.workspace import Workspace  # noqa: E402
@@ -176,6 +183,150 @@ def test_the_order_of_the_candidates_has_no_meaning_and_absent_ones_take_no_part
     assert found[0, 3] == -np.inf
     shares = np.exp(refiner.shares(tokens, candidates))
     np.testing.assert_allclose(shares.sum(axis=1), [1, 1], atol=1e-6)
+
+
+# --- which encoders read tools without an order -----------------------------------------------------------------------
+
+FIRST_POSITIONS = {"bert": 0, "electra": 0, "roberta": 2, "xlm-roberta": 2, "camembert": 2}
+DISENTANGLED = {"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]}
+ORDERED: dict[str, dict[str, Any]] = {  # families to which the order of the input matters, and further settings
+    "mpnet": {},
+    "deberta": DISENTANGLED,
+    "deberta-v2": {**DISENTANGLED, "position_buckets": 16, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+    "modernbert": {"pad_token_id": 0},  # two layers of three attend to what is near
+}
+
+
+def encoder_of(bert: str, family: str, spread: float = 0.2) -> TransformerEncoder:
+    """An encoder of a family with random weights of this deviation, behind the tokens of the tiny BERT."""
+    transformers = pytest.importorskip("transformers")
+    encoder = TransformerEncoder(bert)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(
+            family,
+            vocab_size=encoder.model[0].auto_model.config.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=160,
+            initializer_range=spread,
+            **({"embedding_size": 32} if family == "electra" else {}),
+            **ORDERED.get(family, {}),
+        )
+        network = transformers.AutoModel.from_config(config).eval()
+    is_property = isinstance(getattr(type(encoder.model[0]), "auto_model", None), property)
+    setattr(encoder.model[0], "model" if is_property else "auto_model", network)  # since version 5.4 a property
+    return encoder
+
+
+def refiner_of(bert: str, family: str, **rest: Any) -> Refiner:
+    tower = Tower(encoder_of(bert, family).model, dropout=0.0, precision="float32")
+    return Refiner(tower, np.random.default_rng(0).normal(size=(100, 8)).astype(np.float32), **rest).eval()
+
+
+def measure_order_effect(refiner: Refiner) -> float:
+    """How far a logit of 100 tools moves, at most, when they stand in another order."""
+    tokens, order = refiner.tower.tokens(["book a room"], "query", 16), np.random.default_rng(1).permutation(100)
+    with torch.no_grad():
+        straight = refiner(tokens, np.arange(100)[None]).numpy()[0]
+        turned = refiner(tokens, order[None]).numpy()[0]
+    return float(np.abs(straight[order] - turned).max() / straight.std())
+
+
+@pytest.mark.parametrize("family", FIRST_POSITIONS)
+def test_an_encoder_that_reads_positions_alone_gives_the_same_logits_in_any_order(bert: str, family: str) -> None:
+    assert measure_order_effect(refiner_of(bert, family)) < 1e-4
+
+
+@pytest.mark.parametrize("family", ORDERED)
+def test_an_encoder_to_which_the_order_matters_is_refused_by_name(bert: str, family: str) -> None:
+    with pytest.raises(ConfigError, match=f"family {family}, because there the score of a tool depends on its place"):
+        refiner_of(bert, family)
+    assert measure_order_effect(refiner_of(bert, family, first_position=0)) > 0.1, "it would be refused in vain"
+    untrained = encoder_of(bert, family, spread=0.02).model[0].auto_model
+    with pytest.raises(ConfigError, match=f"family {family}"):
+        check_order(untrained)
+
+
+@pytest.mark.parametrize("family", FIRST_POSITIONS)
+def test_the_words_of_a_query_have_the_positions_that_the_encoder_gives_them(bert: str, family: str) -> None:
+    encoder = encoder_of(bert, family).model[0].auto_model
+    first = find_first_position(encoder)
+    assert first == FIRST_POSITIONS[family] == check_order(encoder)
+    ids = torch.tensor([[7, 20, 9, 30]])
+    with torch.no_grad():
+        own = encoder(input_ids=ids).last_hidden_state
+        found = encoder(
+            inputs_embeds=encoder.get_input_embeddings()(ids), position_ids=torch.arange(first, first + 4)[None]
+        ).last_hidden_state
+    np.testing.assert_allclose(found.numpy(), own.numpy(), atol=1e-6)
+
+
+def test_the_check_changes_neither_the_encoder_nor_the_random_numbers(bert: str) -> None:
+    encoder = encoder_of(bert, "roberta").model[0].auto_model.train()
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    torch.manual_seed(3)
+    check_order(encoder)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    assert drawn == torch.rand(1) and encoder.training
+    for name, value in encoder.state_dict().items():
+        assert value.dtype == before[name].dtype and torch.equal(value, before[name])
+
+
+def test_a_fit_refuses_the_encoder_before_it_ranks_a_query(slang: Lesson, bert: str, home: Path) -> None:
+    said: list[str] = []
+    job = lessons.plan(
+        "toolrefiner",
+        slang,
+        home / "out" / "ordered",
+        encoder=encoder_of(bert, "mpnet"),
+        changes={"base": "bm25", **QUICK},
+        settings=Settings(home=home),
+        say=said.append,
+    )
+    with pytest.raises(ConfigError, match="family mpnet"):
+        fit(job)
+    assert not any("ranking" in line for line in said)
+
+
+def test_a_model_from_before_the_check_keeps_its_positions_and_is_checked_when_it_is_loaded(
+    slang: Lesson, bert: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = lessons.plan(
+        "toolrefiner",
+        slang,
+        home / "out" / "roberta",
+        encoder=encoder_of(bert, "roberta"),
+        changes={"base": "dense", **QUICK, "epochs": 1, "blend": 0.0},
+        settings=Settings(home=home),
+    )
+    made = fit(job)
+    assert made.manifest.values["first_position"] == 2
+    asked = [Search(query=text) for text in slang.dataset.texts("test").values()]
+    positions: list[int] = []
+    read = Refiner.__init__
+
+    def noted(self: Refiner, *given: Any, **rest: Any) -> None:
+        read(self, *given, **rest)
+        positions.append(self.first_position)
+
+    monkeypatch.setattr(Refiner, "__init__", noted)
+
+    def logits(values: dict[str, Any]) -> list[list[float]]:
+        model = dataclasses.replace(made, manifest=msgspec.structs.replace(made.manifest, values=values))
+        workspace = Workspace(TransformerEncoder(bert), build=registry.build)
+        found = ToolRefiner().build(workspace, Catalogue.of(slang.tools), model)(asked)
+        return [[round(hit.score, 5) for hit in each.hits] for each in found]
+
+    old = {name: value for name, value in made.manifest.values.items() if name != "first_position"}
+    assert logits(made.manifest.values) != logits(old) and positions == [2, 0]
+    monkeypatch.setattr("toolscout.training.refiners.MAX_ORDER_EFFECT", -1.0)
+    logits(made.manifest.values)
+    with pytest.raises(ConfigError, match="family roberta"):
+        logits(old)
 
 
 def test_a_step_shuffles_and_the_loss_is_the_same(refiner: Refiner) -> None:

@@ -12,6 +12,10 @@ query without neighbours has only its own part. The contrast compares cosines, l
 on dev and are off by default: a query that sees its own edges in training (`seen`), COLT's list-wise loss over ten
 tools (`loss`, `length`), and the gate of AdaKT (`transfer`). Self-attention, another of the paper's four variants,
 replaces the gate.
+
+Detection and AdaKT read the encoder's rows scaled by √d, to a mean square of 1, like the raw vectors of the released
+code. In towers of version 1 (see `TOWERS_VERSION`) AdaKT read rows of length 1, and its gate varied about √d times less
+at the start of training. Such models keep their answers (`_convert_towers_1`).
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from toolscout.abstain.calibration import floors, platt
 from toolscout.arrays import Arrays, Floats, Mask, Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder, unit_rows
+from toolscout.errors import ConfigError
 from toolscout.journal.evidence import Example
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.dpr import FittedEncoder
@@ -52,6 +57,8 @@ from toolscout.workspace import LiveEvidence, Workspace
 
 __all__ = ["ArrayTowers", "MassTool", "Options", "Pool", "compute_query_parts"]
 
+TOWERS_VERSION: Final = 2
+"""What the arrays `towers.*` of a model mean; `values["towers"]` of its manifest. Without it they have version 1."""
 NEIGHBOUR_BLOCK: Final = 1024
 MAX_QUERIES_ENCODED_BY_SEARCH: Final = 32  # live queries that one search encodes besides its own
 
@@ -154,39 +161,70 @@ class Pool:
 # --- serving ----------------------------------------------------------------------------------------------------------
 
 
+def _convert_towers_1(layers: Arrays, transfer: str) -> Arrays:
+    """Convert the layers of version 1 to those that give the same results by the rules of `TOWERS_VERSION`.
+
+    Version 1 computed h of unit rows, gave √d · h to detection, and h and `e_q^search` to AdaKT. With the bias of
+    `project` times √d, h of scaled rows is √d · h of unit rows. So detection reads the same as before, and AdaKT reads
+    √d times as much, by which the weights of the layers that read it are divided.
+    """
+    scale = np.float32(layers["project.bias"].size ** 0.5)
+    readers = {"gate": 1, "concatenation": 1, "attention": 3}.get(transfer, 0)
+    return {
+        **layers,
+        "project.bias": layers["project.bias"] * scale,
+        **{name: layers[name] / scale for name in (f"join.{number}.weight" for number in range(readers))},
+    }
+
+
 class ArrayTowers:
     """Computes the towers from arrays, without torch; see `training.intents.Towers`."""
 
-    def __init__(self, arrays: Arrays, transfer: str) -> None:
-        """Load the layers from the arrays `towers.*` of a model."""
-        self._layers = {name.removeprefix("towers."): array for name, array in arrays.items() if name[:7] == "towers."}
+    def __init__(self, arrays: Arrays, transfer: str, version: int = TOWERS_VERSION) -> None:
+        """Load the layers from the arrays `towers.*` of a model, which have this version."""
+        layers = {name.removeprefix("towers."): array for name, array in arrays.items() if name[:7] == "towers."}
+        self._layers = layers if version == TOWERS_VERSION else _convert_towers_1(layers, transfer)
         self.transfer = transfer
+
+    @classmethod
+    def load(cls, model: Model) -> ArrayTowers:
+        """Take the towers of a model; one of version 1 keeps its answers.
+
+        Raises:
+            ConfigError: if a later version of toolscout fitted the model.
+        """
+        manifest = model.manifest
+        version = manifest.values.get("towers", 1)
+        if version not in (1, TOWERS_VERSION):
+            raise ConfigError(
+                f"{model.folder}: toolscout {manifest.version} fitted this model by rules that this version does not "
+                "know. Use that version, or fit again."
+            )
+        return cls(model.arrays, manifest.settings["transfer"].value, version)
 
     def logits(self, rows: Vectors) -> Floats:
         """Return (n,) logits of the need for a tool, before calibration."""
-        return self._need_logits(self._hidden(rows))
+        return self._need_logits(self.compute_hidden(rows))
 
     def read(self, rows: Vectors, values: Vectors, near: Places) -> tuple[Vectors, Floats]:
         """Return the vectors of queries (eq. 6), `(n, d)`, and the logits of their need for a tool, `(n,)`."""
-        hidden = self._hidden(rows)
-        total: Vectors = np.sum(list(self._compute_parts(rows, hidden, values, near).values()), axis=0)
+        hidden = self.compute_hidden(rows)
+        total: Vectors = np.sum(list(self.parts(rows, values, near, hidden).values()), axis=0)
         return total.astype(np.float32), self._need_logits(hidden)
 
-    def parts(self, rows: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
+    def parts(self, rows: Vectors, values: Vectors, near: Places, hidden: Vectors | None = None) -> dict[str, Vectors]:
         """Return the parts `graph`, `search` and `joint` of queries: unit rows, `(n, d)`; zero without neighbours.
 
         Args:
             rows: (n, d) from the encoder.
             values: graph vectors of the pool.
             near: (n, K) places in it; -1: none.
+            hidden: (n, d) h that AdaKT reads; None: that of the rows (`compute_hidden`).
 
         Returns:
             The parts that the model has.
         """
-        return self._compute_parts(rows, self._hidden(rows), values, near)
-
-    def _compute_parts(self, rows: Vectors, hidden: Vectors, values: Vectors, near: Places) -> dict[str, Vectors]:
-        """Compute the parts of query vectors; see `parts`. `hidden` is the detection tower's hidden layer."""
+        hidden = self.compute_hidden(rows) if hidden is None else hidden
         graph = neighbours = 2 * rows
         has_neighbour: Mask = np.ones(len(rows), dtype=np.bool_)
         parts = {"graph": unit_rows(graph)}
@@ -199,7 +237,8 @@ class ArrayTowers:
             neighbours = np.einsum("nk,nkd->nd", weights, near_values)
             parts["search"] = unit_rows(neighbours) * has_neighbour[:, None]
         if self.transfer != "none":
-            parts["joint"] = unit_rows(self._join(hidden, neighbours)) * has_neighbour[:, None]
+            joint = self._join(hidden, neighbours * np.float32(rows.shape[1] ** 0.5))
+            parts["joint"] = unit_rows(joint) * has_neighbour[:, None]
         return parts
 
     def _join(self, hidden: Vectors, neighbours: Vectors) -> Vectors:
@@ -220,11 +259,12 @@ class ArrayTowers:
         summed: Vectors = np.einsum("nij,njd->nd", softmax(attention), values)
         return summed
 
-    def _hidden(self, rows: Vectors) -> Vectors:
-        return np.maximum(self._linear("project", rows), 0)
+    def compute_hidden(self, rows: Vectors) -> Vectors:
+        """Return h, the hidden layer that detection and AdaKT share (eq. 2), `(n, d)`."""
+        return np.maximum(self._linear("project", rows * np.float32(rows.shape[1] ** 0.5)), 0)
 
     def _need_logits(self, hidden: Vectors) -> Floats:
-        return np.asarray(self._linear("need", hidden * np.float32(hidden.shape[1] ** 0.5))[:, 0], dtype=np.float64)
+        return np.asarray(self._linear("need", hidden)[:, 0], dtype=np.float64)
 
     def _linear(self, name: str, rows: Vectors) -> Vectors:
         return self._multiply(rows, self._layers[f"{name}.weight"]) + self._layers[f"{name}.bias"]
@@ -320,8 +360,7 @@ def compute_query_parts(model: Model, texts: Sequence[str]) -> dict[str, Vectors
     pool = Pool(model.arrays["keys"], model.arrays["pool"])
     near = pool.near(rows, options["k"].value, options["floor"].value)
     has_neighbour = (near >= 0).any(axis=1)
-    towers = ArrayTowers(model.arrays, options["transfer"].value)
-    return towers.parts(rows[has_neighbour], pool.values, near[has_neighbour])
+    return ArrayTowers.load(model).parts(rows[has_neighbour], pool.values, near[has_neighbour])
 
 
 class MassTool:
@@ -367,13 +406,17 @@ class MassTool:
             tools=data.tools,
             evaluate=evaluate,
             shape=IntentShape(**{name: getattr(options, name) for name in IntentShape.__dataclass_fields__}),
-            identity=digest("masstool/2", [encoder.fingerprint, *fingerprints, options]),
+            identity=digest("masstool/3", [encoder.fingerprint, *fingerprints, options]),
             seed=workspace.seed,
         )
         targets = ("ndcg@5", "detect_auroc") if detects else ("ndcg@5",)
         done = train_task(workspace, options, task, warmup=0.0, schedule="constant", clip=float("inf"), targets=targets)
         arrays = task.arrays()
-        values: dict[str, Any] = {"tool_length": encoder.tool_length, **describe_training(done)}
+        values: dict[str, Any] = {
+            "towers": TOWERS_VERSION,
+            "tool_length": encoder.tool_length,
+            **describe_training(done),
+        }
         if detects:
             towers = ArrayTowers(arrays, options.transfer)
             logits = towers.read(data.dev, arrays["pool"], passed[n:])[1]
@@ -398,7 +441,7 @@ class MassTool:
         rows = load_tool_rows(catalogue, model, encoder)
         index = index_rows(catalogue, rows)
         fitted = Pool(model.arrays["keys"], model.arrays["pool"])
-        towers = ArrayTowers(model.arrays, settings["transfer"].value)
+        towers = ArrayTowers.load(model)
         encode = _EncodeOnce(encoder)
         grow = _GrowingPool(fitted, encoder, dict(zip(catalogue.ids, rows, strict=True)), workspace.live)
 

@@ -2,8 +2,9 @@
 
 It works over any first stage (`base`). The vectors of the first N tools, projected to the width of the encoder, follow
 the tokens of the query. Each tool gets one logit, learned with a list-wise softmax. All tools have the same position,
-and training shuffles them, so that the order of the first stage cannot leak. The vector of a tool is the mean of the
-queries that used it, or the vector of its description. Without usage it is always the description.
+and training shuffles them, so that the order of the first stage cannot leak. An encoder to which the order of its input
+matters in another way, such as DeBERTa or MPNet, is refused (`training.refiners.check_order`). The vector of a tool is
+the mean of the queries that used it, or the vector of its description. Without usage it is always the description.
 
 The paper orders by the logits alone. Here the first stage's score is added with a weight chosen on dev, which may be 0:
 the greatest within a standard error of the best. A tool that no training query needs keeps the place that the first
@@ -185,14 +186,17 @@ class ToolRefiner:
 
         Raises:
             MissingExtra: without torch or sentence-transformers.
-            ConfigError: if the encoder cannot be tuned, or there is nothing to train on.
+            ConfigError: if the encoder cannot be tuned, if the order of the tools matters to it, or there is nothing
+                to train on.
         """
-        from toolscout.training.refiners import Refine, Refiner
+        from toolscout.training.refiners import Refine, Refiner, check_order
 
         assert lesson.base is not None
         base = lesson.base
         raw = require_tunable(workspace.load_encoder())
         base_encoder = _load_base_encoder(lesson)
+        start = base_encoder if base_encoder is not None and options.start == "base" else raw
+        first_position = check_order(start.model[0].auto_model)
         chosen = dict(itertools.islice(lesson.train.items(), math.ceil(options.part * len(lesson.train))))
         workspace.say(f"ranking {len(chosen) + len(lesson.dev):,} queries with {base.recipe}")
         position_of = lesson.positions()
@@ -209,9 +213,8 @@ class ToolRefiner:
         used = _mark_used(chosen, position_of)
         by_usage = options.tool_vectors == "usage"
         vectors = _compute_tool_vectors(workspace, lesson, encoder if by_usage else raw, by_usage, position_of)
-        start = base_encoder if base_encoder is not None and options.start == "base" else raw
         tower = make_tower(start, options)
-        refiner = Refiner(tower, vectors, workspace.seed)
+        refiner = Refiner(tower, vectors, workspace.seed, first_position)
 
         dev_candidates = _DevCandidates(lesson, dev, used, options)
         dev_tokens = tower.tokens(lesson.texts_of(lesson.dev), "query")
@@ -222,7 +225,7 @@ class ToolRefiner:
             candidates=train_candidates.candidates[has_gold],
             gold=train_candidates.gold[has_gold],
             evaluate=lambda: dev_candidates.choose(refiner.shares(dev_tokens, dev.candidates))[1],
-            identity=digest("toolrefiner/1", [start.fingerprint, base.identity, lesson.fingerprint, options]),
+            identity=digest("toolrefiner/2", [start.fingerprint, base.identity, lesson.fingerprint, options]),
             fast=options.fast,
             thinned=options.thinned,
         )
@@ -245,6 +248,7 @@ class ToolRefiner:
             encoder=raw if base_encoder is None or options.tool_vectors == "description" else None,
             chosen={"blend": blend} if options.blend is None else {},
             values={
+                "first_position": first_position,
                 "first_stage": dev_candidates.evaluate(np.zeros(dev.scores.shape), 1.0, give_way=False).means(),
                 "logits_alone": dev_candidates.evaluate(log_shares, 0.0, give_way=options.give_way).means(),
                 "keeping_places": dev_candidates.evaluate(log_shares, blend, give_way=False).means(),
@@ -256,10 +260,14 @@ class ToolRefiner:
         )
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
-        """Build the first stage, followed by the refiner over its first tools."""
+        """Build the first stage, followed by the refiner over its first tools.
+
+        Raises:
+            ConfigError: if the model was fitted before encoders were checked, and the order of the tools matters to it.
+        """
         import torch
 
-        from toolscout.training.refiners import Refiner
+        from toolscout.training.refiners import Refiner, check_order
         from toolscout.training.towers import Tower
 
         settings = model.manifest.settings
@@ -269,7 +277,11 @@ class ToolRefiner:
         places = model.places(tools)
         used = (places >= 0) & (model.arrays["used"][places] > 0)
         tower = Tower(TransformerEncoder(str(model.folder / ENCODER_FOLDER)).model, dropout=0.0, precision="float32")
-        refiner = Refiner(tower, _load_tool_vectors(workspace, model, tools, places))
+        first_position = model.manifest.values.get("first_position")
+        if first_position is None:  # fitted before encoders were checked, with positions from 0
+            first_position = check_order(tower.model[0].auto_model, first_position=0)
+        vectors = _load_tool_vectors(workspace, model, tools, places)
+        refiner = Refiner(tower, vectors, first_position=first_position)
         for name, layer in (("project", refiner.project), ("score", refiner.score)):
             layer.load_state_dict({key: torch.from_numpy(model.arrays[f"{name}.{key}"]) for key in ("weight", "bias")})
         refiner.eval()

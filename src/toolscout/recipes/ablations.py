@@ -117,13 +117,17 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             encoder="minilm",
         ),
         *(Recipe(name, summary, Colt(), settings, encoder="minilm") for name, summary, settings in _COLT),
-        *(Recipe(name, summary, MassTool(), settings, encoder="minilm") for name, summary, settings in _MASSTOOL),
+        *(
+            Recipe(name, summary, MassTool(), settings, encoder="minilm", revision=2)
+            for name, summary, settings in _MASSTOOL
+        ),
         Recipe(
             "toolrefiner-tool2vec",
             "toolrefiner over tool2vec-tuned.",
             ToolRefiner(),
             {"base": "tool2vec-tuned", "give_way": True},
             encoder="minilm",
+            revision=2,
         ),
         *(
             Recipe(name, summary, ToolRerank(), settings, encoder="minilm", revision=2)

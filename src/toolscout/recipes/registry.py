@@ -100,6 +100,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             ToolRefiner(),
             when="Requests need several tools at once, and you have torch.",
             encoder="minilm",
+            revision=2,
         ),
         Recipe(
             "crossencoder",

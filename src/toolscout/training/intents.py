@@ -76,7 +76,7 @@ class Towers(torch.nn.Module):
         Returns:
             (n, d), a sum of three unit rows, or of fewer without neighbours or transfer; and (n,).
         """
-        hidden = functional.relu(self.project(rows))
+        hidden = self.compute_hidden(rows)
         logits = self.need_logits(hidden)
         total = functional.normalize(graph, dim=1)
         searched, has_neighbour = graph, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -87,18 +87,30 @@ class Towers(torch.nn.Module):
             searched = torch.einsum("nk,nkd->nd", weights, near)
             total = total + functional.normalize(searched, dim=1) * has_neighbour[:, None]
         if self.transfer != "none":
-            total = (
-                total + functional.normalize(self._compute_transfer(hidden, searched), dim=1) * has_neighbour[:, None]
-            )
+            joint = self._compute_transfer(hidden, searched * rows.shape[1] ** 0.5)
+            total = total + functional.normalize(joint, dim=1) * has_neighbour[:, None]
         return total, logits
 
+    def compute_hidden(self, rows: Tensor) -> Tensor:
+        """Compute h, the hidden layer that detection and transfer share (eq. 2), (n, d).
+
+        The rows, of length 1, are scaled to a mean square of 1, which is near that of the raw vectors in the released
+        code. With unit rows the gate of AdaKT starts almost constant.
+        """
+        return functional.relu(self.project(rows * rows.shape[1] ** 0.5))
+
     def need_logits(self, hidden: Tensor) -> Tensor:
-        """Compute the logits of the need (eq. 2), (n,), from rows scaled to a mean square of about 1."""
-        logits: Tensor = self.need(hidden * hidden.shape[1] ** 0.5).squeeze(1)
+        """Compute the logits of the need (eq. 2), (n,), from h."""
+        logits: Tensor = self.need(hidden).squeeze(1)
         return logits
 
     def _compute_transfer(self, hidden: Tensor, searched: Tensor) -> Tensor:
-        """Compute `e_q^joint`, the transfer from detection to retrieval (section 4.2.3, appendix B.2)."""
+        """Compute `e_q^joint`, the transfer from detection to retrieval (section 4.2.3, appendix B.2).
+
+        Args:
+            hidden: (n, d) h.
+            searched: (n, d) `e_q^search`, scaled like the rows that h was computed from.
+        """
         if self.transfer == "gate":
             return torch.sigmoid(self.join[0](hidden)) * searched
         if self.transfer == "addition":
@@ -176,7 +188,7 @@ class Intents(Collaboration):
         """Compute the binary cross-entropy (eq. 3, with its minus sign); both kinds of queries weigh the same."""
         count = max(1, round(len(self.chat) * len(logits) / self.size))
         sample = torch.from_numpy(random.choice(len(self.chat), size=count, replace=False))
-        chat_logits = self.towers.need_logits(functional.relu(self.towers.project(self.chat[sample])))
+        chat_logits = self.towers.need_logits(self.towers.compute_hidden(self.chat[sample]))
         return (functional.softplus(-logits).mean() + functional.softplus(chat_logits).mean()) / 2
 
     def arrays(self) -> dict[str, Vectors]:

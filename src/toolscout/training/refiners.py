@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,83 @@ from toolscout.training.classifiers import drop_tokens
 from toolscout.training.losses import list_softmax
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["Refine", "Refiner"]
+__all__ = ["Refine", "Refiner", "check_order", "find_first_position"]
 
 Rows = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
 SCORE_BATCH = 64
-TOOL_POSITION = 1  # shared by all tools; at position 0 the encoder takes them for [CLS] and gives them equal vectors
+TOOL_POSITION = 1
+"""The position of all tools, counted from that of the first token. At the first token's own position, the encoder takes
+them for [CLS] and gives them equal vectors."""
+CHECKED_TOKENS: Final = 16
+CHECKED_TOOLS: Final = 100  # as many as a refiner may rerank; a local attention window shows only in a long list
+MAX_ORDER_EFFECT: Final = 1e-7  # of the greatest state: rounding gives 1e-15, a DeBERTa of random weights 7e-7
+
+
+def find_first_position(encoder: Any) -> int:
+    """Return the position of the first token of a text: 2 in RoBERTa, whose table begins with padding; 0 in BERT."""
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def check_order(encoder: Any, first_position: int | None = None) -> int:
+    """Check that an encoder gives a tool the same state wherever it stands among the tools.
+
+    The encoder reads random rows in two orders. Double precision makes sure that only positions can make a difference.
+    The configuration does not tell: DeBERTa and MPNet compare places within the input, whatever positions they get.
+
+    Args:
+        encoder: the transformer below a sentence encoder.
+        first_position: of the query's first token; None: that of the encoder (`find_first_position`).
+
+    Returns:
+        The position of the query's first token.
+
+    Raises:
+        ConfigError: if the states depend on the order.
+    """
+    first = find_first_position(encoder) if first_position is None else first_position
+    exact = copy.deepcopy(encoder).double().eval()
+    table = exact.get_input_embeddings().weight
+    random = torch.Generator().manual_seed(0)
+    shape = (1, CHECKED_TOKENS + CHECKED_TOOLS, table.shape[1])
+    rows = torch.randn(shape, generator=random, dtype=torch.float64).to(table.device)
+    order = torch.randperm(CHECKED_TOOLS, generator=random).to(table.device)
+    tokens, tools = rows[:, :CHECKED_TOKENS], rows[:, CHECKED_TOKENS:]
+    both = torch.cat([rows, torch.cat([tokens, tools[:, order]], dim=1)])
+    mask = torch.ones(both.shape[:2], dtype=torch.bool, device=table.device)
+    with torch.no_grad():
+        straight, turned = _read_tools(exact, both, mask, CHECKED_TOKENS, first)
+    if (straight[order] - turned).abs().max() > MAX_ORDER_EFFECT * straight.abs().max():
+        raise ConfigError(
+            f"ToolRefiner cannot use an encoder of the family {encoder.config.model_type}, because there the score of "
+            "a tool depends on its place in the list. Give another --encoder, such as one of BERT or RoBERTa."
+        )
+    return first
+
+
+def _read_tools(encoder: Any, rows: Tensor, mask: Tensor, n_tokens: int, first_position: int) -> Tensor:
+    """Return an encoder's states of the tools, (n, N, width).
+
+    Args:
+        encoder: the transformer.
+        rows: (n, n_tokens + N, width) input embeddings: a query's tokens, then its tools.
+        mask: (n, n_tokens + N): False for padding.
+        n_tokens: number of tokens.
+        first_position: of the first token.
+    """
+    n, length, _ = rows.shape
+    is_tool = torch.arange(length, device=rows.device).expand(n, -1) >= n_tokens
+    places = torch.arange(length, device=rows.device).expand(n, -1)
+    has_kinds = getattr(encoder.config, "type_vocab_size", 0) > 1
+    states: Tensor = encoder(
+        inputs_embeds=rows,
+        attention_mask=mask.long(),
+        position_ids=first_position + places.masked_fill(is_tool, TOOL_POSITION),
+        **({"token_type_ids": is_tool.long()} if has_kinds else {}),
+    ).last_hidden_state
+    return states[:, n_tokens:]
 
 
 class Refiner(torch.nn.Module):
@@ -30,24 +102,21 @@ class Refiner(torch.nn.Module):
     All tools have the same position, so their order has no meaning.
     """
 
-    def __init__(self, tower: Tower, vectors: Rows, seed: int = 0) -> None:
+    def __init__(self, tower: Tower, vectors: Rows, seed: int = 0, first_position: int | None = None) -> None:
         """Put new layers around the encoder of a tower.
 
         Args:
             tower: its encoder must accept `inputs_embeds` and `position_ids`, as `BertModel` does.
             vectors: (tools, dim), one per tool.
             seed: seed of the new layers' initial weights.
+            first_position: what `check_order` returned for the encoder; None: it is checked now.
 
         Raises:
-            ConfigError: if the encoder cannot give all tools the same position.
+            ConfigError: if the order of the tools matters to the encoder.
         """
         super().__init__()
         encoder = tower.model[0].auto_model
-        if getattr(encoder.config, "position_embedding_type", "absolute") != "absolute":
-            raise ConfigError(
-                f"ToolRefiner needs an encoder with absolute positions, such as BERT, because all tools share one. "
-                f"{encoder.config.model_type} has none here. Give another --encoder."
-            )
+        self.first_position = check_order(encoder) if first_position is None else first_position
         width = encoder.config.hidden_size
         self.tower, self.encoder = tower, encoder
         size = encoder.get_input_embeddings().weight.detach().norm(dim=1).mean().item()
@@ -74,23 +143,12 @@ class Refiner(torch.nn.Module):
         for row, query in enumerate(tokens):
             ids[row, : len(query)], is_token[row, : len(query)] = torch.tensor(query), True
         words = self.encoder.get_input_embeddings()(ids.to(device))
-        shape = is_tool.shape
-        kinds = torch.cat([torch.zeros_like(ids), torch.ones(shape, dtype=torch.long)], dim=1).to(device)
-        positions = torch.cat([torch.arange(longest).expand(len(tokens), -1), torch.full(shape, TOOL_POSITION)], dim=1)
         mask = torch.cat([is_token.to(device), is_tool], dim=1)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.tower.half):
-            logits = self._score_tools(words, tools, mask, positions.to(device), kinds)
+            rows = torch.cat([words, self.project(tools).to(words.dtype)], dim=1)
+            states = _read_tools(self.encoder, rows, mask, longest, self.first_position)
+            logits: Tensor = self.score(states).squeeze(2)
         return logits.float().masked_fill(~is_tool, -torch.inf)
-
-    def _score_tools(self, words: Tensor, tools: Tensor, mask: Tensor, positions: Tensor, kinds: Tensor) -> Tensor:
-        states = self.encoder(
-            inputs_embeds=torch.cat([words, self.project(tools).to(words.dtype)], dim=1),
-            attention_mask=mask.long(),
-            position_ids=positions,
-            **({"token_type_ids": kinds} if getattr(self.encoder.config, "type_vocab_size", 0) > 1 else {}),
-        ).last_hidden_state
-        logits: Tensor = self.score(states[:, words.shape[1] :]).squeeze(2)
-        return logits
 
     def shares(self, tokens: Tokens, candidates: Places) -> npt.NDArray[np.float64]:
         """Compute the log-softmax over each query's candidates, (n, N), in batches and without gradients."""

@@ -332,13 +332,9 @@ class Critic:
             seconds=seconds_left(),
         )
         purposes = {tool.id: tool.purpose for tool in understood.tools}
+        understood_cards = [{**entry, "purpose": purposes.get(entry["id"], "")} for entry in cards]
         assessment = model.ask(
-            prompt(
-                "feedback_assess",
-                query=wording,
-                goals=understood.goals,
-                tools=[{**entry, "purpose": purposes.get(entry["id"], "")} for entry in cards],
-            ),
+            prompt("feedback_assess", query=wording, goals=understood.goals, tools=understood_cards),
             Assessment,
             typical=Assessment([], [Unsolved(wording, "no function does that")], True, "as it should be"),
             check=lambda reply: _find_unknown_tools(reply, ids),
@@ -349,6 +345,7 @@ class Critic:
                 "feedback_refine",
                 original=search.query,
                 query=wording,
+                tools=understood_cards,
                 assessment=msgspec.to_builtins(assessment),
             ),
             Refinement,

@@ -1,0 +1,172 @@
+"""Measures whether masstool's retrieval uses what its detection tower learned (AdaKT), by taking that away.
+
+AdaKT joins the hidden layer of the detection tower, h, with the neighbours of a query. For fitted models and the
+queries of a split, this script ranks the tools with each of these for h, everything else as fitted:
+
+* `own`: that of the query, as in a search;
+* `shuffled`: that of another query, several draws, averaged per query;
+* `mean`: the mean over the queries of the split, the same for all;
+* `zero`: zeros;
+* `no_joint`: h as it is, but without the joint part in the sum.
+
+If `shuffled` and `mean` are as good as `own`, retrieval uses the joint part, but nothing that detection knows about
+the query. Each has its figures with 95 % intervals, and its differences from `own` with paired tests. `joint_cosine` is
+the mean cosine of the joint part with that of `own`: near 1, h hardly changes it. Give models of several seeds, and
+models fitted with `--set need=0`, whose h never learned to detect.
+
+    python benchmarks/detection_controls.py --model DIR [--model DIR …] [--split test] [--draws 3]
+
+`TOOLSCOUT_DATA` names the folder with the datasets. Writes benchmarks/results/detection-controls.json. Choose on dev;
+look at test once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+
+from toolscout import metrics
+from toolscout.arrays import Vectors
+from toolscout.catalogue.store import Catalogue
+from toolscout.dataset import Dataset
+from toolscout.encoders import unit_rows
+from toolscout.lab.bench import load_dataset
+from toolscout.lab.machine import provenance
+from toolscout.methods import dpr
+from toolscout.methods.dpr import FittedEncoder
+from toolscout.methods.masstool import ArrayTowers, Pool
+from toolscout.methods.shared.tool_rows import load_tool_rows
+from toolscout.methods.shared.tuning import ENCODER_FOLDER
+from toolscout.metrics import PerQuery
+from toolscout.models import model_store
+from toolscout.models.model_store import Model
+from toolscout.sources.folder import read_tools
+
+MEASURES: Final = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
+OWN: Final = "own"
+
+
+def replace_hidden(hidden: Vectors, draws: int, seed: int = 0) -> dict[str, list[Vectors]]:
+    """Return what stands for h in each control, `(n, d)` each; several for `shuffled`.
+
+    A draw of `shuffled` is a random cycle through the queries, so that none keeps its own h.
+    """
+    random, n = np.random.default_rng(seed), len(hidden)
+    shuffled = []
+    for _ in range(draws):
+        order, place = random.permutation(n), np.empty(n, dtype=np.intp)
+        place[order] = np.roll(order, 1)
+        shuffled.append(hidden[place])
+    mean = np.broadcast_to(hidden.mean(axis=0), hidden.shape)
+    return {OWN: [hidden], "shuffled": shuffled, "mean": [mean], "zero": [np.zeros_like(hidden)]}
+
+
+def average(scored: Sequence[PerQuery]) -> PerQuery:
+    """Average the values of each query over several draws."""
+    values = {name: np.mean([each.values[name] for each in scored], axis=0) for name in scored[0].values}
+    return PerQuery(scored[0].ids, values)
+
+
+def compare_with_own(scored: PerQuery, own: PerQuery) -> dict[str, Any]:
+    """Return the differences from `own` with intervals and p, corrected for the measures (Holm)."""
+    tests = {name: metrics.paired_test(scored.values[name], own.values[name]) for name in MEASURES}
+    corrected = metrics.holm([test.p for test in tests.values()])
+    return {
+        name: {"difference": test.difference, "ci95": [test.low, test.high], "p": test.p, "p_holm": p_holm}
+        for (name, test), p_holm in zip(tests.items(), corrected, strict=True)
+    }
+
+
+def measure_model(model: Model, dataset: Dataset, split: str, draws: int) -> dict[str, Any]:
+    """Rank the queries of a split by each control of a fitted model, and compare the figures.
+
+    Raises:
+        SystemExit: if the model has no joint part.
+    """
+    settings = model.manifest.settings
+    if settings.get("transfer") is None or settings["transfer"].value == "none":
+        sys.exit(f"{model.folder}: this model has no joint part. Give a model of masstool.")
+    encoder = FittedEncoder(model.folder / ENCODER_FOLDER, model.manifest.values["tool_length"])
+    catalogue = Catalogue.of(read_tools(dataset.folder, "d").tools)
+    tools = catalogue.tools()
+    tool_rows = load_tool_rows(catalogue, model, encoder)
+    gold = {
+        query: {f"d/{tool}": grade for tool, grade in tools_of.items()}
+        for query, tools_of in dataset.split(split).items()
+    }
+    rows = encoder.encode([dataset.queries[query] for query in gold], "query")
+    pool = Pool(model.arrays["keys"], model.arrays["pool"])
+    near = pool.near(rows, settings["k"].value, settings["floor"].value)
+    towers = ArrayTowers.load(model)
+
+    def compute_parts(hidden: Vectors) -> dict[str, Vectors]:
+        return towers.parts(rows, pool.values, near, hidden)
+
+    def score(parts: dict[str, Vectors]) -> PerQuery:
+        vectors = unit_rows(np.sum(list(parts.values()), axis=0))
+        return metrics.score(dpr.rank_nearest(vectors @ tool_rows.T, gold, tools), gold, MEASURES)
+
+    own_parts = compute_parts(towers.compute_hidden(rows))
+    has_joint = np.asarray(own_parts["joint"].any(axis=1))
+    scored: dict[str, PerQuery] = {}
+    cosines: dict[str, float] = {}
+    for name, controls in replace_hidden(towers.compute_hidden(rows), draws).items():
+        parts = [compute_parts(hidden) for hidden in controls]
+        scored[name] = average([score(each) for each in parts])
+        likeness = np.mean([(each["joint"] * own_parts["joint"]).sum(axis=1)[has_joint] for each in parts])
+        cosines[name] = round(float(likeness), 6)
+    scored["no_joint"] = score({name: part for name, part in own_parts.items() if name != "joint"})
+    return {
+        "recipe": model.manifest.recipe,
+        "dataset": dataset.name,
+        "split": split,
+        "seed": model.manifest.seed,
+        "towers": model.manifest.values.get("towers", 1),
+        "settings": {name: settings[name].value for name in ("base", "transfer", "search", "k", "floor", "need")},
+        "detects": "need" in model.manifest.values,
+        "n_queries": len(gold),
+        "n_with_joint": int(has_joint.sum()),
+        "draws": draws,
+        "controls": {
+            name: {
+                "metrics": each.means(),
+                "ci95": each.ci95(),
+                **({"joint_cosine": cosines[name]} if name in cosines else {}),
+                **({"from_own": compare_with_own(each, scored[OWN])} if name != OWN else {}),
+            }
+            for name, each in scored.items()
+        },
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Measure all models; write the file after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", dest="models", action="append", type=Path, required=True)
+    parser.add_argument("--data", default=os.environ.get("TOOLSCOUT_DATA"))
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "detection-controls.json")
+    given = parser.parse_args(arguments)
+    measured: list[dict[str, Any]] = []
+    for folder in given.models:
+        model = model_store.load(folder)
+        dataset = load_dataset(model.manifest.data.name, Path(given.data) if given.data else None)
+        measured.append(measure_model(model, dataset, given.split, given.draws))
+        given.out.write_text(json.dumps({"models": measured, "provenance": provenance()}, indent=1) + "\n")
+        for name, control in measured[-1]["controls"].items():
+            figures = "  ".join(f"{measure} {100 * control['metrics'][measure]:.1f}" for measure in MEASURES)
+            click.echo(f"{folder.name}  {name:<9} {figures}")
+    return measured
+
+
+if __name__ == "__main__":
+    main()
