@@ -226,7 +226,7 @@ def lines(file: Path, rows: Any) -> None:
 
 
 def _entry(tool: Tool) -> dict[str, Any]:
-    place = {key: tool.meta[key] for key in ("module", "qualname") if key in tool.meta}
+    place = {key: tool.meta[key] for key in ("module", "qualname", "examples") if key in tool.meta}
     return {
         "_id": tool.id,
         "title": tool.name,
