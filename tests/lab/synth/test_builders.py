@@ -62,7 +62,10 @@ def test_a_builder_drops_what_went_wrong_and_nothing_else(
         report = write_dataset(tmp_path / "set", builder, done, seed=0, model="scripted", wanted=wanted)
         drops = Counter(report["drops"])
         assert drops["malformed"] + drops["selection_malformed"] == server.llm.count("bad_json") >= 2
-        assert drops["unknown_tool"] + drops["selection_unknown_tool"] == server.llm.count("unknown") >= 2
+        # Two tools without parameters got one scene, so that step 4 is one conversation, whose bad reply is met twice.
+        shared = 0 if kind == "toolbank" else 1
+        unknown = drops["unknown_tool"] + drops["selection_unknown_tool"]
+        assert 2 <= server.llm.count("unknown") <= unknown <= server.llm.count("unknown") + shared
         assert drops["duplicate"] == server.llm.count("duplicate") >= 2
         assert llm.repaired >= server.llm.count("once") >= 2 and server.llm.count("busy") >= 2
         assert max(server.served.values()) == 1
@@ -139,6 +142,7 @@ def test_toollens_asks_for_as_many_kinds_of_tools_as_it_is_told(tools: list[Tool
     assert len(done.drafts) == 4 and all(len(each.steps["kinds"]) == 4 for each in done.drafts.values())
     assert all("exactly five different" in text for text in systems_of(backend, "kinds of functions would help"))
     assert builder.settings == {"aspects": 5, "min_tools": 2}
+    assert all('"description":"Step 4."' in text for text in systems_of(backend, "kinds of functions would help"))
     wrong = build(ToolLens(tools[:30], LLM(ScriptedLLM()), StaticEncoder()), LLM(ScriptedLLM(answers=kinds)), 1)
     assert not wrong.drafts and wrong.drops["malformed"] == 4, "five kinds are no three kinds"
     for aspects, min_tools in ((1, 1), (7, 1), (3, 4), (3, 0)):

@@ -73,7 +73,8 @@ class Statement(msgspec.Struct):
 def _define_categories(count: int) -> type[Any]:
     """Define the reply of step 4: as many kinds of tools as wanted."""
     texts = Annotated[list[str], msgspec.Meta(min_length=count, max_length=count)]
-    return msgspec.defstruct("Categories", [("categories", texts)], module=__name__)
+    namespace = {"__doc__": "Step 4."}
+    return msgspec.defstruct("Categories", [("categories", texts)], namespace=namespace, module=__name__)
 
 
 class Check(msgspec.Struct):
