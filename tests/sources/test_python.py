@@ -276,6 +276,112 @@ def test_a_package_gives_each_public_function_once_under_its_shortest_path(packa
     assert tools["ts_pack.work"].meta == {"module": "ts_pack", "qualname": "work", "signature": "work()"}
 
 
+def test_a_package_gives_the_documented_methods_and_properties_of_its_classes(package: Callable[..., str]) -> None:
+    locator = package(
+        "ts_classes",
+        __init__="""
+            import functools
+            from ts_classes._base import Base
+            from ts_classes.shape import Shape, Square
+            """,
+        _base="""
+            import functools
+            class Base:
+                "Internal, and not public below this package's name."
+                def grow(self, by: int) -> None: "Grow."
+            class Words:
+                "Words of a shape."
+                def upper(self): "In capitals."
+                class Deeper:
+                    "Too deep."
+                    def sink(self): "Sink."
+            class Accessor:
+                def __init__(self, gives): self.gives = gives
+                def __get__(self, owner, kind): return self.gives
+            """,
+        shape="""
+            import functools
+            from collections import UserDict
+            from ts_classes._base import Accessor, Words
+            __all__ = ["Shape", "Square"]
+            class _Hidden:
+                def scale(self, by: float): "Scale it."
+            class Shape(_Hidden, UserDict):
+                "A shape."
+                words = Accessor(Words)
+                colour = "red"
+                @property
+                def area(self) -> float:
+                    "The area.\\n\\nReturns:\\n    In square metres."
+                @functools.cached_property
+                def edges(self): "The edges."
+                @property
+                def undocumented(self): ...
+                @classmethod
+                def unit(cls, size: int): "Of size one."
+                @staticmethod
+                def sort(shapes: list): "Sort them."
+                def bare(self): ...
+                def _private(self): "Not public."
+            class Square(Shape):
+                "A square."
+                def unit_square(self): "Only here."
+                def scale(self, by: float): "Scale a square."
+            """,
+        testing='def assert_same(): "A helper of tests."',
+        f2py='def compile(): "A helper of builds."',
+    )
+    reading = read_one(locator)
+    tools = by_name(reading)
+    assert reading.problems == []
+    shape = ("area", "edges", "scale", "sort", "unit", "words.upper")
+    assert list(tools) == [
+        *("ts_classes.Base", "ts_classes.Base.grow"),
+        *("ts_classes.Shape", *(f"ts_classes.Shape.{name}" for name in shape)),
+        *("ts_classes.Square", "ts_classes.Square.scale", "ts_classes.Square.unit_square"),
+    ]
+    area = tools["ts_classes.Shape.area"]
+    assert (area.path, area.parameters) == (("ts_classes", "ts_classes.Shape"), {"type": "object", "properties": {}})
+    assert area.meta == {
+        "module": "ts_classes",
+        "qualname": "Shape.area",
+        "signature": "area",
+        "member": "property",
+    }
+    assert area.description == "The area." and area.returns["type"] == "number"
+    assert (tools["ts_classes.Shape.scale"].parameters or {})["required"] == ["by"]
+    assert (tools["ts_classes.Shape.unit"].parameters or {})["required"] == ["size"]
+    assert (tools["ts_classes.Shape.sort"].parameters or {})["required"] == ["shapes"]
+    assert list(by_name(read_one("py:ts_classes.testing"))) == ["ts_classes.testing.assert_same"]
+    one = by_name(read_one("py:ts_classes:Shape"))
+    assert {"ts_classes.Shape.area", "ts_classes.Shape.scale", "ts_classes.Shape.bare"} <= set(one)
+
+
+def test_doctests_are_kept_as_examples() -> None:
+    def add(a: int) -> int:
+        """Add one.
+
+        >>> add(1)
+        2
+
+        Words between.
+        >>> for number in range(2):
+        ...     add(number)
+        1
+        2
+
+        No example any more.
+        """
+        raise AssertionError("nothing is called")
+
+    tool = describe_callable("s", add)
+    assert tool.meta["examples"] == ">>> add(1)\n2\n\n>>> for number in range(2):\n...     add(number)\n1\n2"
+    long = "\n".join(f">>> add({number})" for number in range(500))
+    add.__doc__ = f"Add.\n\n{long}"
+    examples = describe_callable("s", add).meta["examples"]
+    assert 1_900 < len(examples) <= 2_000 and long.startswith(examples + "\n")
+
+
 def test_a_package_that_declares_its_names_shows_only_those(package: Callable[..., str]) -> None:
     locator = package(
         "ts_declared",
@@ -383,6 +489,11 @@ def test_pandas_functions_and_the_methods_of_its_table_are_there() -> None:
     functions = by_name(read_one("py:pandas"))
     assert {"pandas.read_csv", "pandas.merge", "pandas.DataFrame"} <= set(functions)
     assert not any(name.startswith("pandas.core") for name in functions)
+    assert {"pandas.DataFrame.size", "pandas.Series.size", "pandas.DataFrame.head", "pandas.Series.str.upper"} <= set(
+        functions
+    )
+    assert len(functions) >= 1_200 and not any(name.startswith("pandas.testing") for name in functions)
+    assert ">>> df" in functions["pandas.DataFrame.head"].meta["examples"]
     methods = by_name(read_one("py:pandas:DataFrame"))
     assert len(methods) > 150
     merge = methods["pandas.DataFrame.merge"]

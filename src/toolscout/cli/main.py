@@ -66,6 +66,7 @@ LAB_COMMANDS: Final[Mapping[str, Command]] = {
     "synth": ("lab.synth", "Generate datasets for your tools with a language model."),
     "judge": ("lab.judge", "Compare queries or answers in pairs, with a language model as judge."),
     "downstream": ("lab.downstream", "Measure how often an agent succeeds with the tools that it is given."),
+    "elo": ("lab.elo", "Rate recipes by the answers that an agent gives with their tools."),
 }
 _LAB: Final = "lab"
 _LAB_HELP: Final = "Research: measure, compare and tune recipes on datasets."

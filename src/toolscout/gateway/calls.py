@@ -188,8 +188,10 @@ def _run_function(tool: Tool, arguments: Mapping[str, Any]) -> Any:
     name = str(tool.meta["qualname"]).rpartition(".")[2]
     raw = inspect.getattr_static(owner, name)
     bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
-    if inspect.isclass(owner) and inspect.isroutine(raw) and not bound:
-        raise UserError(f"{tool.name!r} is a method and needs an object of its class: it cannot be called as a tool")
+    is_property = inspect.isdatadescriptor(raw)
+    if inspect.isclass(owner) and not bound and (inspect.isroutine(raw) or is_property):
+        kind = "property" if is_property else "method"
+        raise UserError(f"{tool.name!r} is a {kind} and needs an object of its class: it cannot be called as a tool")
     positional, named = _bind_arguments(value, arguments)
     result = value(*positional, **named)
     if inspect.iscoroutine(result):

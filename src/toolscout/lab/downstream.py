@@ -77,10 +77,12 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Episode(msgspec.Struct, frozen=True):
-    """One request under one condition.
+    """One request under one condition. `lab judge answers` reads its JSON: `id`, `request`, `answer`, `condition`.
 
     Attributes:
-        solved: the examiner's verdict; None: it gave none, or the endpoint refused the agent's request.
+        task: id of the request; the key in JSON is `id`.
+        request: what the agent was asked.
+        solved: the examiner's verdict; None: it gave none or was not asked, or the endpoint refused the request.
         recall: share of the gold tools that were called.
         precision: share of the called tools that are gold.
         exact: whether the called tools are exactly the gold tools.
@@ -93,7 +95,8 @@ class Episode(msgspec.Struct, frozen=True):
         lab_tokens: the same for simulation and examination; `lab_dollars` too.
     """
 
-    task: str
+    task: str = msgspec.field(name="id")
+    request: str
     condition: str
     given: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -283,6 +286,7 @@ class Protocol:
         runners: run tools for real; a tool that none takes is simulated.
         turns: the most turns of an episode.
         seed: seed of the missing and wrong tools and of the shuffle.
+        examine: whether a model examines each answer; if not, `solved` is None.
     """
 
     stage: Stage | None = None
@@ -290,6 +294,7 @@ class Protocol:
     runners: Sequence[Runner] = ()
     turns: int = MAX_TURNS
     seed: int = 0
+    examine: bool = True
 
 
 def measure(
@@ -350,11 +355,12 @@ def _run_episode(llm: LLM, task: Task, condition: Condition, tools: Sequence[Too
     """Let the agent fulfil the request with these tools, and grade the run. Agent and laboratory pay separately."""
     agent, lab = llm.limit_tokens(None), llm.limit_tokens(None)
     run = act(agent, task.query, tools, protocol.runners, turns=protocol.turns, simulator=lab)
-    solved = _grade_run(lab, task, run)
+    solved = _grade_run(lab, task, run) if protocol.examine else None
     called, gold = {step.tool for step in run.steps if step.tool}, set(task.gold)
     right = len(called & gold)
     return Episode(
         task=task.id,
+        request=task.query,
         condition=condition.name,
         given=tuple(tool.id for tool in tools),
         steps=run.steps,

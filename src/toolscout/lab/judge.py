@@ -19,7 +19,7 @@ from toolscout.errors import BadReply, ConfigError
 from toolscout.llm import LLM, prompt
 from toolscout.llm.prompts import TrustedText
 
-__all__ = ["ASPECTS", "Outcome", "Pair", "agreement", "elo", "judge", "table"]
+__all__ = ["ASPECTS", "Outcome", "Pair", "agreement", "check_aspects", "elo", "judge", "rate_systems", "table"]
 
 ASPECTS: Final = {
     "naturalness": "Which of the two sounds more like what a person would really type?",
@@ -75,9 +75,7 @@ def judge(
         ConfigError: for an unknown aspect.
         OverBudget, Unavailable: replies so far stay in the cache.
     """
-    for aspect in aspects:
-        if aspect not in ASPECTS:
-            raise ConfigError(f"expected an aspect of {', '.join(ASPECTS)}, found {aspect!r}")
+    check_aspects(aspects)
 
     def judge_pair(item: tuple[str, Pair]) -> Outcome:
         aspect, pair = item
@@ -102,6 +100,17 @@ def judge(
         if number % 50 == 0:
             say(f"{number:,} of {len(pairs) * len(aspects):,} pairs judged")
     return outcomes
+
+
+def check_aspects(aspects: Sequence[str]) -> None:
+    """Refuse an aspect without a question.
+
+    Raises:
+        ConfigError: naming the aspects there are.
+    """
+    for aspect in aspects:
+        if aspect not in ASPECTS:
+            raise ConfigError(f"expected an aspect of {', '.join(ASPECTS)}, found {aspect!r}")
 
 
 def _verdict(llm: LLM, pair: Pair, aspect: str, first: str, second: str) -> Winner:
@@ -174,6 +183,17 @@ def matches(outcomes: Sequence[Outcome]) -> list[tuple[str, str, float]]:
     """Return the judged pairs as matches."""
     worth = {"win": 1.0, "tie": 0.5, "loss": 0.0}
     return [(outcome.a, outcome.b, worth[outcome.result]) for outcome in outcomes if outcome.result is not None]
+
+
+def rate_systems(
+    outcomes: Sequence[Outcome], aspects: Sequence[str], *, seed: int = 0
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Rate the systems by Elo: aspect → name of a system → mean, low and high. See `elo`."""
+    ratings = {}
+    for aspect in aspects:
+        played = matches([outcome for outcome in outcomes if outcome.aspect == aspect])
+        ratings[aspect] = {name: rating._asdict() for name, rating in elo(played, seed=seed).items()}
+    return ratings
 
 
 def agreement(outcomes: Sequence[Outcome], people: Mapping[tuple[str, str, str, str], Result]) -> dict[str, Any]:

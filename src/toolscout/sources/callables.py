@@ -23,7 +23,14 @@ from typing import Any, Final
 
 from toolscout.errors import BadEntry
 from toolscout.sources import RawTool, build_tool
-from toolscout.sources.docstrings import Doc, find_signature_lines, get_docstring, read_docstring, remove_addresses
+from toolscout.sources.docstrings import (
+    Doc,
+    find_examples,
+    find_signature_lines,
+    get_docstring,
+    read_docstring,
+    remove_addresses,
+)
 from toolscout.types import Tool
 
 __all__ = ["build_type_schema", "convert_errors", "describe_callable"]
@@ -114,6 +121,7 @@ def describe_callable(
         signature = _read_signature(function, receiver) or _parse_documented_signature(text, short)
         doc = _read_documentation(function, text, {short, own_name if isinstance(own_name, str) else short})
         scope = _find_scope(function)
+        examples = find_examples(text)
         fields = RawTool(
             id=identity,
             description=doc.description,
@@ -124,6 +132,7 @@ def describe_callable(
                 "module": module or str(getattr(function, "__module__", None) or ""),
                 "qualname": qualname or str(getattr(function, "__qualname__", identity)),
                 "signature": "" if signature is None else short + _format_signature(signature),
+                **({"examples": examples} if examples else {}),
             },
         )
         return build_tool(source, fields)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
+import textwrap
 from typing import Final, NamedTuple
 
 import docstring_parser
 from docstring_parser import DocstringStyle
 
-__all__ = ["Doc", "find_signature_lines", "get_docstring", "read_docstring", "remove_addresses"]
+__all__ = ["Doc", "find_examples", "find_signature_lines", "get_docstring", "read_docstring", "remove_addresses"]
 
 MAX_DOCSTRING_CHARS: Final = 1_000
+MAX_EXAMPLE_CHARS: Final = 2_000
 SECTIONS: Final = (
     (re.compile(r"^ *(Parameters|Returns|Yields|See Also|Examples?) *\n *-{3,}", re.M), DocstringStyle.NUMPYDOC),
     (re.compile(r"^ *:(param|type|returns?|rtype|raises?)\b", re.M), DocstringStyle.REST),
@@ -62,6 +65,24 @@ def read_docstring(text: str, names: set[str]) -> Doc:
         parameters,
         _to_plain_text(": ".join(word for word in words if word)),
     )
+
+
+def find_examples(text: str) -> str:
+    """Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none."""
+    if ">>>" not in text:
+        return ""
+    lines: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        starts = line.lstrip().startswith(">>>")
+        if starts and not inside and lines:
+            lines.append("")
+        inside = starts or (inside and bool(line.strip()))
+        if inside:
+            lines.append(line.rstrip())
+    sizes = itertools.accumulate(len(line) + 1 for line in lines)
+    kept = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_EXAMPLE_CHARS]
+    return remove_addresses(textwrap.dedent("\n".join(kept)).strip("\n"))
 
 
 def _remove_signatures(text: str, names: set[str]) -> str:

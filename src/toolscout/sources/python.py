@@ -1,9 +1,9 @@
 """Reads Python functions as tools: `py:module`, `py:module:name`, `py:stdlib` (standard library).
 
 Reading imports the module, which runs its code. The reading's message says so. The public functions and classes (as
-constructors) of a module become tools. A package also gives those of its public submodules, and `py:module:Class` the
-public methods of a class. The standard library also gives the methods that its classes define and document themselves,
-because they are its interface.
+constructors) of a module become tools, and so do the documented methods and properties of its public classes. A package
+also gives those of its public submodules, and `py:module:Class` those of one class. The standard library gives the
+methods that its classes define and document themselves, without properties.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pkgutil
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +37,8 @@ __all__ = ["describe_callable", "read"]
 STDLIB: Final = "stdlib"
 #: Submodules that are never imported: tests and programs.
 SKIPPED: Final = frozenset({"conftest", "setup", "test", "tests", "testutils"})
+#: Submodules that packages have for their tests and builds. They are read only if the locator names them.
+HELPER_MODULES: Final = frozenset({"distutils", "f2py", "testing"})
 #: Modules of the standard library that are left out: demonstrations, windows, duplicates, internals, deprecated ones.
 SKIPPED_STDLIB: Final = """
 antigravity this idlelib turtle turtledemo tkinter lib2to3 pydoc_data ensurepip rlcompleter test xxlimited xxsubtype
@@ -46,12 +49,16 @@ ossaudiodev pipes smtpd sndhdr spwd sunau telnetlib uu xdrlib
 
 
 class _Member(NamedTuple):
-    """A public callable and its place. `receiver`: whether its first parameter is the object that it belongs to."""
+    """A public callable or property and its place.
+
+    `receiver`: whether its first parameter is the object that it belongs to.
+    """
 
     module: str
     qualname: str
     value: Any
     receiver: bool = False
+    is_property: bool = False
 
     @property
     def name(self) -> str:
@@ -78,11 +85,12 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     module = _import_module(module_name)
     problems: list[Problem] = []
     if member:
-        members: Iterable[_Member] = _find_member(locator, module, member)
+        members = _remove_aliases(_find_member(locator, module, member))
     else:
         modules = list(_walk_modules(module_name, module, problems))
-        members = [member for part in modules for member in _list_members(*part, problems)]
-    return [_build_reading(source, _remove_aliases(members), problems, f"imported {_label_version(module)}")]
+        members = _remove_aliases(member for part in modules for member in _list_members(*part, problems))
+        members = _add_class_members(members)
+    return [_build_reading(source, members, problems, f"imported {_label_version(module)}")]
 
 
 def _read_stdlib(source: str) -> Reading:
@@ -127,15 +135,19 @@ def _build_reading(source: str, members: Iterable[_Member], problems: list[Probl
 
 def _build_tool(source: str, item: _Member) -> Tool:
     top = item.module.partition(".")[0]
-    return describe_callable(
+    tool = describe_callable(
         source,
-        item.value,
+        _find_getter(item.value) if item.is_property else item.value,
         identity=item.name,
         path=("python" if top in sys.stdlib_module_names else top, item.name.rpartition(".")[0]),
         module=item.module,
         qualname=item.qualname,
         receiver=item.receiver,
     )
+    if not item.is_property:
+        return tool
+    meta = {**tool.meta, "signature": item.qualname.rpartition(".")[2], "member": "property"}
+    return msgspec.structs.replace(tool, parameters={"type": "object", "properties": {}}, meta=meta)
 
 
 # --- modules ----------------------------------------------------------------------------------------------------------
@@ -201,7 +213,7 @@ def _list_submodules(name: str, module: ModuleType, declared: list[str]) -> list
     inside.update(entry for entry in declared if f"{name}.{entry}" in sys.modules)
     return [
         inner
-        for inner in sorted(inside - SKIPPED)
+        for inner in sorted(inside - SKIPPED - HELPER_MODULES)
         if not inner.startswith(("_", "test_")) and not inner.endswith(("_test", "_tests"))
     ]
 
@@ -262,7 +274,9 @@ def _find_member(locator: str, module: ModuleType, member: str) -> list[_Member]
             hint = f": did you mean {near[0]!r}?" if near else ""
             raise SourceError(f"{locator}: expected a name in {module.__name__}, found no {part!r}{hint}") from None
     if inspect.isclass(value):
-        return list(_list_methods(_Member(module.__name__, member, value), inherited=True))
+        owner = _Member(module.__name__, member, value)
+        properties = [item for item in _list_class_members(owner, frozenset()) if item.is_property]
+        return [*_list_methods(owner, inherited=True), *properties]
     if not callable(value):
         raise SourceError(f"{locator}: expected a function or a class, found a {type(value).__name__}")
     return [_Member(module.__name__, member, value)]
@@ -276,7 +290,105 @@ def _list_methods(owner: _Member, *, inherited: bool) -> Iterator[_Member]:
         if name.startswith("_"):
             continue
         raw = inspect.getattr_static(owner.value, name, None)
-        bound = isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
+        bound = _is_bound(raw)
         if bound or inspect.isroutine(raw):
             value = getattr(owner.value, name) if bound else raw
             yield _Member(owner.module, f"{owner.qualname}.{name}", value, receiver=not bound)
+
+
+# --- members of public classes ----------------------------------------------------------------------------------------
+
+
+def _add_class_members(members: Sequence[_Member]) -> list[_Member]:
+    """Add the documented methods and properties of the classes among the members. Sorted by name.
+
+    A member that comes from a base class counts where the base is not public, as in the many methods that DataFrame and
+    Series have from one internal class. Members of a public base are listed with that base alone.
+    """
+    public = frozenset(id(item.value) for item in members if isinstance(item.value, type))
+    by_name = {item.name: item for item in members}
+    for owner in members:
+        if isinstance(owner.value, type):
+            for item in _list_class_members(owner, public):
+                by_name.setdefault(item.name, item)
+    return sorted(by_name.values(), key=lambda item: item.name)
+
+
+def _list_class_members(owner: _Member, public: AbstractSet[int], *, nested: bool = True) -> Iterator[_Member]:
+    """Yield the documented public methods and properties of a class, and those of the classes inside it (`nested`).
+
+    Classes inside are also accessors: objects that give a class when they are read from their owner, as
+    `pandas.Series.str` does. Code of other packages is left out.
+
+    Args:
+        owner: the class.
+        public: ids of the classes that are listed themselves.
+        nested: whether to list the members of classes inside.
+    """
+    for name, raw in _list_attributes(owner.value, public):
+        inner = _find_inner_class(owner.value, name, raw)
+        if inner is None:
+            item = _place_attribute(owner, name, raw)
+            if item is not None and _is_documented(item.value):
+                yield item
+        elif nested and id(inner) not in public and _find_top(inner) == _find_top(owner.value):
+            place = _Member(owner.module, f"{owner.qualname}.{name}", inner)
+            yield from _list_class_members(place, public, nested=False)
+
+
+def _list_attributes(value: type, public: AbstractSet[int]) -> Iterator[tuple[str, Any]]:
+    """Yield (name, raw value) of the public attributes of a class, sorted.
+
+    They come from the class itself, or from a base class of the same package that is not listed itself.
+    """
+    top = _find_top(value)
+    for name in sorted(dir(value)):
+        definer = next((base for base in value.__mro__ if name in vars(base)), None)
+        if name.startswith("_") or definer is None:
+            continue
+        if _find_top(definer) == top and (definer is value or id(definer) not in public):
+            yield name, vars(definer)[name]
+
+
+def _place_attribute(owner: _Member, name: str, raw: Any) -> _Member | None:
+    """Return a method or a property of a class with its place. None for another value."""
+    item = _Member(owner.module, f"{owner.qualname}.{name}", raw)
+    if isinstance(raw, (property, functools.cached_property)) or inspect.isdatadescriptor(raw):
+        return item._replace(receiver=True, is_property=True)
+    if _is_bound(raw):
+        value = _read_attribute(owner.value, name)
+        return None if value is None else item._replace(value=value)
+    return item._replace(receiver=True) if inspect.isroutine(raw) else None
+
+
+def _is_bound(raw: object) -> bool:
+    """Return whether a raw attribute is a static method or a method of its class, which needs no object."""
+    return isinstance(raw, (staticmethod, classmethod)) or type(raw).__name__ == "classmethod_descriptor"
+
+
+def _find_top(value: type) -> str:
+    """Return the package that defines a class, without the underscore of an internal one."""
+    return str(getattr(value, "__module__", "")).partition(".")[0].lstrip("_")
+
+
+def _read_attribute(owner: type, name: str) -> Any:
+    """Return an attribute of a class. None if reading it fails."""
+    try:
+        with _silence():
+            return getattr(owner, name)
+    except Exception:
+        return None
+
+
+def _find_inner_class(owner: type, name: str, raw: object) -> type | None:
+    """Return the class that an attribute is or gives. None for a function, and for classes that are no tools."""
+    if inspect.isfunction(raw) or inspect.isbuiltin(raw) or not (isinstance(raw, type) or hasattr(raw, "__get__")):
+        return None
+    value = _read_attribute(owner, name)
+    return value if isinstance(value, type) and _is_tool(value) else None
+
+
+def _find_getter(value: Any) -> Any:
+    """Return the function behind a property, if it has the property's docstring; else the property."""
+    getter = getattr(value, "fget", None) or getattr(value, "func", None)
+    return getter if getter is not None and getattr(getter, "__doc__", None) == value.__doc__ else value

@@ -159,6 +159,25 @@ def test_what_was_written_is_trained_on_and_measured_unchanged_and_costs_what_wa
 
 
 @pytest.mark.net
+def test_the_settings_of_the_papers_are_options_and_stand_in_the_report(tmp_path: Path) -> None:
+    with ScriptedServer() as server:
+        base = ("-n", "3", "--llm", server.place, "--json")
+        bank = cli("synth", "toolbank", *SOURCES, "--out", str(tmp_path / "bank"), "--shown", "7", "--chosen", "2", "4",
+                   "--instructions", "pandas", *base)  # fmt: skip
+        assert bank.exit_code == 0, bank.output
+        report = json.loads(bank.stdout)
+        assert (report["settings"]["shown"], report["settings"]["chosen"]) == (7, [2, 4])
+        assert any(report["settings"]["instructions"] in str(body["messages"][0]["content"]) for body in server.bodies)
+        lens = cli("synth", "toollens", *SOURCES, "--out", str(tmp_path / "lens"), "--min-tools", "2", *base)
+        assert lens.exit_code == 0, lens.output
+        assert json.loads(lens.stdout)["settings"] == {"aspects": 3, "min_tools": 2}
+        refused = cli("synth", "toollens", *SOURCES, "--out", str(tmp_path / "x"), "--aspects", "9", *base)
+        assert refused.exit_code == 1 and "2 to 6 aspects" in refused.output
+    rows = [json.loads(line) for line in (tmp_path / "bank" / "queries.jsonl").read_text().splitlines()]
+    assert all(row["metadata"]["origin"]["settings"] == report["settings"] for row in rows)
+
+
+@pytest.mark.net
 def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_its_record(tmp_path: Path) -> None:
     out, record = tmp_path / "made", tmp_path / "record.jsonl"
     empty = cli("synth", "toolbank", "--out", str(out), "--dry-run")

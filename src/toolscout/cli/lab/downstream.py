@@ -15,6 +15,8 @@ from toolscout.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from toolscout.config import Settings
+    from toolscout.dataset import Dataset
+    from toolscout.lab.downstream import Episode, Task
     from toolscout.lab.runners import Runner
     from toolscout.search.pipeline import Stage
     from toolscout.types import Tool
@@ -54,7 +56,7 @@ CALL_COLUMNS = ("condition", "recall", "precision", "exact", "order", "turns", "
 )
 @click.option("--turns", default=8, show_default=True, help="Maximum number of turns per request.")
 @click.option("--seed", default=0, show_default=True, help="Seed for drawing queries, and missing or wrong tools.")
-@click.option("--out", metavar="FILE", help="Write each episode as a JSON line.")
+@click.option("--out", metavar="FILE", help="Write each episode as a JSON line, for `judge answers`.")
 @spending_options
 @data_option
 @json_option
@@ -81,21 +83,16 @@ def downstream_command(
 ) -> None:
     """Let an agent work on queries of DATASET, with the tools that each condition gives it."""
     from toolscout.lab.bench import load_dataset
-    from toolscout.lab.downstream import Protocol, Task, condition, measure, summary
-    from toolscout.lab.synth import chance
-    from toolscout.sources.folder import read_tools
+    from toolscout.lab.downstream import Protocol, condition, measure, summary
 
     settings = load_llm_settings(ctx, llm_address)
     conditions = [condition(name) for name in names]
     loaded = load_dataset(dataset, find_root(data))
-    tools = [_strip_source(tool) for tool in read_tools(loaded.folder, "d").tools]
-    gold = loaded.split(split)
-    sample = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
-    tasks = [Task(id, loaded.queries[id], tuple(gold[id])) for id in sample]
-    runners = _make_runners(modules, servers, settings, dry_run=limits["dry_run"])
+    tasks, tools = draw_tasks(loaded, split, count, seed)
+    runners = make_runners(modules, servers, settings, dry_run=limits["dry_run"])
     stage = None
     if any(condition.kind == "retrieved" for condition in conditions):
-        stage = _build_stage(recipe, model, tools, settings)
+        stage = build_stage(recipe, model, tools, settings)
     title = f"{len(tasks):,} queries under {len(conditions)} conditions"
     with progress(title) as say, open_llm(settings, **limits) as llm:
         protocol = Protocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
@@ -104,7 +101,7 @@ def downstream_command(
     if limits["dry_run"]:
         return
     if out:
-        Path(out).write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in episodes))
+        write_episodes(Path(out), episodes)
     rows = summary(episodes)
     _warn_of_refusals(rows)
     if as_json:
@@ -113,7 +110,19 @@ def downstream_command(
         _print_summary(rows)
 
 
-def _make_runners(modules: Sequence[str], servers: Sequence[str], settings: Settings, *, dry_run: bool) -> list[Runner]:
+def draw_tasks(dataset: Dataset, split: str, count: int, seed: int) -> tuple[list[Task], list[Tool]]:
+    """Draw tasks from a split, at most `count`. Returns them with all tools of the dataset."""
+    from toolscout.lab.downstream import Task
+    from toolscout.lab.synth import chance
+    from toolscout.sources.folder import read_tools
+
+    tools = [_strip_source(tool) for tool in read_tools(dataset.folder, "d").tools]
+    gold = dataset.split(split)
+    sample = chance("downstream", seed).sample(sorted(gold), min(count, len(gold)))
+    return [Task(id, dataset.queries[id], tuple(gold[id])) for id in sample], tools
+
+
+def make_runners(modules: Sequence[str], servers: Sequence[str], settings: Settings, *, dry_run: bool) -> list[Runner]:
     """Make the runners of real tools. In a dry run they call nothing."""
     from toolscout.lab.runners import MCP, DryRunner, Python
 
@@ -124,7 +133,7 @@ def _make_runners(modules: Sequence[str], servers: Sequence[str], settings: Sett
     return [DryRunner(runner) for runner in runners] if dry_run else runners
 
 
-def _build_stage(recipe: str, model: str | None, tools: Sequence[Tool], settings: Settings) -> Stage:
+def build_stage(recipe: str, model: str | None, tools: Sequence[Tool], settings: Settings) -> Stage:
     """Build the pipeline that retrieves tools for the agent."""
     from toolscout.catalogue.store import Catalogue
     from toolscout.recipes import registry
@@ -132,6 +141,11 @@ def _build_stage(recipe: str, model: str | None, tools: Sequence[Tool], settings
 
     workspace = Workspace(settings=settings)
     return registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
+
+
+def write_episodes(file: Path, episodes: Sequence[Episode]) -> None:
+    """Write episodes as JSON lines, which `lab judge answers` reads."""
+    file.write_bytes(b"".join(msgspec.json.encode(episode) + b"\n" for episode in episodes))
 
 
 def _warn_of_refusals(rows: Sequence[dict[str, Any]]) -> None:

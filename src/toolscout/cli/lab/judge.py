@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
 
 QUERY_ASPECTS = ("naturalness", "multifacetedness")
 ANSWER_ASPECTS = ("coherence", "relevance", "comprehensiveness", "overall")
-REVERSED_RESULTS = {"win": "loss", "tie": "tie", "loss": "win"}
 PAIR_COLUMNS = ("aspect", "a", "b", "win", "tie", "loss", "unjudged")
-
-ResultKey = tuple[str, str, str, str]
-"""(id, aspect, a, b) of a pair that was judged."""
 
 
 @click.command("judge")
@@ -39,6 +34,7 @@ ResultKey = tuple[str, str, str, str]
     help="Measure agreement with people: JSON lines with id, aspect and result (win, tie or loss). With more than two "
     "systems each line also names its systems, a and b.",
 )
+@click.option("--queries", metavar="DATASET", help="For `answers`: take requests that a file lacks from this dataset.")
 @click.option("--seed", default=0, show_default=True, help="Seed for drawing pairs and for the orders of Elo.")
 @click.option("--out", metavar="FILE", help="Write each outcome as a JSON line.")
 @spending_options
@@ -53,6 +49,7 @@ def judge_command(
     aspects: tuple[str, ...],
     count: int,
     people: str | None,
+    queries: str | None,
     seed: int,
     out: str | None,
     llm_address: str | None,
@@ -64,15 +61,18 @@ def judge_command(
 
     queries: INPUTs are two datasets; random queries of one are compared with random queries of the other. polish: INPUT
     is a dataset of `synth toolbank`; each polished query is compared with its first version. answers: INPUTs are
-    NAME=FILE for two systems or more, each file with JSON lines of id, request and answer; every two systems are
-    compared on each request and rated by Elo.
+    NAME=FILE, each file with JSON lines of id, request and answer, as `downstream --out` writes them; a file with
+    several conditions gives one system for each, and needs no NAME. Every two systems are compared on each request and
+    rated by Elo.
     """
-    from toolscout.lab.judge import agreement, judge
+    from toolscout.lab.answers import read_people
+    from toolscout.lab.judge import agreement, judge, rate_systems
     from toolscout.lab.judge import table as count_results
 
-    pairs = _load_pairs(what, inputs, count, seed, find_root(data))
+    root = find_root(data)
+    pairs = _pair_answers(inputs, queries, root) if what == "answers" else _draw_pairs(what, inputs, count, seed, root)
     chosen_aspects = aspects or (ANSWER_ASPECTS if what == "answers" else QUERY_ASPECTS)
-    people_results = _read_people(Path(people), pairs) if people else {}
+    people_results = read_people(Path(people), pairs) if people else {}
     settings = load_llm_settings(ctx, llm_address)
     with progress(f"judging {len(pairs):,} pairs") as say, open_llm(settings, **limits) as llm:
         outcomes = judge(llm, pairs, chosen_aspects, say=say)
@@ -80,27 +80,25 @@ def judge_command(
     if limits["dry_run"]:
         return
     if out:
-        Path(out).write_bytes(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
+        write_outcomes(Path(out), outcomes)
     result: dict[str, Any] = {"pairs": count_results(outcomes)}
     if what == "answers":
-        result["elo"] = {aspect: _rate_systems(outcomes, aspect, seed) for aspect in chosen_aspects}
+        result["elo"] = rate_systems(outcomes, chosen_aspects, seed=seed)
     if people:
         result["people"] = agreement(outcomes, people_results)
     if as_json:
         print_json(result)
     else:
-        _print_result(result)
+        print_comparison(result)
 
 
-def _rate_systems(outcomes: Sequence[Outcome], aspect: str, seed: int) -> dict[str, dict[str, float]]:
-    """Rate the systems by Elo on one aspect: name → mean and 95 % interval."""
-    from toolscout.lab.judge import elo, matches
-
-    played = matches([outcome for outcome in outcomes if outcome.aspect == aspect])
-    return {name: rating._asdict() for name, rating in elo(played, seed=seed).items()}
+def write_outcomes(file: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write outcomes as JSON lines."""
+    file.write_bytes(b"".join(msgspec.json.encode(outcome) + b"\n" for outcome in outcomes))
 
 
-def _print_result(result: dict[str, Any]) -> None:
+def print_comparison(result: dict[str, Any]) -> None:
+    """Print the counts of `pairs`, the ratings of `elo`, and the agreement with `people`."""
     print_table(
         [(name, "left" if name in ("aspect", "a", "b") else "right") for name in PAIR_COLUMNS],
         [[row[name] for name in PAIR_COLUMNS] for row in result["pairs"]],
@@ -112,16 +110,11 @@ def _print_result(result: dict[str, Any]) -> None:
         click.echo(f"people: {people['n']:,} pairs, agreement {people['agreement']}, kappa {people['kappa']}")
 
 
-def _load_pairs(what: str, inputs: Sequence[str], count: int, seed: int, root: Path | None) -> list[Pair]:
+def _draw_pairs(what: str, inputs: Sequence[str], count: int, seed: int, root: Path | None) -> list[Pair]:
     from toolscout.lab.synth import chance
 
-    match what:
-        case "queries":
-            return _draw_query_pairs(inputs, count, chance("judge", seed), root)
-        case "polish":
-            return _draw_polished_pairs(inputs, count, chance("judge", seed), root)
-        case _:
-            return _pair_answers(inputs)
+    draw = _draw_query_pairs if what == "queries" else _draw_polished_pairs
+    return draw(inputs, count, chance("judge", seed), root)
 
 
 def _draw_query_pairs(inputs: Sequence[str], count: int, random_source: random.Random, root: Path | None) -> list[Pair]:
@@ -157,69 +150,21 @@ def _draw_polished_pairs(
     return [Pair(id, "polished", "raw", dataset.queries[id], str(raw[id])) for id in sample]
 
 
-def _pair_answers(inputs: Sequence[str]) -> list[Pair]:
+def _pair_answers(inputs: Sequence[str], dataset: str | None, root: Path | None) -> list[Pair]:
     """Pair the answers of every two systems to the same request."""
-    from toolscout.lab.judge import Pair
+    from toolscout.lab.answers import pair_answers, read_answers
+    from toolscout.lab.bench import load_dataset
 
-    systems: dict[str, dict[str, dict[str, str]]] = {}
+    requests = load_dataset(dataset, root).queries if dataset else {}
+    systems: dict[str, Any] = {}
     for item in inputs:
-        name, equals, file = item.partition("=")
-        if not equals:
+        name, equals, file = ("", "", item) if Path(item).is_file() else item.partition("=")
+        if not equals and not Path(item).is_file():
             raise click.UsageError(f"judge answers: expected NAME=FILE, found {item}")
-        systems[name] = {row["id"]: row for row in _read_lines(Path(file), "id", "request", "answer")}
+        answers = read_answers(Path(file), name, requests)
+        if repeated := sorted(systems.keys() & answers.keys()):
+            raise click.UsageError(f"judge answers: two inputs are called {repeated[0]}. Name them: NAME=FILE")
+        systems |= answers
     if len(systems) < 2:
         raise click.UsageError("judge answers: expected two systems or more, found one")
-    return [
-        Pair(id, a, b, systems[a][id]["answer"], systems[b][id]["answer"], systems[a][id]["request"])
-        for a, b in itertools.combinations(systems, 2)
-        for id in systems[a]
-        if id in systems[b]
-    ]
-
-
-def _read_people(file: Path, pairs: Sequence[Pair]) -> dict[ResultKey, Any]:
-    """Read the results that people gave, as seen from `a` of each pair.
-
-    A line may leave out a and b if only two systems are compared, and may name them in either order.
-
-    Raises:
-        SourceError: naming file and line.
-    """
-    compared = list(dict.fromkeys((pair.a, pair.b) for pair in pairs))
-    results: dict[ResultKey, Any] = {}
-    for number, row in enumerate(_read_lines(file, "id", "aspect", "result", optional=("a", "b")), 1):
-        result = "loss" if row["result"] == "lose" else row["result"]
-        if result not in REVERSED_RESULTS:
-            raise SourceError(f"{file}, line {number}: expected the result win, tie or loss, found {row['result']!r}")
-        is_unnamed = len(compared) == 1 and "a" not in row and "b" not in row
-        a, b = compared[0] if is_unnamed else (row.get("a"), row.get("b"))
-        if (b, a) in compared and (a, b) not in compared:
-            a, b, result = b, a, REVERSED_RESULTS[result]
-        if (a, b) not in compared:
-            expected = ", ".join(f"{one} and {other}" for one, other in compared)
-            raise SourceError(
-                f"{file}, line {number}: expected as a and b two systems that are compared ({expected}), found {a} "
-                f"and {b}"
-            )
-        results[row["id"], row["aspect"], str(a), str(b)] = result
-    return results
-
-
-def _read_lines(file: Path, *keys: str, optional: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Read JSON lines as objects of texts, with these keys and the `optional` ones that a line has.
-
-    Raises:
-        SourceError: naming file and line.
-    """
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise SourceError(f"{file}: the file cannot be read ({error.strerror}). Check its path") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = msgspec.json.decode(line, type=dict[str, Any])
-            rows.append({key: str(row[key]) for key in (*keys, *(key for key in optional if key in row))})
-        except (msgspec.MsgspecError, KeyError):
-            raise SourceError(f"{file}, line {number}: expected an object with {', '.join(keys)}") from None
-    return rows
+    return pair_answers(systems)

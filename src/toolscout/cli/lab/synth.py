@@ -53,6 +53,7 @@ class _BuildJob:
 
     Attributes:
         kind: `toolbank` or `toollens`.
+        builder_settings: arguments of the builder, by name.
         sources: where the tools come from; none: the catalogue.
         out: folder of the new dataset.
         wanted: number of queries.
@@ -64,6 +65,7 @@ class _BuildJob:
     """
 
     kind: str
+    builder_settings: dict[str, Any]
     sources: tuple[str, ...]
     out: str
     wanted: int
@@ -80,39 +82,62 @@ class _BuildJob:
         from toolscout.lab.synth.toollens import ToolLens
 
         if self.kind == "toolbank":
-            return ToolBank(tools, seed=self.seed)
-        return ToolLens(tools, llm, encoders.load(settings.encoder, settings), seed=self.seed)
+            return ToolBank(tools, seed=self.seed, **self.builder_settings)
+        encoder = encoders.load(settings.encoder, settings)
+        return ToolLens(tools, llm, encoder, seed=self.seed, **self.builder_settings)
 
 
 @synth_command.command("toolbank")
 @_build_options
+@click.option("--shown", default=10, show_default=True, help="Tools that the model sees at a time (T in the paper).")
+@click.option(
+    "--chosen",
+    nargs=2,
+    type=int,
+    default=(2, 5),
+    show_default=True,
+    help="Least and greatest number of tools of a query (M in the paper).",
+)
+@click.option(
+    "--instructions",
+    metavar="NAME|FILE",
+    help="Further instructions for the model: numpy, pandas, boto3, or a text file.",
+)
 @click.pass_context
-def toolbank_command(ctx: click.Context, /, **options: Any) -> int:
+def toolbank_command(
+    ctx: click.Context, /, shown: int, chosen: tuple[int, int], instructions: str | None, **options: Any
+) -> int:
     """Write queries for two to five of ten random tools, then polish them (ToolBank).
 
     SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """
-    return _build_dataset(ctx, "toolbank", **options)
+    from toolscout.lab.synth import load_instructions
+
+    text = load_instructions(instructions) if instructions else ""
+    settings = {"shown": shown, "chosen": chosen, "instructions": text}
+    return _build_dataset(ctx, "toolbank", settings, **options)
 
 
 @synth_command.command("toollens")
 @_build_options
+@click.option("--aspects", default=3, show_default=True, help="Kinds of tools that should serve a query, 2 to 6.")
+@click.option("--min-tools", default=1, show_default=True, help="Drop queries with fewer gold tools.")
 @click.pass_context
-def toollens_command(ctx: click.Context, /, **options: Any) -> int:
+def toollens_command(ctx: click.Context, /, aspects: int, min_tools: int, **options: Any) -> int:
     """Write short queries from scenes that several kinds of tools serve (ToolLens).
 
     SOURCE is what `add` takes, or boto3[:SERVICE,...]. Without SOURCE the tools of the catalogue are used.
     """
-    return _build_dataset(ctx, "toollens", **options)
+    return _build_dataset(ctx, "toollens", {"aspects": aspects, "min_tools": min_tools}, **options)
 
 
-def _build_dataset(ctx: click.Context, kind: str, **options: Any) -> int:
+def _build_dataset(ctx: click.Context, kind: str, builder_settings: dict[str, Any], **options: Any) -> int:
     """Build a dataset. Returns the exit code, 3 if there are fewer queries than wanted."""
     from toolscout.lab.bench import load_dataset
     from toolscout.lab.synth import build, refuse_other, write_dataset
 
-    own_options = {field.name for field in dataclasses.fields(_BuildJob)} - {"kind"}
-    job = _BuildJob(kind, **{name: options.pop(name) for name in own_options})
+    own_options = {field.name for field in dataclasses.fields(_BuildJob)} - {"kind", "builder_settings"}
+    job = _BuildJob(kind, builder_settings, **{name: options.pop(name) for name in own_options})
     limits = options  # those of `spending_options`
     settings = load_llm_settings(ctx, job.llm_address)
     refuse_other(Path(job.out))

@@ -28,7 +28,18 @@ from toolscout.llm import LLM
 from toolscout.llm.prompts import version
 from toolscout.types import Tool, digest
 
-__all__ = ["Build", "Builder", "Draft", "Dropped", "build", "chance", "examples", "filler", "write_dataset"]
+__all__ = [
+    "Build",
+    "Builder",
+    "Draft",
+    "Dropped",
+    "build",
+    "chance",
+    "examples",
+    "filler",
+    "load_instructions",
+    "write_dataset",
+]
 
 ATTEMPTS_PER_ROUND: Final = 32
 MAX_ATTEMPTS_PER_QUERY: Final = 4  # attempts for each query that is wanted
@@ -58,12 +69,14 @@ class Builder(Protocol):
         name: name of the builder.
         tools: the corpus.
         prompts: names of its prompts.
+        settings: values that decide how its queries come out, for the report and the origin of each query.
         drops: reason → tools that were dropped before the first attempt.
     """
 
     name: str
     tools: Sequence[Tool]
     prompts: Sequence[str]
+    settings: Mapping[str, Any]
     drops: Counter[str]
 
     def attempt(self, llm: LLM, number: int, examples: Sequence[Mapping[str, Any]]) -> Draft:
@@ -95,6 +108,23 @@ def examples(kind: str) -> list[dict[str, Any]]:
     text = (resources.files("toolscout.lab.synth") / "examples.json").read_text(encoding="utf-8")
     examples_of_kind: list[dict[str, Any]] = json.loads(text)[kind]
     return examples_of_kind
+
+
+def load_instructions(name_or_file: str) -> str:
+    """Load further instructions for a builder: packaged ones (`numpy`, `pandas`, `boto3`), or a text file.
+
+    Raises:
+        ConfigError: if there is neither.
+    """
+    text = (resources.files("toolscout.lab.synth") / "instructions.json").read_text(encoding="utf-8")
+    packaged: dict[str, str] = json.loads(text)
+    if name_or_file in packaged:
+        return packaged[name_or_file]
+    try:
+        return Path(name_or_file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        names = ", ".join(packaged)
+        raise ConfigError(f"expected instructions for {names}, or a text file, found {name_or_file!r}") from None
 
 
 def chance(*of: Any) -> random.Random:
@@ -175,6 +205,7 @@ def write_dataset(folder: Path, builder: Builder, done: Build, *, seed: int, mod
         "toolscout": toolscout.__version__,
         "model": model,
         "seed": seed,
+        "settings": dict(builder.settings),
         "prompts": {name: version(name) for name in builder.prompts},
     }
     ids = {number: f"{builder.name}-{number:06d}" for number in done.drafts}
@@ -226,7 +257,7 @@ def lines(file: Path, rows: Any) -> None:
 
 
 def _make_corpus_entry(tool: Tool) -> dict[str, Any]:
-    place = {key: tool.meta[key] for key in ("module", "qualname") if key in tool.meta}
+    place = {key: tool.meta[key] for key in ("module", "qualname", "examples") if key in tool.meta}
     return {
         "_id": tool.id,
         "title": tool.name,

@@ -26,6 +26,7 @@ __all__ = ["ToolBank"]
 
 TOOLS_OFFERED: Final = 10  # T
 TOOLS_CHOSEN: Final = (2, 5)  # M
+TYPICAL_TOOLS: Final = 3  # in the reply that a dry run assumes
 EXAMPLES_SHOWN: Final = 5
 
 
@@ -51,15 +52,36 @@ class ToolBank:
     name = "toolbank"
     prompts = ("toolbank_query", "toolbank_polish")
 
-    def __init__(self, tools: Sequence[Tool], *, seed: int = 0, shown: int = TOOLS_OFFERED) -> None:
-        """Prepare a build from these tools. The model sees `shown` of them at a time.
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        seed: int = 0,
+        shown: int = TOOLS_OFFERED,
+        chosen: tuple[int, int] = TOOLS_CHOSEN,
+        instructions: str = "",
+    ) -> None:
+        """Take the tools and the settings of the paper.
+
+        Args:
+            tools: the corpus.
+            seed: seed of all random choices.
+            shown: number of tools that the model sees at a time (T).
+            chosen: least and greatest number of tools that it picks from them (M).
+            instructions: what else the model should know, for example about the library; trusted text.
 
         Raises:
-            ConfigError: if there are fewer tools.
+            ConfigError: if there are fewer tools than `shown`, or `chosen` does not fit `shown`.
         """
-        if len(tools) < max(shown, TOOLS_CHOSEN[1]):
+        if not 1 <= chosen[0] <= chosen[1] <= shown:
+            raise ConfigError(
+                f"expected numbers of chosen tools with 1 <= LOW <= HIGH <= {shown}, found {chosen[0]} {chosen[1]}"
+            )
+        if len(tools) < shown:
             raise ConfigError(f"expected at least {shown} tools to choose from, found {len(tools)}: add more sources")
-        self.tools, self.seed, self.shown = sorted(tools, key=lambda tool: tool.id), seed, shown
+        self.tools, self.seed = sorted(tools, key=lambda tool: tool.id), seed
+        self.shown, self.chosen, self.instructions = shown, chosen, instructions.strip()
+        self.settings = {"shown": shown, "chosen": list(chosen), "instructions": self.instructions}
         self.drops: Counter[str] = Counter()
 
     def attempt(self, llm: LLM, number: int, known: Sequence[Mapping[str, Any]]) -> Made:
@@ -67,17 +89,16 @@ class ToolBank:
         source = chance("toolbank", self.seed, number)
         shown = source.sample(self.tools, self.shown)
         pool_sample = source.sample([*examples("toolbank"), *known], EXAMPLES_SHOWN)
+        low, high = self.chosen
+        task = prompt("toolbank_query", low=low, high=high, tools=[card(tool) for tool in shown], examples=pool_sample)
+        if self.instructions:
+            task = task._replace(system=f"{task.system}\n\nFor these functions in particular:\n{self.instructions}")
+        typical_tools = [tool.id for tool in shown[: max(low, min(high, TYPICAL_TOOLS))]]
         draft = llm.ask(
-            prompt(
-                "toolbank_query",
-                low=TOOLS_CHOSEN[0],
-                high=TOOLS_CHOSEN[1],
-                tools=[card(tool) for tool in shown],
-                examples=pool_sample,
-            ),
+            task,
             Draft,
-            typical=Draft([tool.id for tool in shown[:3]], filler(source, shown, 24), filler(source, shown, 12)),
-            check=lambda reply: _find_fault(reply, shown),
+            typical=Draft(typical_tools, filler(source, shown, 24), filler(source, shown, 12)),
+            check=lambda reply: _find_fault(reply, shown, self.chosen),
         )
         if normalise(draft.query) in {normalise(entry["query"]) for entry in pool_sample}:
             raise Dropped("duplicate")
@@ -91,11 +112,11 @@ class ToolBank:
         return Made(query.strip(), tuple(draft.tools), steps)
 
 
-def _find_fault(reply: Draft, shown: Sequence[Tool]) -> str | None:
+def _find_fault(reply: Draft, shown: Sequence[Tool], chosen: tuple[int, int]) -> str | None:
     unknown = sorted(set(reply.tools) - {tool.id for tool in shown})
     if unknown:
         return f"unknown_tool: {', '.join(unknown)} is not among the functions"
-    if len(set(reply.tools)) != len(reply.tools) or not TOOLS_CHOSEN[0] <= len(reply.tools) <= TOOLS_CHOSEN[1]:
-        low, high = TOOLS_CHOSEN
+    low, high = chosen
+    if len(set(reply.tools)) != len(reply.tools) or not low <= len(reply.tools) <= high:
         return f"wrong_count: expected {low} to {high} different functions, found {len(set(reply.tools))}"
     return None if reply.query.strip() else "empty: there is no request"

@@ -3,16 +3,17 @@
 1. Leave out tools that no person asks for: authentication, testing, mapping of ids.
 2. Write a scene for a tool.
 3. Write a statement from the scene and the tool's parameters alone.
-4. Name three kinds of tools that would serve it. The originating tool takes the nearest kind. Dense search finds the
-   most relevant tool of each other kind, which is then verified.
+4. Name three kinds of tools (`aspects`) that would serve it. The originating tool takes the nearest kind. Dense search
+   finds the most relevant tool of each other kind, which is then verified.
 5. Rewrite the statement so that it holds every required parameter.
 
-Differences from the paper: the model verifies instead of people; no tool stands for two kinds; a request with only one
-tool left is dropped.
+Differences from the paper: the model verifies instead of people; no tool stands for two kinds. A request with one tool
+left is kept, as in the paper, unless `min_tools` says otherwise.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +26,15 @@ from toolscout.encoders import Encoder, encode_tools
 from toolscout.errors import BadReply, ConfigError
 from toolscout.lab.synth import Draft, Dropped, chance, examples, filler
 from toolscout.llm import LLM, card, prompt
+from toolscout.llm.prompts import TrustedText
 from toolscout.types import Tool
 
 __all__ = ["ToolLens", "not_for_people"]
 
 TOOLS_PER_QUESTION: Final = 20  # tools in one question of the selection
 N_TOOL_KINDS: Final = 3
+COUNT_WORDS: Final = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+EXAMPLES_REWRITTEN: Final = 3  # in a prompt of step 5
 REJECTION_REASONS: Final = {
     "auth": re.compile(
         r"\b(log ?in|log ?out|sign ?in|oauth|api key|access token|refresh token|authenticat\w+)\b", re.I
@@ -65,10 +69,12 @@ class Statement(msgspec.Struct):
     query: str
 
 
-class Categories(msgspec.Struct):
-    """Step 4."""
-
-    categories: Annotated[list[str], msgspec.Meta(min_length=N_TOOL_KINDS, max_length=N_TOOL_KINDS)]
+@functools.cache
+def _define_categories(count: int) -> type[Any]:
+    """Define the reply of step 4: as many kinds of tools as wanted."""
+    texts = Annotated[list[str], msgspec.Meta(min_length=count, max_length=count)]
+    namespace = {"__doc__": "Step 4."}
+    return msgspec.defstruct("Categories", [("categories", texts)], namespace=namespace, module=__name__)
 
 
 class Check(msgspec.Struct):
@@ -105,19 +111,40 @@ class ToolLens:
         "toollens_rewrite",
     )
 
-    def __init__(self, tools: Sequence[Tool], llm: LLM, encoder: Encoder, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        llm: LLM,
+        encoder: Encoder,
+        *,
+        seed: int = 0,
+        aspects: int = N_TOOL_KINDS,
+        min_tools: int = 1,
+    ) -> None:
         """Select among the tools (step 1) and embed those that stay.
 
+        Args:
+            tools: the corpus.
+            llm: makes the selection.
+            encoder: of the dense search.
+            seed: seed of all random choices.
+            aspects: number of kinds of tools that should serve a request.
+            min_tools: requests with fewer gold tools are dropped.
+
         Raises:
-            ConfigError: if fewer than three stay.
+            ConfigError: if fewer tools stay than there are aspects, or for a number out of range.
         """
-        self.seed, self.encoder = seed, encoder
+        if aspects not in COUNT_WORDS or not 1 <= min_tools <= aspects:
+            raise ConfigError(
+                f"expected {min(COUNT_WORDS)} to {max(COUNT_WORDS)} aspects and from 1 to that many tools, found "
+                f"{aspects} aspects and {min_tools} tools"
+            )
+        self.seed, self.encoder, self.aspects, self.min_tools = seed, encoder, aspects, min_tools
+        self.settings = {"aspects": aspects, "min_tools": min_tools}
         self.drops: Counter[str] = Counter()
         self.tools = self._select(sorted(tools, key=lambda tool: tool.id), llm)
-        if len(self.tools) < N_TOOL_KINDS:
-            raise ConfigError(
-                f"expected at least {N_TOOL_KINDS} tools that people would ask for, found {len(self.tools)}"
-            )
+        if len(self.tools) < aspects:
+            raise ConfigError(f"expected at least {aspects} tools that people would ask for, found {len(self.tools)}")
         self._rows = encode_tools(lambda texts: encoder.encode(texts, "tool"), self.tools)
         self._order = chance("toollens", seed).sample(range(len(self.tools)), len(self.tools))
 
@@ -179,22 +206,23 @@ class ToolLens:
             typical=Statement(filler(source, [tool], 18)),
             sample=sample,
         ).query
-        kinds = llm.ask(
-            prompt("toollens_categories", query=statement),
-            Categories,
-            typical=Categories([filler(source, [tool], 6) for _ in range(N_TOOL_KINDS)]),
+        categories_type = _define_categories(self.aspects)
+        kinds: list[str] = llm.ask(
+            prompt("toollens_categories", query=statement, count=TrustedText(COUNT_WORDS[self.aspects])),
+            categories_type,
+            typical=categories_type([filler(source, [tool], 6) for _ in range(self.aspects)]),
             sample=sample,
         ).categories
         proposed = dict(self._align_kinds(place, kinds))
         gold = (tool.id, *self._verify(llm, statement, proposed))
-        if len(gold) < 2:
+        if len(gold) < self.min_tools:
             raise Dropped("single_tool")
         tools_by_id = {tool.id: tool for tool in self.tools}
         pool = [*examples("toollens"), *({"query": example["query"]} for example in known)]
         final = llm.ask(
             prompt(
                 "toollens_rewrite",
-                examples=source.sample(pool, N_TOOL_KINDS),
+                examples=source.sample(pool, EXAMPLES_REWRITTEN),
                 query=statement,
                 parameters=[card(tools_by_id[id]).get("parameters", {}) for id in gold],
             ),
