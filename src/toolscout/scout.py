@@ -87,7 +87,7 @@ class Scout:
     def journal(self) -> Journal:
         """The journal of this home."""
         return Journal(
-            self.settings.home,
+            self.settings.place,
             queries=self.settings.journal_queries,
             personal=self.settings.redact_personal,
             keep_days=self.settings.journal_keep_days,

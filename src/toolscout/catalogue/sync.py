@@ -38,7 +38,7 @@ class CatalogueManager:
         """
         self.settings = settings
         vet_tools = vet if settings.trust_scan else None
-        self.store = Store(settings.home, pin=settings.trust == "pin", vet=vet_tools)
+        self.store = Store(settings.place, pin=settings.trust == "pin", vet=vet_tools)
 
     def add(
         self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
@@ -214,7 +214,7 @@ class CatalogueManager:
 
     def advice(self) -> list[str]:
         """Return sentences of advice about the present catalogue, for the user."""
-        ids = [id for id, _ in self.store.page(limit=-1)]
+        ids = [id for id, _ in self.store.page(limit=None)]
         tools = self.store.tools(ids[:: max(1, self._size() // MIN_ADVICE_SAMPLE)])
         foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
         if self.settings.encoder == "static" and foreign * 2 > len(tools):

@@ -107,7 +107,7 @@ def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: 
             echo(f"note: {sentence}")
         for change in changes:
             if change.any:
-                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=-1)]))
+                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=None)]))
     return report_failures(changes)
 
 
@@ -124,7 +124,7 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
         return
     if source is not None and source not in {known.name for known in sources}:
         raise NotFound(f"expected the name of a source, found {source!r}. The sources are: {_join_names(sources)}")
-    ids = [id for id, _ in scout.store.page(source, limit=-1)]
+    ids = [id for id, _ in scout.store.page(source, limit=None)]
     listed = scout.store.tools(ids)
     if as_json:
         print_json(

@@ -199,7 +199,7 @@ class SearchEngine:
                     decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
                     guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
                     ready = catalogue, guarded >> decide
-                if not self.store.connection.in_transaction:
+                if not self.store.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[selection.key] = ready, selection.manifest
             return ready
