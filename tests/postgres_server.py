@@ -100,3 +100,9 @@ class PostgresServer:
     def new_home(self) -> Address:
         """The address of an empty home."""
         return Address.parse(self.url(schema=f"home_{next(self._numbers)}"))
+
+
+def describe(address: Address) -> str:
+    """The address as a user types it, with its schema."""
+    mark = "&" if "?" in address.conninfo else "?"
+    return f"{address.conninfo}{mark}schema={address.schema}"

@@ -15,6 +15,7 @@ from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store,
 from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import load_settings
+from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
@@ -94,7 +95,8 @@ class Scout:
         )
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files and connections."""
+        close_documents(self.settings.place)
         self.store.close()
         self.engine.close()
         if "journal" in self.__dict__:

@@ -148,7 +148,8 @@ def _build_client_entry(
                 "Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY_VARIABLE}}}"
             }
     else:
-        words = ["--home", str(scout.settings.home.absolute())]
+        database = scout.settings.database
+        words = ["--home", database.label if database else str(scout.settings.home.absolute())]
         words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
         words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
         if options["policy"]:

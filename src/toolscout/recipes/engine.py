@@ -216,7 +216,7 @@ class SearchEngine:
         if (
             selection.model is None
             or selection.manifest is None
-            or selection.model.parent != champion.shelf(self.settings.home)
+            or selection.model.parent != champion.shelf(self.settings.place)
         ):
             return None
         job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")

@@ -1,0 +1,144 @@
+"""A home in PostgreSQL: what all machines share, and what happens when the server goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import traffic
+from conftest import fill
+from postgres_server import PostgresServer, describe
+from toolscout.database import hold_lock
+from toolscout.errors import ConfigError, StoreError
+from toolscout.home import Address
+from toolscout.learn.loop import learn
+from toolscout.models import champion, model_store
+from toolscout.scout import Scout
+
+CALLERS = [f"c{number}" for number in range(10)]
+
+
+# --- the address
+
+
+def test_an_address_is_shown_without_its_password_and_connects_with_it() -> None:
+    address = Address.parse(
+        "postgresql://ann:hunter%402@db.example:5433/tools?sslmode=require&schema=team_a&password=x"
+    )
+    assert address.label == "postgresql://ann@db.example:5433/tools?sslmode=require&schema=team_a"
+    assert address.conninfo == "postgresql://ann:hunter%402@db.example:5433/tools?sslmode=require&password=x"
+    assert address.schema == "team_a"
+    assert "hunter" not in repr(address) + str(address)
+
+
+@pytest.mark.parametrize("text", ["postgresql:/host/db", "postgresql://h/db?schema=A-B", "postgresql://[h/db"])
+def test_an_address_that_is_none_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^home: "):
+        Address.parse(text)
+
+
+def test_a_path_of_an_address_is_refused_because_it_lost_a_slash() -> None:
+    with pytest.raises(ConfigError, match="a Path loses one of its slashes"):
+        Scout(Path("postgresql://host/database"))
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="does not answer") as caught:
+        Scout(f"postgresql://ann:hunter2@/tools?host={tmp_path}")
+    assert "hunter2" not in str(caught.value) and f"ann@/tools?host={tmp_path}".replace("/", "%2F")[-8:] in str(
+        caught.value
+    )
+
+
+# --- what machines share
+
+
+@pytest.fixture
+def other_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> contextlib.AbstractContextManager[None]:
+    """A context in which the folder of this machine is another one."""
+
+    @contextlib.contextmanager
+    def switch() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setenv("XDG_DATA_HOME", str(tmp_path / "other machine"))
+            yield
+
+    return switch()
+
+
+def test_two_machines_search_one_catalogue_and_write_one_journal(
+    postgres: Address, other_machine: contextlib.AbstractContextManager[None]
+) -> None:
+    with Scout(describe(postgres), caller="a") as first:
+        fill(first)
+        assert first.search("rain tomorrow").ids[0] == "weather/get_forecast"
+        with other_machine, Scout(describe(postgres), caller="b") as second:
+            assert second.settings.home != first.settings.home
+            assert second.search("rain tomorrow").ids == first.search("rain tomorrow").ids
+            second.enable("weather", False)
+            assert "weather/get_forecast" not in second.search("rain tomorrow").ids
+        assert "weather/get_forecast" not in first.search("rain tomorrow").ids
+        assert [event["caller"] for event in first.journal.read()] == ["a", "b", "a", "b", "a"]
+
+
+@pytest.mark.slow
+def test_what_one_machine_learns_serves_on_another_from_its_next_search(
+    postgres: Address, other_machine: contextlib.AbstractContextManager[None]
+) -> None:
+    url = describe(postgres)
+    with Scout(url, journal=False) as first:
+        traffic.catalogue(first)
+        traffic.replay(first, traffic.requests(200, 1), CALLERS)
+        report = learn(first, recipes=["neighbours"])
+        assert report.outcome == "promoted", report.reason
+        with hold_lock(postgres, "learn/lock.db", "busy"), pytest.raises(StoreError, match="Another `toolscout learn`"):
+            learn(first)
+        serving = first.engine.serving()[0]
+        with other_machine, Scout(url, journal=False) as second:
+            assert second.engine.serving()[0].manifest == serving.manifest
+            folder = champion.shelf(postgres) / str(report.candidate)
+            assert model_store.verify(folder).digest == serving.manifest.digest
+            assert [path.name for path, _ in champion.list_models(postgres)] == [report.candidate]
+            next(folder.glob("*.safetensors")).write_bytes(b"damaged")
+            (folder / "manifest.json").unlink()
+            with Scout(url, journal=False) as third:
+                assert third.engine.serving()[0].manifest == serving.manifest, "it is fetched again"
+            assert model_store.verify(folder).digest == serving.manifest.digest
+            assert champion.rollback(postgres) is None
+        assert first.engine.serving()[0].model is None
+
+
+def test_a_lock_ends_with_its_holder_and_excludes_everybody_else(postgres: Address) -> None:
+    with hold_lock(postgres, "x", "busy"), pytest.raises(StoreError, match="busy"), hold_lock(postgres, "x", "busy"):
+        pass
+    with hold_lock(postgres, "x", "busy"), hold_lock(postgres, "y", "busy"):
+        pass
+    elsewhere = dataclasses.replace(postgres, schema="elsewhere")
+    with hold_lock(postgres, "x", "busy"), hold_lock(elsewhere, "x", "busy"):
+        pass
+
+
+# --- when the server goes away
+
+
+@pytest.fixture
+def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that the test may stop and kill."""
+    with PostgresServer(postgres_server.programs) as server:
+        yield server
+
+
+@pytest.mark.slow
+def test_a_restart_between_transactions_is_not_noticed(own_server: PostgresServer) -> None:
+    address = own_server.new_home()
+    with Scout(describe(address), recipe="bm25") as scout:
+        fill(scout)
+        before = scout.search("rain tomorrow").ids
+        own_server.stop()
+        own_server.start()
+        assert scout.search("rain tomorrow").ids == before
+        assert len(list(scout.journal.read())) == 2
