@@ -377,11 +377,7 @@ class Scout:
         Raises:
             OverBudget: if the search already has the maximum number of events.
         """
-        search = None
-        if search_id is not None:
-            self._check_room(search_id)
-            search = self.journal.search(search_id)
-        shown = search["shown"] if search and isinstance(search["shown"], list) else []
+        shown = [] if search_id is None else self._read_shown(search_id)
         rank = shown.index(tool) + 1 if tool in shown else None
         self.journal.append(
             "call",
@@ -392,6 +388,20 @@ class Scout:
             ms=ms,
             rank=rank,
         )
+
+    def _read_shown(self, search_id: str) -> list[str]:
+        """Return the ids of the tools that a search showed. Empty if the journal cannot be read now.
+
+        Raises:
+            OverBudget: if the search already has the maximum number of events.
+        """
+        try:
+            self._check_room(search_id)
+            search = self.journal.search(search_id)
+        except StoreError as error:
+            _log.warning("The rank of a call is not written to the journal: %s", error)
+            return []
+        return search["shown"] if search and isinstance(search["shown"], list) else []
 
     def feedback(
         self, search_id: str, *, good: Sequence[str] = (), bad: Sequence[str] = (), caller: str | None = None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +15,12 @@ import pytest
 import traffic
 from conftest import fill
 from postgres_server import PostgresServer, describe
+from toolscout.catalogue.store import Store
 from toolscout.database import hold_lock
 from toolscout.errors import ConfigError, StoreError
 from toolscout.home import Address
+from toolscout.journal.journal import Journal
+from toolscout.journal.spool import Spool
 from toolscout.learn.loop import learn
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
@@ -142,3 +148,99 @@ def test_a_restart_between_transactions_is_not_noticed(own_server: PostgresServe
         own_server.start()
         assert scout.search("rain tomorrow").ids == before
         assert len(list(scout.journal.read())) == 2
+
+
+@pytest.mark.slow
+def test_no_journal_event_is_lost_or_doubled_while_the_server_is_away(
+    own_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = own_server.new_home()
+    with Scout(describe(address), recipe="bm25") as scout:
+        fill(scout)
+        search = scout.search("rain tomorrow")
+        own_server.stop()
+        for number in range(5):
+            scout.called("weather/get_forecast", ok=True, search_id=search.search_id, ms=number)
+        with pytest.raises(StoreError, match="does not answer"):
+            scout.search("rain tomorrow")
+    with contextlib.closing(Spool(address.folder)) as spool:
+        _, rows = spool.read()
+        assert len(rows) == 5
+        own_server.start()
+        with Scout(describe(address), recipe="bm25") as scout:  # the next process writes what waits
+            assert [event.get("rank") for event in scout.journal.find(search.search_id)] == [None, 1, 1, 1, 1, 1]
+            assert spool.is_empty()
+            spool.add(rows)  # as if the process had been killed between the commit and the removal
+            scout.called("weather/get_forecast", ok=True, search_id=search.search_id)
+            assert len(scout.journal.find(search.search_id)) == 7 and spool.is_empty()
+    assert sum("are kept on this machine" in record.message for record in caplog.records) == 1
+
+
+def test_a_full_spool_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.journal.spool.MAX_SPOOLED_EVENTS", 2)
+    with contextlib.closing(Spool(tmp_path)) as spool:
+        rows = [(f"u{number}", "2026-01-01", "call", "c", None, "{}") for number in range(3)]
+        spool.add(rows[:2])
+        with pytest.raises(StoreError, match=r"^2 events wait .* Make the database answer again"):
+            spool.add(rows[2:])
+        assert spool.read()[1] == rows[:2]
+
+
+# --- kills
+
+WRITE = """
+import sys
+from toolscout.home import Address
+from toolscout.journal.journal import Journal
+from toolscout.catalogue.store import Origin, Store
+from toolscout.types import Tool
+home = Address.parse(sys.argv[1])
+journal, store = Journal(home), Store(home)
+for step in range(10**6):
+    journal.append("call", caller=sys.argv[2], tool=f"t{step}", ok=True)
+    tools = [Tool(id=f"{sys.argv[2]}/{name}", name=name, description=str(step)) for name in "ab"]
+    store.put_source(Origin(sys.argv[2], "x"), sys.argv[2], kind="objects", tools=tools)
+    print(step, flush=True)
+"""
+
+
+def start_writer(address: Address, name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITE, describe(address), name]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def check_writer(address: Address, name: str, acknowledged: int) -> None:
+    """Everything up to the last acknowledged step is there, once, and the tools of a source belong to one step."""
+    with contextlib.closing(Journal(address)) as journal, contextlib.closing(Store(address)) as store:
+        steps = [event["tool"] for event in journal.read(event="call") if event["caller"] == name]
+        assert steps == [f"t{step}" for step in range(len(steps))] and len(steps) > acknowledged
+        written = {tool.description for tool in store.tools([f"{name}/a", f"{name}/b"])}
+        assert len(written) == 1 and int(written.pop()) >= acknowledged
+        assert store.check() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.full)])
+def test_killed_clients_lose_nothing_that_was_acknowledged(postgres: Address, kills: int) -> None:
+    for number in range(kills):
+        writer = start_writer(postgres, f"w{number}")
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(3 + number % 5)]
+        writer.kill()
+        lines += writer.communicate()[0].splitlines(keepends=True)
+        check_writer(postgres, f"w{number}", int([line for line in lines if line.endswith("\n")][-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.full)])
+def test_a_killed_server_loses_nothing_that_was_acknowledged(own_server: PostgresServer, kills: int) -> None:
+    address = own_server.new_home()
+    for number in range(kills):
+        writer = start_writer(address, f"w{number}")
+        assert writer.stdout is not None
+        lines = [writer.stdout.readline() for _ in range(3)]
+        own_server.stop(signal.SIGKILL)
+        output, error = writer.communicate(timeout=30)
+        assert "does not answer" in error, error
+        own_server.start()
+        check_writer(address, f"w{number}", int([*lines, *output.splitlines()][-1]))

@@ -12,7 +12,9 @@ from toolscout.catalogue.approvals import needs_approval
 from toolscout.catalogue.screening import vet
 from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
 from toolscout.config import Settings
+from toolscout.database import BUSY_SECONDS, hold_lock
 from toolscout.errors import NotFound, SourceError
+from toolscout.home import Address
 from toolscout.types import Tool
 
 __all__ = ["CatalogueManager"]
@@ -133,7 +135,17 @@ class CatalogueManager:
 
         Raises:
             NotFound: for a name that no source has.
+            StoreError: if another machine reads the sources of the same home.
         """
+        place = self.settings.place
+        if isinstance(place, Address):  # two replicas would read every source twice
+            refusal = f"Another `toolscout sync` is running on {place}. Wait for it to finish."
+            with hold_lock(place, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
+                yield from self._sync(names)
+        else:
+            yield from self._sync(names)
+
+    def _sync(self, names: Sequence[str]) -> Iterator[Changes]:
         sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
             if name not in sources_by_name:

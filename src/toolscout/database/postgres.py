@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["PostgresConnection", "PostgresDatabase", "connect", "hold_lock", "is_away"]
 
 CONNECT_S: Final = 5  # time to establish one connection
-RECONNECT_S: Final = 10.0  # time that a transaction waits for a server that does not answer, before it begins
+RECONNECT_S: Final = 2.0  # time that a transaction waits for a server that does not answer, before it begins
 MAX_CONNECTIONS: Final = 10  # of one part of a home in one process
 LOCK_POLL_S: Final = 0.1
 BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -184,7 +184,7 @@ class PostgresDatabase:
         """Take a connection from the pool and run `begin` on it. Broken ones are replaced until the time is over."""
         import psycopg
 
-        deadline = time.monotonic() + self._patience_s()
+        deadline = time.monotonic() + RECONNECT_S
         while True:
             raw = self._pool.getconn(timeout=max(0.05, deadline - time.monotonic()))
             try:
@@ -194,9 +194,6 @@ class PostgresDatabase:
                 self._pool.putconn(raw)  # the pool drops it if it is broken
                 if not isinstance(error, psycopg.OperationalError) or time.monotonic() > deadline:
                     raise
-
-    def _patience_s(self) -> float:
-        return RECONNECT_S
 
     def run_script(self, connection: PostgresConnection, script: str) -> None:
         """Run statements that make or change tables."""

@@ -23,9 +23,10 @@ import msgspec
 from toolscout.database import BUSY_SECONDS, Connection, Database, Dialect, now
 from toolscout.database.dialect import SQLITE
 from toolscout.errors import SourceError, StoreError
-from toolscout.home import Home
+from toolscout.home import Address, Home
 from toolscout.journal.events import EVENTS, build_line, encode_fields, parse_row
 from toolscout.journal.schema import EVENT_COLUMNS, IMPORT_TABLES, JOURNAL_MIGRATIONS, LAST_ROW, PUT_EVENT, TAKE_WAITING
+from toolscout.journal.shared import SharedWriter, is_absence
 from toolscout.privacy.redaction import redact
 
 __all__ = [
@@ -139,6 +140,7 @@ class Journal(Database):
             keep_days: number of days that events stay; 0: for ever.
         """
         super().__init__(home, "journal", JOURNAL_MIGRATIONS, pragmas=self.pragmas())
+        self._shared = SharedWriter(self, home) if isinstance(home, Address) else None
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
@@ -211,14 +213,26 @@ class Journal(Database):
         self.append_all([(event, caller, fields)], at=at)
 
     def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:
-        """Write (event, caller, fields) rows in one transaction."""
+        """Write (event, caller, fields) rows in one transaction.
+
+        If the database of a shared home does not answer, this machine keeps the rows until it does.
+        """
         moment = at or now()
         rows = [
             (new_id(), moment, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
             for event, caller, fields in events
         ]
+        if self._shared is not None:
+            self._shared.write(rows)
+            return
         with self.writing() as connection:
             connection.executemany(PUT_EVENT, rows)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._shared is not None:
+            self._shared.close()
+        super().close()
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
@@ -253,6 +267,8 @@ class Journal(Database):
 
     def search(self, search_id: str) -> dict[str, Any] | None:
         """Return the search of that id, without its calls and feedback; None: there is none."""
+        if self._shared is not None and (recent := self._shared.find_search(search_id)) is not None:
+            return recent
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? AND event = 'search' "
@@ -262,12 +278,22 @@ class Journal(Database):
         return None if row is None else build_line(*row)
 
     def is_full(self, search_id: str) -> bool:
-        """Tell whether a search has so many events that callers may add no more. Imports may always add events."""
-        with self.reading() as connection:
-            events = connection.execute(
-                "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
-            )
-            return len(events.fetchall()) >= MAX_SEARCH_EVENTS
+        """Tell whether a search has so many events that callers may add no more. Imports may always add events.
+
+        While a shared database does not answer, callers may add events to all searches.
+        """
+        if self._shared is not None and self._shared.is_waiting():
+            return False
+        try:
+            with self.reading() as connection:
+                events = connection.execute(
+                    "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
+                )
+                return len(events.fetchall()) >= MAX_SEARCH_EVENTS
+        except StoreError as error:
+            if self._shared is not None and is_absence(error):
+                return False
+            raise
 
     def find(self, search_id: str) -> list[dict[str, Any]]:
         """Return all events of one search."""
