@@ -52,6 +52,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Check": {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
+        "migrate": ("migrate", "Copy a home to a database, or back to a folder."),
         "doctor": ("doctor", "Check the installation and the home folder."),
         "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
     },
@@ -126,7 +127,9 @@ class LazyGroup(click.Group):
     unlisted=LAB_COMMANDS,  # their names before `toolscout lab` existed
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal. Also TOOLSCOUT_HOME.")
+@click.option(
+    "--home", metavar="DIR", help="Folder of the catalogue and the journal, or postgresql://… Also TOOLSCOUT_HOME."
+)
 @click.version_option(toolscout.__version__, prog_name="toolscout")
 @click.pass_context
 def program(ctx: click.Context, home: str | None) -> None:
