@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from postgres_server import PostgresServer, find_programs
+from postgres_server import PostgresServer, describe, find_programs
 from toolscout.catalogue.store import Origin
 from toolscout.home import Address, Home
 from toolscout.scout import Scout
@@ -24,6 +24,7 @@ if (
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     os.environ.pop("COVERAGE_PROCESS_START", None)
 NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
+TEST_HOME = os.environ.get("TOOLSCOUT_TEST_HOME", "folder")  # scripts/check --full runs a part of the tests on either
 NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium")}
 
 
@@ -151,9 +152,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def scout(tmp_path: Path) -> Iterator[Scout]:
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty home as a user names it: a folder, or with TOOLSCOUT_TEST_HOME=postgres a schema of a database."""
+    if TEST_HOME == "postgres":
+        return describe(request.getfixturevalue("postgres"))
+    return str(tmp_path / "home")
+
+
+@pytest.fixture
+def scout(home: str) -> Iterator[Scout]:
     """An empty catalogue, searched by words unless a test says otherwise."""
-    with Scout(tmp_path / "home", recipe="bm25") as opened:
+    with Scout(home, recipe="bm25") as opened:
         yield opened
 
 

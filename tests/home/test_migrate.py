@@ -12,11 +12,12 @@ import pytest
 import traffic
 from postgres_server import describe
 from tests_cli import run
+from toolscout.access.policy_file import find_policy
 from toolscout.catalogue import migrate
 from toolscout.catalogue.migrate import migrate_home
 from toolscout.catalogue.store import Origin, Store
 from toolscout.errors import ConfigError, StoreError
-from toolscout.home import Address, Home
+from toolscout.home import Address, Home, local_folder
 from toolscout.journal.journal import Journal
 from toolscout.learn.loop import learn
 from toolscout.models import champion
@@ -123,3 +124,15 @@ def test_a_folder_without_a_home_is_not_made_one(tmp_path: Path, postgres: Addre
     with pytest.raises(ConfigError, match="holds no catalogue"):
         migrate_home(tmp_path / "nothing", postgres)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_the_policy_of_a_home_is_checked_set_and_printed(place: Home, tmp_path: Path) -> None:
+    home = describe(place) if isinstance(place, Address) else str(place)
+    done = run("--home", home, "policy")
+    assert done.exit_code == 1 and "has no policy. Set one with  toolscout policy FILE" in done.output
+    (tmp_path / "good.toml").write_text(POLICY)
+    (tmp_path / "bad.toml").write_text("[[caller]]\nnmae = 1\n")
+    assert run("--home", home, "policy", str(tmp_path / "bad.toml")).exit_code == 1
+    assert run("--home", home, "policy", str(tmp_path / "good.toml")).exit_code == 0
+    assert run("--home", home, "policy").output == POLICY
+    assert find_policy(place) == local_folder(place) / "policy.toml"

@@ -7,7 +7,8 @@ import dataclasses
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import pytest
 import traffic
 from conftest import fill
 from postgres_server import PostgresServer, describe
-from toolscout.catalogue.store import Store
+from toolscout.catalogue.store import Origin, Store
 from toolscout.database import hold_lock
+from toolscout.database.listener import LISTEN_AFTER_QUESTIONS
 from toolscout.errors import ConfigError, StoreError
 from toolscout.home import Address
 from toolscout.journal.journal import Journal
@@ -24,6 +26,7 @@ from toolscout.journal.spool import Spool
 from toolscout.learn.loop import learn
 from toolscout.models import champion, model_store
 from toolscout.scout import Scout
+from toolscout.types import Tool
 
 CALLERS = [f"c{number}" for number in range(10)]
 
@@ -244,3 +247,48 @@ def test_a_killed_server_loses_nothing_that_was_acknowledged(own_server: Postgre
         assert "does not answer" in error, error
         own_server.start()
         check_writer(address, f"w{number}", int([*lines, *output.splitlines()][-1]))
+
+
+# --- announcements
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for another thread; only a hang reaches the end."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_changes_are_heard_and_a_restart_of_the_server_only_costs_queries(own_server: PostgresServer) -> None:
+    address = own_server.new_home()
+    with contextlib.closing(Store(address)) as store, contextlib.closing(Store(address)) as other:
+        start = [store.generation() for _ in range(LISTEN_AFTER_QUESTIONS)][-1]
+        assert store._listener is not None
+        wait_for(lambda: store._listener.generation == start)
+        other.put_source(Origin("x", "x"), "x", kind="objects", tools=[Tool(id="x/t", name="t")])
+        wait_for(lambda: store._listener.generation == start + 1)
+        store.set_enabled("x", False)
+        assert store.generation() == start + 2, "what this process wrote counts at once"
+        own_server.stop()
+        wait_for(lambda: store._listener.generation is None)
+        own_server.start()
+        other.set_enabled("x", True)
+        assert store.generation() == start + 3
+        wait_for(lambda: store._listener.generation == start + 3)
+
+
+def test_a_stale_announcement_gives_no_wrong_answer(postgres: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scout(describe(postgres), recipe="bm25", journal=False) as scout, Scout(describe(postgres)) as other:
+        fill(scout)
+        for _ in range(LISTEN_AFTER_QUESTIONS + 1):
+            scout.search("rain tomorrow")
+        listener = scout.store._listener
+        assert listener is not None
+        wait_for(lambda: listener.generation is not None)
+        monkeypatch.setattr("toolscout.database.listener.LISTEN_POLL_S", 1000.0)
+        listener.close()
+        listener._is_connected = True  # it believes what it heard last
+        other.enable("weather", False)
+        assert not {id for id in scout.search("rain tomorrow").ids if id.startswith("weather/")}

@@ -8,7 +8,7 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,8 +17,9 @@ from toolscout.catalogue import approvals
 from toolscout.catalogue.approvals import Vet, Waiting
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.database import Connection, Database, now
+from toolscout.database.listener import GenerationListener
 from toolscout.errors import BadEntry, NotFound, StoreError
-from toolscout.home import Home
+from toolscout.home import Address, Home
 from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
@@ -120,13 +121,38 @@ class Store(Database):
         """
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
+        self._listener = GenerationListener(home) if isinstance(home, Address) else None
 
     # --- reading
 
     def generation(self) -> int:
-        """Return the generation, which every change raises."""
+        """Return the generation, which every change raises.
+
+        In a database, outside of a transaction, this is what was heard of it: see `GenerationListener`.
+        """
+        if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
+            return heard
         with self.reading() as connection:
-            return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+            generation = int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+        if self._listener:
+            self._listener.learn(generation)
+        return generation
+
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[Connection]:
+        """Open a write transaction; see `Database.writing`."""
+        try:
+            with super().writing(wait=wait) as connection:
+                yield connection
+        finally:
+            if self._listener:
+                self._listener.doubt()
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        if self._listener:
+            self._listener.close()
+        super().close()
 
     def catalogue(self) -> Catalogue:
         """Return a snapshot of the present generation. Its tools load from the store on demand."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from toolscout.access.policy_file import find_policy
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET
 from toolscout.errors import SourceError
@@ -19,7 +20,6 @@ from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
 KEY_VARIABLE = "TOOLSCOUT_KEY"
-POLICY_FILE = "policy.toml"  # in the home
 
 
 @click.command("gateway")
@@ -65,8 +65,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    policy = options["policy"] or scout.settings.home / POLICY_FILE
-    options["policy"] = policy if options["policy"] or policy.exists() else None
+    options["policy"] = options["policy"] or find_policy(scout.settings.place)
     if options["print_config"]:
         print_json(_build_client_entry(scout, configs, discover, options))
         return

@@ -40,6 +40,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "serve": ("serve", "Serve search, catalogue, journal and a web page over HTTP."),
         "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
         "key": ("access", "Create an API key for a caller."),
+        "policy": ("access", "Set or print the policy of the home."),
     },
     "Learn": {
         "journal": ("journal", "Import, export or count searches and calls."),
