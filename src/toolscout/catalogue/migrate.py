@@ -89,9 +89,9 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         journals = [stack.enter_context(contextlib.closing(Journal(home))) for home in (source, target)]
         _begin(source, target, stores[1], journals[1])
         say("copying the catalogue")
-        tools = _copy_catalogue(*stores)
+        tools = _copy_catalogue(stores[0], stores[1])
         say("copying the journal")
-        _copy_journal(*journals, say)
+        _copy_journal(journals[0], journals[1], say)
         models = _copy_models(source, target, say)
         documents = sum(_copy_document(source, target, name) for name in DOCUMENTS)
         say("comparing both homes")

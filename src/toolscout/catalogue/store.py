@@ -413,7 +413,7 @@ class Store(Database):
                 connection.execute("DELETE FROM tools WHERE id = ?", (id,))
                 done.append(f"dropped the damaged tool {id}: the next sync brings it back")
             connection.execute("DELETE FROM caches")
-            self._engine.rebuild_indexes(connection)
+            self._engine.rebuild_indexes()
             _raise_generation(connection)
         return [*done, "emptied the caches and rebuilt the indexes"]
 

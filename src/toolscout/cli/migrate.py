@@ -22,13 +22,13 @@ def migrate_command(source: str, target: str, as_json: bool) -> None:
     journal, models, champion and policy are copied. Run it again after an interruption: it continues. Stop everything
     that writes to FROM first.
     """
-    homes = [_parse_home(text) for text in (source, target)]
-    migrated = migrate_home(*homes, say=lambda text: echo(text, err=True))
+    new_home = _parse_home(target)
+    migrated = migrate_home(_parse_home(source), new_home, lambda text: echo(text, err=True))
     if as_json:
         print_json(migrated)
         return
     echo(
-        f"{describe_home(homes[1])} holds {migrated.tools:,} tools, {migrated.events:,} events and {migrated.models:,} "
+        f"{describe_home(new_home)} holds {migrated.tools:,} tools, {migrated.events:,} events and {migrated.models:,} "
         "models now"
     )
     echo(f"the digests agree: catalogue {migrated.catalogue_digest}, journal {migrated.journal_digest}")

@@ -195,11 +195,11 @@ class PostgresDatabase:
                 if not isinstance(error, psycopg.OperationalError) or time.monotonic() > deadline:
                     raise
 
-    def run_script(self, connection: PostgresConnection, script: str) -> None:
-        """Run statements that make or change tables."""
-        _run_script(connection, script)
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
+        _run_script(self.connection, script)
 
-    def rebuild_indexes(self, connection: PostgresConnection) -> None:
+    def rebuild_indexes(self) -> None:
         """Do nothing: PostgreSQL checks its pages, and an operator rebuilds indexes with REINDEX."""
 
     def check(self) -> list[str]:

@@ -293,14 +293,14 @@ class SqliteDatabase:
         with self.errors():
             yield self.connection
 
-    def run_script(self, connection: sqlite3.Connection, script: str) -> None:
-        """Run statements that make or change tables."""
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
         for statement in script.split(";"):
-            connection.execute(statement)
+            self.connection.execute(statement)
 
-    def rebuild_indexes(self, connection: sqlite3.Connection) -> None:
-        """Build the indexes again, in a write transaction."""
-        connection.execute("REINDEX")
+    def rebuild_indexes(self) -> None:
+        """Build the indexes again, in the transaction of this thread."""
+        self.connection.execute("REINDEX")
 
     def check(self) -> list[str]:
         """Return the faults that SQLite's own checks find in the file, one sentence each. Empty if it is sound."""

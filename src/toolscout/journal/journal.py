@@ -14,7 +14,7 @@ import logging
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from toolscout.database.dialect import SQLITE
 from toolscout.errors import SourceError, StoreError
 from toolscout.home import Address, Home
 from toolscout.journal.events import EVENTS, build_line, encode_fields, parse_row
-from toolscout.journal.schema import EVENT_COLUMNS, IMPORT_TABLES, JOURNAL_MIGRATIONS, LAST_ROW, PUT_EVENT, TAKE_WAITING
+from toolscout.journal.schema import EVENT_COLUMNS, IMPORT_TABLE, JOURNAL_MIGRATIONS, LAST_ROW, PUT_EVENT, TAKE_WAITING
 from toolscout.journal.shared import SharedWriter, is_absence
 from toolscout.privacy.redaction import redact
 
@@ -431,15 +431,7 @@ class Journal(Database):
         """
         problems: list[tuple[str, str]] = []
         bad = 0
-        with self._open_import_tables() as connection:
-
-            def count_copies(line: bytes) -> int:
-                key = hashlib.blake2b(line, digest_size=16).digest()
-                connection.execute(
-                    "INSERT INTO copies VALUES (?, 1) ON CONFLICT (line) DO UPDATE SET n = copies.n + 1", (key,)
-                )
-                return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
-
+        with self._open_import_table() as connection, _open_counter() as count_copies:
             numbered = enumerate(lines, 1)
             with self.reading():  # only the temporary tables are written
                 while piece := list(itertools.islice(numbered, IMPORT_BATCH_LINES)):
@@ -456,16 +448,30 @@ class Journal(Database):
         return Imported(new, problems, bad)
 
     @contextlib.contextmanager
-    def _open_import_tables(self) -> Iterator[Connection]:
-        """Open temporary tables for the rows of an import and the number of copies of each line."""
+    def _open_import_table(self) -> Iterator[Connection]:
+        """Open a temporary table for the rows of an import."""
         with self.session() as connection:
-            self._engine.run_script(connection, IMPORT_TABLES)
+            self._engine.run_script(IMPORT_TABLE)
             try:
                 yield connection
             finally:
                 with self.errors():
                     connection.execute("DROP TABLE waiting")
-                    connection.execute("DROP TABLE copies")
+
+
+@contextlib.contextmanager
+def _open_counter() -> Iterator[Callable[[bytes], int]]:
+    """Open a function that counts equal lines. The counts are in a temporary file, because imports may be long."""
+    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID")
+        connection.execute("BEGIN")
+
+        def count_copies(line: bytes) -> int:
+            key = hashlib.blake2b(line, digest_size=16).digest()
+            connection.execute("INSERT INTO copies VALUES (?, 1) ON CONFLICT DO UPDATE SET n = n + 1", (key,))
+            return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
+
+        yield count_copies
 
 
 def _find_instant(days: float) -> str:

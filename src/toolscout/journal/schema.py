@@ -6,7 +6,7 @@ from typing import Final
 
 from toolscout.database import Migration
 
-__all__ = ["EVENT_COLUMNS", "IMPORT_TABLES", "JOURNAL_MIGRATIONS", "LAST_ROW", "PUT_EVENT", "TAKE_WAITING"]
+__all__ = ["EVENT_COLUMNS", "IMPORT_TABLE", "JOURNAL_MIGRATIONS", "LAST_ROW", "PUT_EVENT", "TAKE_WAITING"]
 
 # Row ids are never reused after events are removed: models remember up to which row they have learned.
 _NUMBERED_EVENTS: Final = """
@@ -53,8 +53,7 @@ TAKE_WAITING: Final = f"""
     """
 #: The highest row id of PostgreSQL, removed events included. Its sequence would count rows that are not visible yet.
 LAST_ROW: Final = "SELECT greatest((SELECT max(id) FROM events), (SELECT last FROM pruned))"
-IMPORT_TABLES: Final = """
+IMPORT_TABLE: Final = """
     CREATE TEMP TABLE waiting (
-        line INTEGER PRIMARY KEY, uid TEXT, at TEXT, event TEXT, caller TEXT, search_id TEXT, body TEXT);
-    CREATE TEMP TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID
+        line INTEGER PRIMARY KEY, uid TEXT, at TEXT, event TEXT, caller TEXT, search_id TEXT, body TEXT)
     """
