@@ -49,6 +49,7 @@ class PostgresServer:
 
     def __enter__(self) -> PostgresServer:
         try:
+            self._make_reachable()
             subprocess.run(
                 [self.programs / "initdb", "-D", self.folder / "data", *INITDB_OPTIONS],
                 check=True,
@@ -60,6 +61,17 @@ class PostgresServer:
             self.__exit__()
             raise
         return self
+
+    def _make_reachable(self) -> None:
+        """Copy the programs if `nobody` cannot reach them, because they lie in a folder of root."""
+        try:
+            subprocess.run([self.programs / "postgres", "--version"], check=True, capture_output=True, **self._options)
+        except PermissionError:
+            package, copy = self.programs.parents[1], self.folder / "programs"
+            for folder in (self.programs.parent, package.with_name(f"{package.name}.libs")):
+                if folder.exists():  # the programs look for their libraries by a relative path
+                    shutil.copytree(folder, copy / folder.relative_to(package.parent), symlinks=True)
+            self.programs = copy / self.programs.relative_to(package.parent)
 
     def __exit__(self, *_: object) -> None:
         self.stop()

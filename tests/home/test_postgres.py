@@ -19,7 +19,7 @@ from postgres_server import PostgresServer, describe
 from toolscout.catalogue.store import Origin, Store
 from toolscout.database import hold_lock
 from toolscout.database.listener import LISTEN_AFTER_QUESTIONS
-from toolscout.errors import ConfigError, StoreError
+from toolscout.errors import ConfigError, MissingExtra, StoreError
 from toolscout.home import Address
 from toolscout.journal.journal import Journal
 from toolscout.journal.spool import Spool
@@ -61,6 +61,12 @@ def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path
     assert "hunter2" not in str(caught.value) and f"ann@/tools?host={tmp_path}".replace("/", "%2F")[-8:] in str(
         caught.value
     )
+
+
+def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[postgres\]'"):
+        Scout("postgresql://host/database")
 
 
 # --- what machines share
