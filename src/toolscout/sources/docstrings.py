@@ -68,7 +68,10 @@ def read_docstring(text: str, names: set[str]) -> Doc:
 
 
 def find_examples(text: str) -> str:
-    """Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none."""
+    """Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none.
+
+    Characters that cannot be printed are written as escapes, as in the source of a doctest such as `b'\\x81'`.
+    """
     if ">>>" not in text:
         return ""
     lines: list[str] = []
@@ -82,7 +85,14 @@ def find_examples(text: str) -> str:
             lines.append(line.rstrip())
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
     kept = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_EXAMPLE_CHARS]
-    return remove_addresses(textwrap.dedent("\n".join(kept)).strip("\n"))
+    return remove_addresses(_escape_unprintable(textwrap.dedent("\n".join(kept)).strip("\n")))
+
+
+def _escape_unprintable(text: str) -> str:
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _remove_signatures(text: str, names: set[str]) -> str:
