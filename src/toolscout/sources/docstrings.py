@@ -68,9 +68,9 @@ def read_docstring(text: str, names: set[str]) -> Doc:
 
 
 def find_examples(text: str) -> str:
-    """Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none.
+    r"""Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none.
 
-    Characters that cannot be printed are written as escapes, as in the source of a doctest such as `b'\\x81'`.
+    Characters that cannot be printed are written as escapes, as in the source of a doctest such as `b'\x81'`.
     """
     if ">>>" not in text:
         return ""
