@@ -181,8 +181,7 @@ def test_a_model_that_is_fitted_again_is_taken_at_the_next_search(
     shutil.copytree(shelf / "neighbours", tmp_path / "m")
     assert office.search("please ping the boss", 1, model=tmp_path / "m").ids == ("office/mail/send",)
     train, dev = (
-        {query: gold for query, gold in each.items() if "d/mail/send" not in gold}
-        for each in (slang.train, slang.dev)
+        {query: gold for query, gold in each.items() if "d/mail/send" not in gold} for each in (slang.train, slang.dev)
     )
     again = fit(lessons.plan("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
     assert office.search("please ping the boss", 1, model=tmp_path / "m").ids != ("office/mail/send",)
