@@ -54,7 +54,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the training of an encoder.
 
     Attributes:
-        steps: training steps on each dataset with requests.
+        steps: training steps on datasets with requests, divided by the number of tools that their examples use.
         corpus_steps: training steps on the corpus of tools without requests.
         queries, columns, rivals, temperature, hold: see `training.catalogues.Catalogues`.
         rate: highest learning rate.
@@ -63,8 +63,8 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dropout, precision, threads: as in `methods.shared.tuning.Tuning`.
     """
 
-    steps: NonNegative = 4
-    corpus_steps: NonNegative = 4
+    steps: NonNegative = 8
+    corpus_steps: NonNegative = 2
     queries: Count = 384
     columns: Count = 1_000
     rivals: NonNegative = 2
@@ -187,9 +187,10 @@ def _tokenise(tower: Any, data: TrainingSet, options: EncoderOptions) -> list[An
     from toolscout.training.catalogues import CatalogueTexts
 
     made = []
+    steps = _share_steps(data, options)
     for name, tools in data.tools.items():
         examples = [example for example in data.examples if example.catalogue == name]
-        if not examples:
+        if not steps.get(name):
             continue
         place = {tool.id.partition("/")[2]: number for number, tool in enumerate(tools)}
         hidden = [number for number, example in enumerate(examples) if example.hidden]
@@ -208,10 +209,21 @@ def _tokenise(tower: Any, data: TrainingSet, options: EncoderOptions) -> list[An
                     for example in examples
                 ],
                 masked=dict(zip(hidden, masked, strict=True)),
-                steps=options.steps if any(example.kind == "request" for example in examples) else options.corpus_steps,
+                steps=steps[name],
             )
         )
     return made
+
+
+def _share_steps(data: TrainingSet, options: EncoderOptions) -> dict[str, int]:
+    """Share the steps among the catalogues with requests, at least one for each; the corpus has its own."""
+    used: dict[str, set[str]] = {}
+    for example in data.examples:
+        used.setdefault(example.catalogue, set()).update(example.gold)
+    asked = {example.catalogue for example in data.examples if example.kind == "request"}
+    n_used = sum(len(used[name]) for name in asked)
+    shares = {name: max(1, round(options.steps * len(used[name]) / n_used)) for name in asked} if options.steps else {}
+    return {**{name: options.corpus_steps for name in used if name not in asked}, **shares}
 
 
 def render_without(tool: Tool, example: Example) -> str:
