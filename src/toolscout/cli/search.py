@@ -52,6 +52,7 @@ def search_command(
     scout.pipeline()  # opening the index does not count as search time
     answer = scout.search(query, k, deadline=None if deadline is None else time.monotonic() + deadline)
     llm = scout.engine.llm
+    llm.close()
     if as_json:
         print_json(describe_cost(llm.spent) if dry_run else to_json(answer))
     elif not dry_run:

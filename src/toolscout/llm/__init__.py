@@ -425,6 +425,7 @@ class SharedLLM:
         """Prepare the language model of the settings, or a rehearsal of it; see `connect` for the arguments."""
         self.settings, self.rehearse, self.replay, self.temperature = settings, rehearse, replay, temperature
         self.opened: LLM | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def __call__(self) -> LLM:
@@ -447,8 +448,9 @@ class SharedLLM:
         return self.opened.spent if self.opened else Spent()
 
     def close(self) -> None:
-        """Close the language model, if it was opened."""
-        if self.opened is not None:
+        """Wait for running calls, so that `spent` is final, and close the language model, if it is open."""
+        if self.opened is not None and not self._is_closed:
+            self._is_closed = True
             self.opened.close()
 
 

@@ -19,6 +19,7 @@ from toolscout.llm import LLM, prompt
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.feedback.loop import Refined, Rounds, refine_each
 from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.tuning import require_tunable
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
 from toolscout.workspace import Workspace
@@ -108,8 +109,10 @@ class Qta(dpr.SearchTuned):
         """Fit `dpr` on the training queries and their rewritings, without rewritings that repeat a dev query.
 
         Raises:
+            ConfigError: if the encoder cannot be tuned.
             OverBudget, Unavailable: the answers so far are kept, and a new fit continues from them.
         """
+        require_tunable(workspace.load_encoder())  # before anything is paid for
         with workspace.lend_llm() as model:
             rewritings = _rewrite_queries(model, lesson, options.rewritings)
             n_variants = sum(map(len, rewritings.values()))
