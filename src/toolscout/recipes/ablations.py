@@ -60,7 +60,11 @@ _COLT: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
 )
 _MASSTOOL: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("masstool", "Estimates from similar requests whether a tool is needed, and which.", {}),
-    ("masstool-published", "masstool with the paper's gate, edges and loss; all else as in masstool.", PUBLISHED_MASSTOOL),
+    (
+        "masstool-published",
+        "masstool with the paper's gate, edges and loss; the rest is ours.",
+        PUBLISHED_MASSTOOL,
+    ),
     ("masstool-no-suim", "masstool without the search for similar requests.", {"search": False}),
     (
         "masstool-no-adakt",
@@ -75,7 +79,11 @@ _TOOLRERANK: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("crossencoder-30", "crossencoder that reads 30 tools.", _rerank_first(30)),
     ("crossencoder-50", "crossencoder that reads 50 tools.", _rerank_first(50)),
     ("toolrerank", "crossencoder that treats new tools and tools of one parent differently.", {}),
-    ("toolrerank-published", "toolrerank with the best values of the paper's grid; all else as in toolrerank.", PUBLISHED_TOOLRERANK),
+    (
+        "toolrerank-published",
+        "toolrerank with the best values of the paper's grid.",
+        PUBLISHED_TOOLRERANK,
+    ),
     ("toolrerank-none", "toolrerank without its hierarchy.", {"hierarchy": "none"}),
     ("toolrerank-single", "toolrerank that assumes one parent per query.", {"hierarchy": "single"}),
     ("toolrerank-multi", "toolrerank that assumes several parents per query.", {"hierarchy": "multi"}),
@@ -88,6 +96,7 @@ _TOOLRERANK: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
 _FEEDBACK_DPR: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("feedback-dpr", "dpr, tuned further on queries that are reworded round by round.", {}),
     ("feedback-dpr-no-warmup", "feedback-dpr from an untuned encoder.", {"base": None}),
+    ("feedback-dpr-no-rounds", "feedback-dpr without new wordings; hard negatives alone are new.", {"rounds": 0}),
     ("feedback-dpr-no-hard", "feedback-dpr without hard negatives.", {"hard": 0}),
     (
         "feedback-dpr-no-joint",

@@ -64,7 +64,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     Attributes:
         base: the recipe whose encoder is trained further, the warm-up; None: the encoder before any training.
         refiner: `words` adds words of the first tools; `model` asks the language model of the settings.
-        rounds: maximum number of new wordings of a query (T of the paper).
+        rounds: maximum number of new wordings of a query (T of the paper); 0: only hard negatives are new.
         depth: number of tools that a refiner sees and that hard negatives are drawn from (K of the paper).
         tools: number of the first tools that lend words to the refiner `words`.
         words: number of words that it adds.
@@ -83,7 +83,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     base: str | None = "dpr"
     refiner: Literal["words", "model"] = "words"
-    rounds: Count = 3
+    rounds: NonNegative = 3
     depth: Count = 10
     tools: Count = 2
     words: Count = 5
@@ -239,8 +239,10 @@ def _time_answers(search: Search, count: int) -> list[float]:
 
 
 def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
-    """Choose the best number of rounds if it is significantly better than none."""
+    """Choose the best number of rounds if there is one that is significantly better than none."""
     plain, *refined = map(sum_quality, by_round)
+    if not refined:
+        return 0
     test = metrics.best_of(refined, plain, seed=seed)
     return test.trial + 1 if test.p < MAX_P_VALUE else 0
 
