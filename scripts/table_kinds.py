@@ -316,7 +316,7 @@ def tabulate_papers(words: Sequence[str]) -> list[str]:
 
 
 def tabulate_subsets(words: Sequence[str]) -> list[str]:
-    """ToolRerank's tables 3 and 6: each label on ToolBench's six subsets, and the means of three that the paper takes."""
+    """ToolRerank's tables 3 and 6: each label on ToolBench's six subsets, and the means that the paper takes."""
     name, measure, *labels = words
     results = read_present(name, labels)
     columns = {kind: (kind,) for kind in TOOLBENCH_SUBSETS}
