@@ -101,11 +101,12 @@ def list_measurements(models: Path) -> list[Measurement]:
         ),
         Measurement(
             "candidates",
-            "How many candidates does ToolRefiner need over MLC, and over Tool2Vec with 128 (table 4)? On dev.",
-            3.0,
+            "How many candidates does ToolRefiner need over MLC, and over Tool2Vec with 128 (table 4)? Also on test.",
+            6.0,
             [
                 sweep("toolrefiner", "refiner-candidates-mlc", CANDIDATES),
                 sweep("toolrefiner-tool2vec", "refiner-candidates-128", CANDIDATES[-2:]),
+                bench("toollens", "toolrefiner-tool2vec", "toolrefiner-tool2vec-128", candidates=128, epochs=6),
             ],
         ),
         Measurement(
