@@ -174,7 +174,21 @@ def test_thoughts_and_braces_in_prose_are_no_part_of_a_reply(text: str) -> None:
     assert decode(text, Need) == Need(True, "{braces} in a value")
 
 
-@pytest.mark.parametrize("text", ["", "<think>still at it {", "{" * 5_000, "{oops", '{"needs_tool": 1}'])
+DRAFT = '{"needs_tool": false, "reason": "a draft"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{" * 5_000,
+        "{oops",
+        '{"needs_tool": 1}',
+        f"<think>still at it {DRAFT}",
+        f"<think>{DRAFT}</think>I cannot say.",
+        f"Perhaps {DRAFT}\n</think>\nI cannot say.",
+    ],
+)
 def test_what_is_no_reply_is_said_to_be_none(text: str) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode(text, Need)
