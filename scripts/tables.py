@@ -60,6 +60,7 @@ from pathlib import Path
 
 from table_kinds import KINDS, write_figure
 from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
+from table_papers import PAPER_KINDS
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 
@@ -73,7 +74,7 @@ def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([mark, *KINDS[kind](words), "<!-- end of table -->"])
+    return "\n".join([mark, *{**KINDS, **PAPER_KINDS}[kind](words), "<!-- end of table -->"])
 
 
 def refresh(text: str) -> str:
