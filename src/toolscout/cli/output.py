@@ -68,14 +68,17 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None =
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--home` to a command, and pass it the open Scout as first argument.
 
-    The Scout has the values of the shared options.
+    The Scout has the values of the shared options. In a dry run it writes no journal.
     """
 
     @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, **options: Any) -> Any:
-        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model")}
+        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model", "llm_budget")}
+        settings["llm"] = options.pop("llm_address", None)
+        settings["recipe_options"] = options.pop("pairs", None) or None
+        settings["journal"] = False if options.get("dry_run") else None
         with Scout(home or (ctx.obj or {}).get("home"), **settings) as scout:
             return command(scout, **options)
 
