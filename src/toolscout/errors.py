@@ -22,7 +22,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "name_nearest",
     "require",
 ]
 
@@ -116,6 +119,13 @@ class OverBudget(UserError):
 
 class PipelineError(ToolscoutError):
     """Stages that cannot be composed, or a stage that broke its contract."""
+
+
+def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
+    names = {known_name.casefold(): known_name for known_name in known}
+    near = difflib.get_close_matches(name.casefold(), names, n=1)
+    return f"Did you mean {names[near[0]]!r}?" if near else otherwise
 
 
 def require(module: str, extra: str) -> ModuleType:

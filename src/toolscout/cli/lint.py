@@ -6,6 +6,7 @@ import click
 
 from toolscout.checks.lint import Lint, lint
 from toolscout.cli.output import (
+    count_things,
     echo,
     escape_line,
     json_option,
@@ -62,7 +63,7 @@ def _print_result(result: Lint, limit: int) -> None:
     for tool in result.silent[:limit]:
         echo(f"{escape_line(tool)} has no description: only its name and parameters can be found.")
     echo(
-        f"{result.asked:,} tools checked: {len(result.hidden):,} hard to find, "
-        f"{len(result.confused):,} pairs confused, "
+        f"{count_things(result.asked, 'tool')} checked: {len(result.hidden):,} hard to find, "
+        f"{count_things(len(result.confused), 'pair')} confused, "
         f"{len(result.silent):,} without a description"
     )

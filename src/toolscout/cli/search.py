@@ -9,6 +9,7 @@ import click
 
 from toolscout.cli.output import (
     clip,
+    count_things,
     echo,
     encoder_option,
     escape_line,
@@ -17,6 +18,7 @@ from toolscout.cli.output import (
     print_json,
     print_table,
     recipe_option,
+    suggest_names,
     with_scout,
 )
 from toolscout.scout import Scout
@@ -24,7 +26,6 @@ from toolscout.search.why import Why
 from toolscout.types import Hit, Search
 from toolscout.types import as_json as to_json
 
-PRINTED_ID_CHARS: Final = 56
 PRINTED_DESCRIPTION_CHARS: Final = 110
 
 
@@ -58,7 +59,8 @@ def search_command(scout: Scout, query: str, k: int | None, explain: bool, as_js
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
-    explanation = scout.why(query, tool, k)
+    with suggest_names(scout, tool):
+        explanation = scout.why(query, tool, k)
     if as_json:
         print_json(explanation)
         return
@@ -107,16 +109,16 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    echo(f"{len(answer.hits)} tools in {answer.seconds * 1000:.1f} ms")
+    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "left"), ("why", "left"), ("what it does", "wrap")]
+    columns = [("", "right"), ("score", "right"), ("tool", "id"), ("why", "left"), ("what it does", "wrap")]
     rows = [
         (
             rank,
             f"{hit.score:.2f}",
-            clip(hit.id, PRINTED_ID_CHARS),
+            hit.id,
             hit.why,
             clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS),
         )

@@ -36,6 +36,7 @@ from toolscout.server.page import FILES, read_page_file
 from toolscout.server.routes import JSON, ROUTES, Route
 from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import Failure
+from toolscout.sources.parsing import describe_json_error
 
 __all__ = ["app"]
 
@@ -200,7 +201,13 @@ class _Endpoint:
             raise RequestRefused(422, "expected all parameters in the body, found some in the address")
         if route.body_media != JSON:
             return route.request_type()
-        return self.decoders[route].decode(b"".join([chunk async for chunk in body]))
+        content = b"".join([chunk async for chunk in body])
+        try:
+            return self.decoders[route].decode(content)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:
+            raise RequestRefused(400, f"expected JSON, found an error {describe_json_error(content, error)}") from None
 
 
 async def _receive_body(request: Request, max_bytes: int, seconds: float) -> AsyncIterator[bytes]:

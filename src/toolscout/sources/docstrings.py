@@ -22,9 +22,7 @@ SECTIONS: Final = (
     (re.compile(r"^ *@(param|type|returns?|rtype|raise)\b", re.M), DocstringStyle.EPYDOC),
 )
 #: `name(arguments)` with an optional result. One pattern for all names: compiling one each takes longer than to match.
-_SIGNATURE_LINE: Final = re.compile(
-    r"(?P<name>[\w.]+)\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)"
-)
+_SIGNATURE_LINE: Final = re.compile(r"(?P<name>[\w.]+)\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
 _MEMORY_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _VERSION_NOTE: Final = re.compile(r"\.\. version(?:added|changed):: \S+ ?")
 _ROLE: Final = re.compile(r":[a-z]+(?::[a-z]+)?:`~?\.?([^`<]+?)(?: *<[^`]*>)?`")
