@@ -207,6 +207,20 @@ def test_a_mistake_is_answered_in_two_lines_that_name_the_mend(
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("place", ["results", "results/a/set", "results/a/set/bm25.json"])
+def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
+    for dataset in ("a/set", "elsewhere"):
+        metrics = {"recall@5": 0.5, "ndcg@5": 0.4, "comp@5": 0.3}
+        result = {"dataset": dataset, "recipe": "bm25", "label": "bm25", "encoder": None, "split": "test", "seed": 0,
+                  "n_queries": 3, "n_tools": 4, "metrics": metrics}  # fmt: skip
+        file = tmp_path / "results" / dataset / "bm25.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(result))
+    told = run("lab", "report", str(tmp_path / place), "--out", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert told.exit_code == 0 and "a/set" in page and ("elsewhere" in page) is (place == "results")
+
+
 def test_the_list_is_long_enough() -> None:
     assert len(MISTAKES) >= 100
 

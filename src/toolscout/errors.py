@@ -44,6 +44,7 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "find_nearest",
     "name_nearest",
     "require",
 ]
@@ -121,11 +122,17 @@ class PipelineError(ToolscoutError):
     """Stages that cannot be composed, or a stage that broke its contract."""
 
 
-def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelled one may stand for, whatever its case. None: none is near."""
     names = {known_name.casefold(): known_name for known_name in known}
     near = difflib.get_close_matches(name.casefold(), names, n=1)
-    return f"Did you mean {names[near[0]]!r}?" if near else otherwise
+    return names[near[0]] if near else None
+
+
+def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
+    nearest = find_nearest(name, known)
+    return otherwise if nearest is None else f"Did you mean {nearest!r}?"
 
 
 def require(module: str, extra: str) -> ModuleType:

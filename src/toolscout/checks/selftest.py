@@ -40,7 +40,7 @@ SELFTEST_RECIPES: Final = ("bm25", "dense", "hybrid")
 SELFTEST_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
 CHAMPION: Final = "champion"
 MIN_LOGGED_QUERIES: Final = 30
-MIN_QUERIES_TO_RECOMMEND: Final = 20
+MIN_QUERIES_TO_RECOMMEND: Final = 10
 MAX_LOGGED_QUERIES: Final = 1_000
 BASELINE_MARGIN: Final = 0.02
 """How far recall@5 may fall below the measured value before a check fails."""
@@ -71,7 +71,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         n_tools: size of the catalogue.
         requests: kind of query → how many were asked.
         rows: one per recipe, the best first.
-        recommended: the best recipe; None if there are fewer than 20 queries, which cannot tell.
+        recommended: the best recipe; None if there are fewer than 10 queries, which cannot tell.
         sure: whether it is significantly better than the next (paired test on ndcg@5, p < 0.05).
         problems: recipe → why it could not be scored.
         seed: seed of the synthetic queries.

@@ -6,7 +6,6 @@ Exit codes: 0 success; 1 an error that the user can fix; 2 wrong usage; 3 partia
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +13,7 @@ from typing import Any, Final
 import click
 
 import toolscout
-from toolscout.errors import UserError, name_nearest
+from toolscout.errors import UserError, find_nearest
 
 __all__ = ["COMMANDS", "COMMAND_GROUPS", "LAB_COMMANDS", "main", "program"]
 
@@ -122,8 +121,9 @@ class LazyGroup(click.Group):
             known = {command: command for command in [*self.lazy, *self.commands]}
             if self.sections is COMMAND_GROUPS:
                 known |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
-            near = name_nearest(name, known, f"See  {ctx.command_path} --help")
-            ctx.fail(f"There is no command {name!r}. {_name_in_full(near, known)}")
+            nearest = find_nearest(name, known)
+            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {known[nearest]!r}?"
+            ctx.fail(f"There is no command {name!r}. {advice}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -134,11 +134,6 @@ class LazyGroup(click.Group):
         if self.commands:
             with formatter.section("More"):
                 formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
-
-
-def _name_in_full(question: str, full_names: Mapping[str, str]) -> str:
-    """Replace the command in a question by the words that call it."""
-    return re.sub(r"'(.+)'", lambda match: repr(full_names.get(match[1], match[1])), question)
 
 
 @click.group(

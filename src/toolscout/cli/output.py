@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from toolscout.errors import NotFound, name_nearest
+from toolscout.errors import NotFound, find_nearest
 from toolscout.scout import Scout
 
 __all__ = [
@@ -124,9 +124,9 @@ def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
         for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
             known |= {tool_id: tool_id, name: known.get(name, tool_id)}
         wrong = next((name for name in names if repr(name) in str(error)), None)
-        near = name_nearest(wrong, known) if wrong is not None else ""
-        full = re.sub(r"'(.+)'", lambda match: repr(known[match[1]]), near)
-        raise NotFound(f"{str(error).rstrip('.')}. {full}" if full else str(error)) from None
+        nearest = None if wrong is None else find_nearest(wrong, known)
+        question = "" if nearest is None else f". Did you mean {known[nearest]!r}?"
+        raise NotFound(f"{str(error).rstrip('.')}{question}" if question else str(error)) from None
 
 
 def count_things(count: int, singular: str, plural: str | None = None) -> str:

@@ -6,6 +6,7 @@ compose nodes recursively in C: a document of 120 kB with 60,000 levels overflow
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import re
 from collections.abc import Hashable, Iterator
@@ -61,11 +62,14 @@ def read_text(path: Path) -> str:
         raise SourceError(f"{path}: expected a readable file, found: {error.strerror}") from None
     if len(content) > MAX_DOCUMENT_BYTES:
         raise SourceError(f"{path}: expected at most {MAX_DOCUMENT_BYTES / 1e6:g} MB, found more: split the document")
-    if b"\0" in content[:MAX_SNIFFED_BYTES]:
-        raise SourceError(f"{path}: this is a binary file. Tools are described in text, such as JSON or YAML")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if b"\0" in content[:MAX_SNIFFED_BYTES] and not is_utf16:
+            raise SourceError(
+                f"{path}: this is a binary file. Tools are described in text, such as JSON or YAML"
+            ) from None
         raise SourceError(
             f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
             f"at offset {error.start}: save it as UTF-8"
