@@ -54,11 +54,11 @@ def _print_result(result: Lint, limit: int) -> None:
             (finding.tool, f"{finding.found:.0%}", "; ".join(finding.causes), "; ".join(finding.fixes))
             for finding in result.hidden
         ]
-        columns = [("hard to find", "left"), ("found", "right"), ("why", "wrap"), ("advice", "wrap")]
+        columns = [("hard to find", "id"), ("found", "right"), ("why", "wrap"), ("advice", "wrap")]
         print_table(columns, rows[:limit])
     if result.confused:
         pairs = [(pair.one, pair.other, pair.times, pair.fix) for pair in result.confused]
-        columns = [("confused", "left"), ("with", "left"), ("times", "right"), ("advice", "wrap")]
+        columns = [("confused", "id"), ("with", "id"), ("times", "right"), ("advice", "wrap")]
         print_table(columns, pairs[:limit])
     for tool in result.silent[:limit]:
         echo(f"{escape_line(tool)} has no description: only its name and parameters can be found.")

@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the first argument names. An unknown name is an error that names the nearest one."""
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             known = {command: command for command in [*self.lazy, *self.commands]}
             if self.sections is COMMAND_GROUPS:
                 known |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}

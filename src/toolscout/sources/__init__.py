@@ -115,15 +115,29 @@ def _detect_command(locator: str) -> str:
     if words and shutil.which(words[0]):
         return "mcp"
     if len(words) == 1 and (os.sep in locator or Path(locator).suffix):
-        folder = Path(locator).expanduser().parent
-        siblings = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ()
-        advice = name_nearest(Path(locator).name, siblings, "Check its path.")
+        advice = name_nearest(Path(locator).name, _list_names(Path(locator).expanduser().parent), "Check its path.")
         raise SourceError(f"{locator}: there is no such file. {advice}")
-    if locator.isidentifier() and importlib.util.find_spec(locator) is not None:
+    if _is_module(locator):
         raise SourceError(f"{locator}: there is no such file. For the Python module, add py:{locator}")
     raise SourceError(
         f"{locator}: there is no file or folder of that name, and no command on PATH. See  toolscout add --help"
     )
+
+
+def _list_names(folder: Path) -> list[str]:
+    """List what lies in a folder; nothing if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except (OSError, ValueError):
+        return []
+
+
+def _is_module(name: str) -> bool:
+    """Tell whether a name is that of a Python module that could be imported. Nothing is imported."""
+    try:
+        return name.isidentifier() and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def plugin_prefix(locator: str) -> str | None:
