@@ -54,7 +54,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
         "doctor": ("doctor", "Check the installation and the home folder."),
-        "settings": ("settings", "List all settings, with their meaning and where each value comes from."),
+        "settings": ("settings", "List all settings, with meaning and origin."),
         "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
     },
 }
