@@ -30,7 +30,6 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "enable": ("catalogue", "Search a source again."),
         "disable": ("catalogue", "Keep a source but do not search it."),
         "approve": ("access", "Review definitions that changed, and approve them."),
-        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
     },
     "Search": {
         "demo": ("demo", "Index real tools and answer questions, without touching your catalogue."),
@@ -55,6 +54,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
         "doctor": ("doctor", "Check the installation and the home folder."),
         "settings": ("settings", "List all settings, with meaning and origin."),
+        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
         "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
     },
 }
