@@ -166,6 +166,22 @@ class Scout:
         """
         return self.catalogue.remove(names)
 
+    def hide(self, ids: Sequence[str]) -> None:
+        """Hide tools for good: they are not searched, and no sync brings them back. `show` does.
+
+        Raises:
+            NotFound: for an id that no tool has; then nothing is hidden.
+        """
+        self.catalogue.hide(ids)
+
+    def show(self, ids: Sequence[str]) -> list[Changes]:
+        """Show hidden tools again, and read their sources, which brings them back. Returns the changes.
+
+        Raises:
+            NotFound: for an id that is not hidden; then nothing is changed.
+        """
+        return self.catalogue.show(ids)
+
     def enable(self, source: str, enabled: bool = True) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
         self.catalogue.enable(source, enabled)

@@ -21,7 +21,7 @@ from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
 from toolscout.cli.llm_report import describe_llm, print_llm
-from toolscout.cli.output import echo, escape_line, json_option, print_json
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
@@ -227,12 +227,14 @@ def _print_report(report: dict[str, Any]) -> None:
     print_llm(report["llm"])
     print_plugins(report["plugins"])
     store = report["store"]
-    echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
+    tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
+    echo(f"\n{tools} in {sources}, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
         echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
     if report["waiting"]:
-        echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
+        waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
+        echo(f"  {waiting} for approval: see  toolscout approve")
     for finding in report["suspicious"]:
         line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"
         echo(spelled_out(escape_line(line)))

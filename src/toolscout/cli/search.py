@@ -12,6 +12,7 @@ from toolscout.cli.data import set_option
 from toolscout.cli.llm import budget_options, describe_cost, print_cost
 from toolscout.cli.output import (
     clip,
+    count_things,
     echo,
     encoder_option,
     escape_line,
@@ -20,6 +21,7 @@ from toolscout.cli.output import (
     print_json,
     print_table,
     recipe_option,
+    suggest_names,
     with_scout,
 )
 from toolscout.scout import Scout
@@ -28,7 +30,6 @@ from toolscout.types import Hit, Search
 from toolscout.types import as_json as to_json
 
 DEADLINE_HELP: Final = "Return what is found after this time, such as the hits before a language model answers."
-PRINTED_ID_CHARS: Final = 56
 PRINTED_DESCRIPTION_CHARS: Final = 110
 
 
@@ -72,7 +73,8 @@ def search_command(
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
-    explanation = scout.why(query, tool, k)
+    with suggest_names(scout, tool):
+        explanation = scout.why(query, tool, k)
     if as_json:
         print_json(explanation)
         return
@@ -123,16 +125,16 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    echo(f"{len(answer.hits)} tools in {answer.seconds * 1000:.1f} ms")
+    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "left"), ("why", "left"), ("what it does", "wrap")]
+    columns = [("", "right"), ("score", "right"), ("tool", "id"), ("why", "left"), ("what it does", "wrap")]
     rows = [
         (
             rank,
             f"{hit.score:.2f}",
-            clip(hit.id, PRINTED_ID_CHARS),
+            hit.id,
             hit.why,
             clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS),
         )
