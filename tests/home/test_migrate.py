@@ -39,6 +39,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tools = [Tool(id="mail/send", name="send", description=description), Tool(id="mail/read", name="read")]
             scout.store.put_source(Origin("server", "mcp"), "mail", kind="mcp", tools=tools)
         scout.enable("mail", False)
+        scout.hide([next(id for id, _ in scout.store.page() if not id.startswith("mail/"))])
         scout.journal.append("call", at="2020-01-01T00:00:00Z", tool="x/y", ok=True)
         scout.journal.prune(30)  # the last row id belongs to an event that is gone
     (home / "policy.toml").write_text(POLICY)
@@ -52,6 +53,7 @@ def describe_content(home: Home) -> dict[str, Any]:
             "sources": scout.sources(),
             "origins": scout.store.origins(),
             "waiting": scout.waiting(),
+            "hidden": scout.store.hidden(),
             "tools": scout.store.tools([id for id, _ in scout.store.page(limit=None)]),
             "events": list(scout.journal.read()),
             "last": scout.journal.last(),
@@ -68,7 +70,7 @@ def test_a_home_moves_to_a_database_and_back_unchanged(office: Path, postgres: A
     assert "the digests agree" in done.stdout
     back = migrate_home(postgres, tmp_path / "back")
     content = describe_content(office)
-    assert content["waiting"] and content["serving"] is not None
+    assert content["waiting"] and content["hidden"] and content["serving"] is not None
     assert describe_content(postgres) == content == describe_content(tmp_path / "back")
     assert (back.models, back.documents) == (1, 4)
     assert (tmp_path / "back" / "policy.toml").read_text() == POLICY
@@ -109,6 +111,14 @@ def test_an_interrupted_migration_continues(
     assert sum("copied the events" in line for line in lines) < done.events / 150, "what was there is not copied again"
     with pytest.raises(ConfigError, match="is not empty"):
         migrate_home(office, postgres)
+
+
+def test_every_table_of_a_catalogue_is_copied(tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path / "home")) as store, store.reading() as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in tables}
+    assert columns.pop("caches"), "caches are built again"
+    assert columns == {table: list(copied) for table, copied in migrate.CATALOGUE_TABLES.items()}
 
 
 def test_a_copy_that_differs_is_named(postgres: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ CATALOGUE_TABLES: Final = {
     "pins": ("id", "fingerprint", "body", "approved_at"),
     "quarantine": ("id", "source", "fingerprint", "body", "since", "why"),
     "flips": ("id", "at", "fingerprint"),
+    "hidden": ("id", "hidden_at"),
     "meta": ("key", "value"),
 }
 EVENT_TABLE: Final = ("id", "uid", "at", "event", "caller", "search_id", "body")

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue import approvals
+from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
+from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.database import Connection, Database, now
 from toolscout.database.listener import GenerationListener
@@ -24,29 +25,6 @@ from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
 
-CATALOGUE_MIGRATIONS: Final = (
-    """
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER) WITHOUT ROWID;
-    INSERT INTO meta VALUES ('generation', 0);
-    CREATE TABLE origins (
-        id INTEGER PRIMARY KEY, locator TEXT NOT NULL, kind TEXT NOT NULL, name TEXT, added_at TEXT NOT NULL);
-    CREATE UNIQUE INDEX origins_by_locator ON origins (locator, ifnull(name, ''));
-    CREATE TABLE sources (
-        name TEXT PRIMARY KEY, origin INTEGER NOT NULL REFERENCES origins ON DELETE CASCADE, kind TEXT NOT NULL,
-        state TEXT NOT NULL, message TEXT NOT NULL, enabled BOOLEAN NOT NULL DEFAULT TRUE, read_at TEXT NOT NULL);
-    CREATE TABLE tools (
-        id TEXT PRIMARY KEY, source TEXT NOT NULL REFERENCES sources ON DELETE CASCADE, name TEXT NOT NULL,
-        fingerprint TEXT NOT NULL, body BLOB NOT NULL);
-    CREATE INDEX tools_by_source ON tools (source, id, name, fingerprint);
-    CREATE TABLE problems (
-        source TEXT NOT NULL REFERENCES sources ON DELETE CASCADE, entry TEXT NOT NULL, message TEXT NOT NULL);
-    CREATE INDEX problems_by_source ON problems (source);
-    CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
-    """,
-    approvals.MIGRATION,
-    approvals.REMOTE_DOCUMENTS_MIGRATION,
-    approvals.FLIPS_MIGRATION,
-)
 PUT_TOOL: Final = (
     "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
     "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
@@ -295,6 +273,8 @@ class Store(Database):
         bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
+            for tool_id in hidden.list_hidden(connection):
+                bodies.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
             before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
             fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
@@ -370,6 +350,20 @@ class Store(Database):
             if gone:
                 _raise_generation(connection)
             return gone
+
+    def hidden(self) -> list[str]:
+        """Return the ids of the hidden tools."""
+        with self.reading() as connection:
+            return hidden.list_hidden(connection)
+
+    def hide(self, ids: Sequence[str], hide: bool = True) -> None:
+        """Hide tools until they are shown again: no sync brings them back. Or show them again from the next sync on."""
+        with self.writing() as connection:
+            if hide:
+                hidden.hide_tools(connection, ids, now())
+            else:
+                hidden.show_tools(connection, ids)
+            _raise_generation(connection)
 
     def keep(self, catalogue: Catalogue) -> None:
         """Store the values that were built for this snapshot.

@@ -11,9 +11,10 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError
 from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
-from toolscout.search.fusion import DEPTH, words_and_meaning
+from toolscout.search.fusion import DEPTH, add_standard_scores
 from toolscout.search.pipeline import Fuse, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
 from toolscout.workspace import Workspace, index_words
@@ -27,6 +28,7 @@ __all__ = [
     "HybridOptions",
     "NoOptions",
     "RankFusion",
+    "search_standard_scores",
     "search_vectors",
     "search_words",
 ]
@@ -41,6 +43,7 @@ class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stem: bool | None = None
     stopwords: bool | None = None
     fold: bool | None = None
+    written: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repeats: bool | None = None
     fields: dict[str, AboveZero] | None = None
     k1: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -130,8 +133,8 @@ class Hybrid(_Plain):
         """Build both searches and their fusion."""
         return Fuse(
             search_words(catalogue, options.index_settings()),
-            search_vectors(workspace, catalogue, workspace.load_encoder(), options.style),
-            by=words_and_meaning,
+            search_standard_scores(workspace, catalogue, workspace.load_encoder(), options.style),
+            by=add_standard_scores,
         )
 
 
@@ -158,4 +161,12 @@ def search_vectors(workspace: Workspace, catalogue: Catalogue, encoder: Encoder,
     """Return the stage that finds the nearest vectors of a catalogue's tools."""
     encode = functools.partial(encoder.encode, kind="query")
     index = workspace.index_nearest(catalogue, encoder, style)
+    return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
+
+
+def search_standard_scores(workspace: Workspace, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
+    """Return the stage that finds the nearest vectors, with standard scores instead of cosines."""
+    encode = functools.partial(encoder.encode, kind="query")
+    exact = workspace.index_tools(catalogue, encoder, style)
+    index = StandardScores(workspace.index_nearest(catalogue, encoder, style), exact)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)

@@ -24,7 +24,7 @@ import msgspec
 
 from toolscout.database import BUSY_SECONDS, hold_lock, now
 from toolscout.database.documents import Stamp, read_document, stamp_document, write_document
-from toolscout.errors import Changed, NotFound, StoreError
+from toolscout.errors import Changed, NotFound, StoreError, name_nearest
 from toolscout.home import Address, Home, describe_home, local_folder
 from toolscout.models import model_store
 from toolscout.models.model_store import Manifest
@@ -86,8 +86,9 @@ def find_model(home: Home, name: str) -> Path:
         fetch_model(home, folder)
         if (folder / model_store.MANIFEST).is_file():
             return folder
-    names = ", ".join(path.name for path, _ in list_models(home)) or "none"
-    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {names}")
+    names = [path.name for path, _ in list_models(home)]
+    advice = name_nearest(name, names, "See  toolscout models" if names else "Fit one with  toolscout learn")
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}. {advice}")
 
 
 def stamp(home: Home) -> Stamp | None:
