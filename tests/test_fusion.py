@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.search.fusion import WEIGHT, words_and_meaning
+from toolscout.encoders.static import load_static
+from toolscout.search.fusion import FOREIGN_WEIGHT, WEIGHT, words_and_meaning, words_and_meaning_by_language
 from toolscout.types import Search
 
 SEARCH = Search(query="any")
@@ -47,3 +48,12 @@ def test_without_a_spread_of_meaning_the_words_decide(meaning: list[tuple[str, f
 
 def test_without_words_meaning_alone_decides() -> None:
     assert ranked(words_and_meaning([[], [("b", 0.8), ("a", 0.4)]], SEARCH)) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("query", "weight"), [("wie wird das Wetter morgen?", FOREIGN_WEIGHT), ("what is the weather tomorrow?", WEIGHT)]
+)
+def test_meaning_weighs_more_in_other_languages_than_english(query: str, weight: float) -> None:
+    rankings = [[("a", 3.0)], [("b", 0.8), ("c", 0.6)]]
+    scores = words_and_meaning_by_language(rankings, Search(query=query), is_word=load_static().pieces.is_word)
+    assert scores == pytest.approx({"a": 3.0, "b": weight, "c": 0.0})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from toolscout.encoders.languages import is_english
 from toolscout.search.pipeline import Ranking
 from toolscout.types import Search
 
-__all__ = ["DEPTH", "words_and_meaning"]
+__all__ = ["DEPTH", "words_and_meaning", "words_and_meaning_by_language"]
 
 DEPTH: Final = 100
 WEIGHT: Final = 5.0
+FOREIGN_WEIGHT: Final = 10.0  # in another language than English, equal words seldom mean the same
 
 
 def words_and_meaning(rankings: Sequence[Ranking], search: Search, *, weight: float = WEIGHT) -> dict[str, float]:
@@ -37,3 +39,16 @@ def words_and_meaning(rankings: Sequence[Ranking], search: Search, *, weight: fl
         for tool_id, cosine in meaning:
             scores[tool_id] = scores.get(tool_id, 0.0) + scale * (cosine - lowest)
     return scores
+
+
+def words_and_meaning_by_language(
+    rankings: Sequence[Ranking], search: Search, *, is_word: Callable[[str], bool]
+) -> dict[str, float]:
+    """Score as `words_and_meaning` does, with twice the weight for the encoder if the query is not English.
+
+    Args:
+        rankings: as there, of an encoder that understands other languages.
+        search: its query tells the language.
+        is_word: whether the bundled encoder knows a word, in small letters, as a whole.
+    """
+    return words_and_meaning(rankings, search, weight=WEIGHT if is_english(search.query, is_word) else FOREIGN_WEIGHT)

@@ -26,6 +26,7 @@ __all__ = [
     "Detect",
     "Floors",
     "Fuse",
+    "Fusion",
     "Index",
     "Pipeline",
     "Rerank",
