@@ -35,10 +35,10 @@ TOOLS = {
     "reboot_server": "Restarts a server.",
     "resize_image": "Changes the width and height of an image.",
 }
-# Requests that were written for this test, after the table was made.
+# Requests that were written for this test. The table was not fitted on any of them.
 REQUESTS = {
     "ar": ("هل سيتساقط الثلج في برلين نهاية الأسبوع؟ توقعات الطقس", "get_forecast"),
-    "bn": ("মারিয়াকে একটা ইমেল পাঠিয়ে বলো আমি দেরি করব", "send_email"),
+    "bn": ("মারিয়াকে ইমেইল পাঠিয়ে বলো আমি দেরি করব", "send_email"),
     "de": ("Schneit es am Wochenende in Berlin?", "get_forecast"),
     "es": ("Mándale un correo a María diciendo que llego tarde", "send_email"),
     "fa": ("این متن را به زبان فرانسوی ترجمه کن", "translate_text"),
@@ -51,7 +51,7 @@ REQUESTS = {
     "nl": ("Gooi het oude bestand weg van de schijf", "delete_file"),
     "pl": ("Czy w weekend spadnie śnieg w Berlinie? Prognoza pogody", "get_forecast"),
     "pt": ("Toque a música nova da Anitta", "play_song"),
-    "ru": ("Поставь новую песню Земфиры", "play_song"),
+    "ru": ("Включи новую песню Земфиры", "play_song"),
     "tr": ("Hafta sonu Berlin'de hava durumu nasıl olacak?", "get_forecast"),
     "uk": ("Видали старий файл з диска", "delete_file"),
     "ur": ("اس متن کا فرانسیسی زبان میں ترجمہ کرو", "translate_text"),
@@ -91,7 +91,7 @@ def test_every_declared_language_has_a_request_here_and_is_declared(encoder: Sta
 
 @pytest.mark.parametrize("language", sorted(REQUESTS))
 def test_a_request_finds_the_english_tool(encoder: StaticEncoder, language: str) -> None:
-    tools = [Tool(f"x/{name}", name, description) for name, description in TOOLS.items()]
+    tools = [Tool(id=f"x/{name}", name=name, description=description) for name, description in TOOLS.items()]
     rows = encode_tools(lambda texts: encoder.encode(texts, "tool"), tools)
     text, wanted = REQUESTS[language]
     assert not is_english(text, encoder.pieces.is_word)
@@ -119,9 +119,9 @@ def test_tools_that_are_plainly_in_another_language_are_found_too(encoder: Stati
 
 
 def test_words_are_split_into_the_most_probable_pieces() -> None:
-    pieces = ["▁wetter", "▁wet", "ter", "bericht", "be", "richt", "天气", "天", "气", "▁"]
-    split = UnigramPieces(pieces, np.array([-5, -4, -3, -6, -2, -3, -4, -3, -3, -1], dtype=np.float32))
-    assert split("WETTER, Wetterbericht! 天气") == [0, 0, 4, 5, 9, 6]
+    pieces = ["▁wetter", "▁wet", "ter", "bericht", "be", "richt", "天气", "天", "气"]
+    split = UnigramPieces(pieces, np.array([-5, -4, -3, -6, -2, -3, -4, -3, -3], dtype=np.float32))
+    assert split("WETTER, Wetterbericht! 天气") == [0, 0, 4, 5, 6]
     assert split("x" * 10_000) == [] == split("12 + 3?")
     assert split("wetter " * 10, limit=3) == [0, 0, 0]
 

@@ -81,7 +81,7 @@ def test_an_encoder_describes_itself() -> None:
     assert describe_encoder(load("static", Settings())) == {
         "name": "static",
         "dimension": 256,
-        "languages": ["en"],
+        "languages": sorted({"en"} | LANGUAGES),
         "query_prompt": "",
         "tool_prompt": "",
         "max_tokens": 256,

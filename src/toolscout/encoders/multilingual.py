@@ -159,6 +159,7 @@ class MultilingualTable:
         """Return the vectors of pieces, `(n, dim)` float32; their lengths are their weights."""
         numbers = np.asarray(ids, dtype=np.int64)
         parts = self._parts[np.arange(self._codes.shape[1]), self._codes[numbers]]
-        rows = parts.transpose(0, 2, 1).reshape(len(numbers), -1)[:, : self.dim]
+        width = self._parts.shape[0] * self._parts.shape[2]
+        rows = parts.transpose(0, 2, 1).reshape(len(numbers), width)[:, : self.dim]
         vectors: Vectors = rows * self._lengths[numbers, None]
         return vectors
