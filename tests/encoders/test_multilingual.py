@@ -51,7 +51,7 @@ REQUESTS = {
     "nl": ("Gooi het oude bestand weg van de schijf", "delete_file"),
     "pl": ("Czy w weekend spadnie śnieg w Berlinie? Prognoza pogody", "get_forecast"),
     "pt": ("Toque a música nova da Anitta", "play_song"),
-    "ru": ("Включи новую песню Земфиры", "play_song"),
+    "ru": ("Включи музыку, новый альбом Земфиры", "play_song"),
     "tr": ("Hafta sonu Berlin'de hava durumu nasıl olacak?", "get_forecast"),
     "uk": ("Видали старий файл з диска", "delete_file"),
     "ur": ("اس متن کا فرانسیسی زبان میں ترجمہ کرو", "translate_text"),

@@ -37,11 +37,11 @@ MAX_CACHED_SEGMENT_CHARS: Final = 64
 _SKIP_SCORE: Final = -30.0  # of a character that no piece spells: worse than any piece
 
 # Letters, with the vowel signs and accents that stand within words. Digits and punctuation separate words.
-_MARKS: Final = (
+_INNER_MARKS: Final = (
     "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u09e3\u09fc-\u0a63\u0a70-\u0ae3"
     "\u0af9-\u0b63\u0b71-\u0be5\u0c00-\u0c63\u0c80-\u0ce3\u0cf3-\u0d63\u0e31-\u0e4e\u3099\u309a\u30fc"
 )
-_SEGMENTED_WORD: Final = re.compile(f"(?:[^\\W\\d_]|[{_MARKS}])+")
+_SEGMENTED_WORD: Final = re.compile(f"(?:[^\\W\\d_]|[{_INNER_MARKS}])+")
 
 
 def _normalize(text: str) -> str:

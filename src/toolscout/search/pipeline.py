@@ -26,7 +26,6 @@ __all__ = [
     "Detect",
     "Floors",
     "Fuse",
-    "Fusion",
     "Index",
     "Pipeline",
     "Rerank",
