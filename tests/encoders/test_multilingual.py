@@ -107,8 +107,9 @@ def test_a_text_has_the_same_vector_alone_in_a_batch_and_the_next_time(encoder: 
     assert np.allclose(np.linalg.norm(together, axis=1), 1)
 
 
-def test_texts_without_known_pieces_give_zeros(encoder: StaticEncoder) -> None:
-    assert not encoder.encode(["ⵜⴰⵎⴰⵣⵉⵖⵜ ⵜⴰⵎⴰⵣⵉⵖⵜ", "ꦗꦮ"]).any()
+def test_unknown_scripts_and_letters_in_a_row_give_zeros(encoder: StaticEncoder) -> None:
+    assert not encoder.encode(["ⵜⴰⵎⴰⵣⵉⵖⵜ ⵜⴰⵎⴰⵣⵉⵖⵜ", "ꦗꦮ", "qzxv wvut plonkh", "xyzzy plugh"]).any()
+    assert encoder.encode(["Zahnarzttermin", "Wetter", "天气"]).any(axis=1).all()
     assert encoder.multilingual.encode([]).shape == (0, encoder.dim)
 
 

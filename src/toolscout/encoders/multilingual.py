@@ -31,6 +31,7 @@ LANGUAGES: Final = frozenset(
 WORD_START: Final = "▁"  # begins a piece that begins a word, as in SentencePiece
 MAX_UNIGRAM_PIECES: Final = 256
 MAX_PIECE_CHARS: Final = 16
+MIN_LETTERS_OF_PIECE: Final = 3  # on average over the pieces of a word in plain Latin letters
 MAX_SEGMENTED_CHARS: Final = 4_000
 MAX_CACHED_SEGMENTS: Final = 50_000
 MAX_CACHED_SEGMENT_CHARS: Final = 64
@@ -55,6 +56,7 @@ class UnigramPieces:
 
     def __init__(self, pieces: Sequence[str], scores: npt.NDArray[np.float32]) -> None:
         """Index pieces, in the order of their ids, and the logarithms of their probabilities."""
+        self._pieces = pieces
         self._ids = {piece: number for number, piece in enumerate(pieces)}
         self._scores = scores.tolist()
         self._cache: dict[str, tuple[int, ...]] = {}
@@ -69,6 +71,22 @@ class UnigramPieces:
             if len(ids) >= limit:
                 return ids[:limit]
         return ids
+
+    def knows(self, ids: Sequence[int]) -> bool:
+        """Return whether the pieces spell any word that has a meaning here, and not only letters in a row.
+
+        That is a word with a letter beyond ASCII, or one without single letters and with three letters a piece.
+        """
+        words: list[list[str]] = []
+        for piece in map(self._pieces.__getitem__, ids):
+            if piece.startswith(WORD_START) or not words:
+                words.append([])
+            words[-1].append(piece.removeprefix(WORD_START))
+        return any(
+            not "".join(word).isascii()
+            or (min(map(len, word)) > 1 and sum(map(len, word)) >= MIN_LETTERS_OF_PIECE * len(word))
+            for word in words
+        )
 
     def _split_and_cache(self, word: str) -> tuple[int, ...]:
         pieces = self._split(WORD_START + word)
@@ -151,8 +169,9 @@ class MultilingualTable:
         self.pieces = UnigramPieces(pieces, tensors["scores"].astype(np.float32))
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Encode texts as `(n, dim)` float32 unit rows; a text without known pieces gives a row of zeros."""
-        rows = [self.look_up(ids).sum(axis=0) for ids in map(self.pieces, texts)]
+        """Encode texts as `(n, dim)` float32 unit rows; a text without known words gives a row of zeros."""
+        bags = [ids if self.pieces.knows(ids) else [] for ids in map(self.pieces, texts)]
+        rows = [self.look_up(ids).sum(axis=0) for ids in bags]
         return unit_rows(np.stack(rows)) if rows else np.zeros((0, self.dim), dtype=np.float32)
 
     def look_up(self, ids: Sequence[int]) -> Vectors:
