@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import CATALOGUE_MIGRATIONS, Catalogue, Origin, Store
+from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.database import Database
 from toolscout.errors import BadEntry, NotFound, StoreError
 from toolscout.home import Home

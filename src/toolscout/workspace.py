@@ -130,7 +130,7 @@ class Workspace:
             index.upsert(catalogue.ids, self.encode_tools(encoder, catalogue.tools(), style))
             return pack(index.arrays(), index.meta)
 
-        key = f"exact/{digest('dense/2', [encoder.fingerprint, style])}"
+        key = f"exact/{digest('dense/3', [encoder.fingerprint, style])}"
         return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
 
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
@@ -152,7 +152,7 @@ class Workspace:
                 raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
             return index
 
-        return catalogue.share(f"{name}/{digest('dense/2', [encoder.fingerprint, style])}", make)
+        return catalogue.share(f"{name}/{digest('dense/3', [encoder.fingerprint, style])}", make)
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""

@@ -259,8 +259,8 @@ class CatalogueManager:
         foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
         if self.settings.encoder == "static" and foreign * 2 > len(tools):
             return [
-                "Most tools are not described in English. The bundled encoder knows English only, so these tools are "
-                "found by their words alone. Set a multilingual model with --encoder."
+                "Most tools are not described in English. The bundled encoder reads such tools less well than English "
+                "ones. A multilingual model finds them better: set one with --encoder."
             ]
         return []
 

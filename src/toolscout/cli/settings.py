@@ -16,7 +16,7 @@ __all__ = ["SETTING_MEANINGS"]
 SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "home": "folder of catalogue, journal and models, or a database",
     "recipe": "the recipe of searches that name none",
-    "recipe_options": "options of that recipe, as name=value",
+    "recipe_options": "options of that recipe, as JSON",
     "model": "the fitted model of searches that name none",
     "encoder": "the encoder: static, minilm, a folder, a name or an address",
     "index": "the index over vectors",
@@ -42,7 +42,7 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "llm_timeout": "seconds of a request to the language model",
     "llm_concurrency": "requests to the language model at the same time",
     "llm_rpm": "requests a minute to the language model; 0: no limit",
-    "llm_budget": "limits of a command or service, as calls=500,tokens=200000,dollars=2",
+    "llm_budget": "limits of a command or process: calls=…,tokens=…,dollars=…",
     "llm_reply_tokens": "tokens of a reply of the language model",
     "llm_price_in": "dollars for a million tokens sent",
     "llm_price_out": "dollars for a million tokens received",
