@@ -16,7 +16,7 @@ __all__ = ["SETTING_MEANINGS"]
 SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "home": "folder of catalogue, journal and models, or a database",
     "recipe": "the recipe of searches that name none",
-    "recipe_options": "options of that recipe, as JSON",
+    "recipe_options": "options of that recipe, as name=value",
     "model": "the fitted model of searches that name none",
     "encoder": "the encoder: static, minilm, a folder, a name or an address",
     "index": "the index over vectors",
