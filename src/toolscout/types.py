@@ -150,7 +150,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         trace: the work of each stage.
         search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
-        degraded: one sentence on what could not be done beside the answer, such as writing the journal.
+        degraded: what could not be done for the answer or beside it: a language model that did not help, a journal that
+            cannot be written.
     """
 
     query: str

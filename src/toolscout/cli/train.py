@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from toolscout.cli.data import find_folder, parse_settings, set_option
+from toolscout.cli.llm import describe_cost, load_llm_settings, print_cost, share_llm, spending_options
 from toolscout.cli.output import encoder_option, json_option, print_json
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError, NotFound
@@ -34,10 +35,12 @@ DEFAULT_START: Final = "minilm"  # the encoder that `train encoder` starts from
 @set_option
 @click.option("--out", required=True, metavar="MODEL_DIR", help="Folder for the model.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted fit; keep a finished one.")
+@spending_options
 @json_option
 @click.pass_context
 def train_command(
     ctx: click.Context,
+    /,
     recipe: str,
     datasets: tuple[str, ...],
     encoder: str | None,
@@ -46,12 +49,15 @@ def train_command(
     pairs: tuple[str, ...],
     out: str,
     resume: bool,
+    llm_address: str | None,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Fit RECIPE on the training queries of a dataset, choose options on dev, and write the model.
 
-    Training queries with the text of a test query are left out. RECIPE `encoder` tunes a sentence encoder on one or
-    more datasets instead; other commands take the folder that it writes as their --encoder.
+    Training queries with the text of a test query are left out. If the recipe asks a language model, --dry-run
+    estimates the cost of the fit, and a fit that stops at its budget continues with --resume. RECIPE `encoder` tunes a
+    sentence encoder on one or more datasets instead; other commands take the folder that it writes as their --encoder.
     """
     _refuse_enclosing_folder(out)
     if recipe == TRAIN_ENCODER:
@@ -64,13 +70,13 @@ def train_command(
     from toolscout.catalogue.vector_cache import VectorStore
     from toolscout.dataset import NoTool
     from toolscout.lab.bench import load_dataset
-    from toolscout.recipes.fit import fit, make_lesson, plan_fit
+    from toolscout.recipes.fit import fit, make_lesson, plan_fit, rehearse_fit
     from toolscout.sources.folder import read_tools
     from toolscout.workspace import Workspace
 
     data_root = os.environ.get("TOOLSCOUT_DATA")
     root = Path(data_root) if data_root else None
-    settings = load_settings(home=(ctx.obj or {}).get("home"))
+    settings = load_llm_settings(ctx, llm_address)
     dataset = load_dataset(datasets[0], root)
     try:
         held_out = dataset.texts("test")
@@ -80,15 +86,28 @@ def train_command(
         make_lesson(dataset, read_tools(dataset.folder, "d").tools, held_out),
         no_tool=NoTool.load(find_folder(root, no_tool)) if no_tool else None,
     )
-    workspace = Workspace(
-        encoder,
-        settings,
-        VectorStore(settings.home / "bench"),
-        say=lambda line: click.echo(line, err=True),
-        seed=seed,
-        resume=resume,
-    )
-    model = fit(plan_fit(recipe, lesson, workspace, Path(out), parse_settings(pairs)))
+    with share_llm(settings, **limits) as shared:
+        workspace = Workspace(
+            encoder,
+            shared.settings,
+            VectorStore(settings.home / "bench"),
+            say=lambda line: click.echo(line, err=True),
+            seed=seed,
+            resume=resume,
+            shared_llm=shared,
+        )
+        changes = parse_settings(pairs)
+        if limits["dry_run"]:
+            rehearse_fit(recipe, lesson, workspace, changes)
+            if as_json:
+                print_json(describe_cost(shared.spent))
+            print_cost(shared, dry_run=True)
+            return
+        try:
+            model = fit(plan_fit(recipe, lesson, workspace, Path(out), changes))
+        finally:
+            if shared.spent.calls:
+                print_cost(shared, dry_run=False)
     if as_json:
         print_json(model.manifest)
         return

@@ -8,14 +8,15 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder
+from toolscout.encoders import ENGLISH, Encoder, get_languages
+from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
 from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
-from toolscout.search.fusion import DEPTH, add_standard_scores
-from toolscout.search.pipeline import Fuse, Retrieve, Stage, reciprocal_rank
+from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
+from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
 from toolscout.workspace import Workspace, index_words
 
@@ -131,10 +132,14 @@ class Hybrid(_Plain):
 
     def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build both searches and their fusion."""
+        encoder = workspace.load_encoder()
+        by: Fusion = add_standard_scores
+        if get_languages(encoder) != ENGLISH:
+            by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
         return Fuse(
             search_words(catalogue, options.index_settings()),
-            search_standard_scores(workspace, catalogue, workspace.load_encoder(), options.style),
-            by=add_standard_scores,
+            search_standard_scores(workspace, catalogue, encoder, options.style),
+            by=by,
         )
 
 
