@@ -71,7 +71,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: Count = 1_000
     rivals: NonNegative = 2
     deviation: Positive = 0.1
-    temperature: Positive = 0.5
+    temperature: Positive = 1.0
     words: Amount = 1.0
     hold: NonNegative = 32_768
     rate: Positive = 2e-4

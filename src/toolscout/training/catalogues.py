@@ -11,7 +11,7 @@ from torch import Tensor
 
 from toolscout.arrays import Places, Vectors
 from toolscout.training import Task
-from toolscout.training.losses import list_softmax
+from toolscout.training.losses import multi_positive
 from toolscout.training.towers import Tokens, Tower
 
 __all__ = ["CatalogueTexts", "Catalogues", "ListSettings", "average_weights"]
@@ -66,7 +66,7 @@ class ListSettings:
     columns: int = 1_000
     rivals: int = 2
     deviation: float = 0.1
-    temperature: float = 0.5
+    temperature: float = 1.0
     words: float = 1.0
     hold: int = 32_768
 
@@ -76,7 +76,7 @@ class Catalogues(Task):
 
     A step draws tools uniformly and one example of each, so that a tool with many requests counts no more than others.
     Its list holds the gold tools of these examples, some of their rivals, and further tools up to `columns`
-    (`losses.list_softmax`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
+    (`losses.multi_positive`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
     on other catalogues. A tool that no example uses is never a negative, as in `biencoders.Lists`.
     """
 
@@ -136,7 +136,7 @@ class Catalogues(Task):
 
         def compute_loss(rows: Tensor) -> Tensor:
             scores = rows[: len(examples)] @ rows[len(examples) :].T / self.settings.deviation + by_words
-            return list_softmax(scores / self.settings.temperature, gold) / n_steps
+            return multi_positive(scores / self.settings.temperature, gold) / n_steps
 
         return n_steps * self.tower.backward(tokens, compute_loss, self.settings.hold)
 
