@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -25,9 +25,6 @@ from toolscout.search.why import Why
 from toolscout.sources import Reading
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
-
-if TYPE_CHECKING:
-    from toolscout.learn.loop import Report
 
 __all__ = ["Scout"]
 
@@ -340,20 +337,6 @@ class Scout:
         return self.engine.why(query, tool, k, recipe=recipe, model=model, visible=visible, cures=cures)
 
     # --- the journal
-
-    def learn(self, **options: Any) -> Report:
-        """Learn from the journal and promote the model if it is better; with `dry_run=True` only measure it.
-
-        Args:
-            **options: see `toolscout.learn.loop.learn`.
-
-        Raises:
-            ConfigError: for a recipe that is not fitted.
-            StoreError: if another run is under way.
-        """
-        from toolscout.learn.loop import learn
-
-        return learn(self, **options)
 
     def _write(self, found: Sequence[Search], selection: Selection, generation: int, caller: str | None) -> str | None:
         """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""

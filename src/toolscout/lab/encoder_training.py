@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
 
+from toolscout.arrays import Vectors
 from toolscout.checks.results import write_json
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
+from toolscout.indexes.sparse import BM25
 from toolscout.lab.encoder_data import Example, TrainingSet
 from toolscout.methods.dpr import TUNED_TEXT_STYLE
-from toolscout.methods.shared.tuning import Count, NonNegative, Positive, Share
+from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive, Share
 from toolscout.types import Tool, digest, render
 
 __all__ = ["TRAINING_FILE", "EncoderOptions", "render_without", "train_encoder"]
@@ -27,7 +30,6 @@ __all__ = ["TRAINING_FILE", "EncoderOptions", "render_without", "train_encoder"]
 TRAINING_FILE: Final = "training.json"
 ENCODER_TRAINING_FORMAT: Final = "encoder-training/1"
 MAX_MASKED_PARAMETERS: Final = 12  # names of parameters that stand for a tool whose other fields are hidden
-_FIELDS: Final = ("name", "description", "parameters")
 
 CARD: Final = """---
 library_name: sentence-transformers
@@ -56,7 +58,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         steps: training steps on datasets with requests, divided by the number of tools that their examples use.
         corpus_steps: training steps on the corpus of tools without requests.
-        queries, columns, rivals, temperature, hold: see `training.catalogues.Catalogues`.
+        queries, columns, rivals, deviation, temperature, words, hold: see `training.catalogues.ListSettings`.
         rate: highest learning rate.
         kept: share of the trained weights in the result; the rest is the encoder as it was.
         query_length, tool_length: maximum tokens of a text in training.
@@ -68,7 +70,9 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: Count = 384
     columns: Count = 1_000
     rivals: NonNegative = 2
-    temperature: Positive = 0.05
+    deviation: Positive = 0.1
+    temperature: Positive = 1.0
+    words: Amount = 1.0
     hold: NonNegative = 32_768
     rate: Positive = 2e-4
     kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
@@ -108,7 +112,7 @@ def train_encoder(
         MissingExtra: without torch.
     """
     from toolscout.training import Plan, train
-    from toolscout.training.catalogues import Catalogues, average_weights
+    from toolscout.training.catalogues import Catalogues, ListSettings, average_weights
     from toolscout.training.towers import Tower
 
     identity = digest(ENCODER_TRAINING_FORMAT, [encoder.fingerprint, data.report["fingerprint"], options, seed])
@@ -120,12 +124,8 @@ def train_encoder(
     texts = _tokenise(tower, data, options)
     if not any(catalogue.steps for catalogue in texts):
         raise ConfigError("There is no step to train. Give datasets with training queries, and steps above 0.")
-    task = Catalogues(
-        tower,
-        texts,
-        identity=identity,
-        **{name: getattr(options, name) for name in ("queries", "columns", "rivals", "temperature", "hold")},
-    )
+    settings = ListSettings(**{name: getattr(options, name) for name in ListSettings.__dataclass_fields__})
+    task = Catalogues(tower, texts, identity, settings)
     out.mkdir(parents=True, exist_ok=True)
     done = train(
         task,
@@ -209,10 +209,19 @@ def _tokenise(tower: Any, data: TrainingSet, options: EncoderOptions) -> list[An
                     for example in examples
                 ],
                 masked=dict(zip(hidden, masked, strict=True)),
+                score_words=_make_word_scorer(tools, [example.text for example in examples]),
                 steps=steps[name],
             )
         )
     return made
+
+
+def _make_word_scorer(tools: Sequence[Tool], texts: Sequence[str]) -> Callable[[int], Vectors]:
+    """Return the function from the place of a text to its BM25 scores, in the order of the tools."""
+    index = BM25.build(tools)
+    place = {tool_id: number for number, tool_id in enumerate(index.ids)}
+    order = np.array([place[tool.id] for tool in tools], dtype=np.intp)
+    return lambda number: index.scores(texts[number])[order]
 
 
 def _share_steps(data: TrainingSet, options: EncoderOptions) -> dict[str, int]:

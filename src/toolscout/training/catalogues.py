@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from toolscout.arrays import Places
+from toolscout.arrays import Places, Vectors
 from toolscout.training import Task
-from toolscout.training.losses import list_softmax
+from toolscout.training.losses import multi_positive
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["CatalogueTexts", "Catalogues", "average_weights"]
+__all__ = ["CatalogueTexts", "Catalogues", "ListSettings", "average_weights"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,7 @@ class CatalogueTexts:
         gold: places of each example's gold tools.
         rivals: places of tools that resemble each example's gold tools and do not serve it; may be empty.
         masked: example → text of its only gold tool without the field that the example was taken from.
+        score_words: example → BM25 scores of all tools, `(tools,)`.
         steps: number of training steps on this catalogue.
     """
 
@@ -35,6 +36,7 @@ class CatalogueTexts:
     gold: Sequence[Places]
     rivals: Sequence[Places]
     masked: Mapping[int, Sequence[int]]
+    score_words: Callable[[int], Vectors]
     steps: int
 
     def group_examples(self) -> dict[int, list[int]]:
@@ -46,42 +48,44 @@ class CatalogueTexts:
         return examples_of
 
 
+@dataclasses.dataclass(frozen=True)
+class ListSettings:
+    """How a step is drawn and scored.
+
+    Attributes:
+        queries: examples per step.
+        columns: tools that a step's list is filled up to.
+        rivals: rivals of each example per step.
+        deviation: typical standard deviation of a query's cosines; one of them counts as a point of BM25.
+        temperature: divisor of the scores.
+        words: weight of BM25; 0 leaves it out. It does not count where a field of the gold tool is masked.
+        hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
+    """
+
+    queries: int = 384
+    columns: int = 1_000
+    rivals: int = 2
+    deviation: float = 0.1
+    temperature: float = 1.0
+    words: float = 1.0
+    hold: int = 32_768
+
+
 class Catalogues(Task):
     """Learns all gold tools of examples against a list of tools, in one catalogue at each step.
 
     A step draws tools uniformly and one example of each, so that a tool with many requests counts no more than others.
     Its list holds the gold tools of these examples, some of their rivals, and further tools up to `columns`
-    (`losses.list_softmax`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
+    (`losses.multi_positive`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
     on other catalogues. A tool that no example uses is never a negative, as in `biencoders.Lists`.
     """
 
     def __init__(
-        self,
-        tower: Tower,
-        catalogues: Sequence[CatalogueTexts],
-        *,
-        identity: str,
-        queries: int = 384,
-        columns: int = 1_000,
-        rivals: int = 2,
-        temperature: float = 0.05,
-        hold: int = 32_768,
+        self, tower: Tower, catalogues: Sequence[CatalogueTexts], identity: str, settings: ListSettings
     ) -> None:
-        """Describe the task. One step counts as one example of the loop.
-
-        Args:
-            tower: the encoder.
-            catalogues: the texts.
-            identity: see `Task`.
-            queries: examples per step.
-            columns: tools that a step's list is filled up to.
-            rivals: rivals of each example per step.
-            temperature: divisor of the cosines.
-            hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
-        """
+        """Describe the task. One step counts as one example of the loop."""
         self.tower, self.catalogues, self.module, self.identity = tower, catalogues, tower.model, identity
-        self.queries, self.columns, self.rivals = queries, columns, rivals
-        self.temperature, self.hold = temperature, hold
+        self.settings = settings
         self.examples_of = [catalogue.group_examples() for catalogue in catalogues]
         self.turns = [number for number, catalogue in enumerate(catalogues) for _ in range(catalogue.steps)]
         self.size = len(self.turns)
@@ -98,17 +102,19 @@ class Catalogues(Task):
     def draw_examples(self, number: int, random: np.random.Generator) -> list[int]:
         """Draw the examples of a step in a catalogue, each once: one for each of some tools."""
         examples_of = self.examples_of[number]
-        tools = random.permutation(sorted(examples_of))[: self.queries]
+        tools = random.permutation(sorted(examples_of))[: self.settings.queries]
         return list(dict.fromkeys(int(random.choice(examples_of[tool])) for tool in tools.tolist()))
 
     def choose_columns(self, number: int, examples: Sequence[int], random: np.random.Generator) -> Places:
         """Choose the tools that the examples of a step are compared with, ascending."""
         catalogue = self.catalogues[number]
         chosen = [catalogue.gold[example] for example in examples]
-        chosen += [random.permutation(catalogue.rivals[example])[: self.rivals] for example in examples]
+        chosen += [random.permutation(catalogue.rivals[example])[: self.settings.rivals] for example in examples]
         listed = np.unique(np.concatenate(chosen)).astype(np.intp)
         others = np.setdiff1d(np.array(sorted(self.examples_of[number]), dtype=np.intp), listed)
-        return np.sort(np.concatenate([listed, random.permutation(others)[: max(0, self.columns - len(listed))]]))
+        return np.sort(
+            np.concatenate([listed, random.permutation(others)[: max(0, self.settings.columns - len(listed))]])
+        )
 
     def _descend(self, number: int, n_steps: int, random: np.random.Generator) -> float:
         """Accumulate the gradients of one step in a catalogue, divided by the number of steps at once."""
@@ -126,12 +132,21 @@ class Catalogues(Task):
             *(list(masked.get(tool, catalogue.tools[tool])) for tool in columns.tolist()),
         ]
         gold = gold.to(self.tower.device)
+        by_words = torch.from_numpy(self.score_words(catalogue, examples, columns)).to(self.tower.device)
 
         def compute_loss(rows: Tensor) -> Tensor:
-            scores = rows[: len(examples)] @ rows[len(examples) :].T / self.temperature
-            return list_softmax(scores, gold) / n_steps
+            scores = rows[: len(examples)] @ rows[len(examples) :].T / self.settings.deviation + by_words
+            return multi_positive(scores / self.settings.temperature, gold) / n_steps
 
-        return n_steps * self.tower.backward(tokens, compute_loss, self.hold)
+        return n_steps * self.tower.backward(tokens, compute_loss, self.settings.hold)
+
+    def score_words(self, catalogue: CatalogueTexts, examples: Sequence[int], columns: Places) -> Vectors:
+        """Return the weighted BM25 scores of examples and tools, (examples, columns)."""
+        scores = np.zeros((len(examples), len(columns)), dtype=np.float32)
+        for row, example in zip(scores, examples, strict=True):
+            if self.settings.words and example not in catalogue.masked:
+                row[:] = self.settings.words * catalogue.score_words(example)[columns]
+        return scores
 
 
 def average_weights(module: torch.nn.Module, start: Mapping[str, Tensor], share: float) -> None:
