@@ -100,7 +100,6 @@ def test_a_step_draws_tools_evenly_and_lists_gold_and_rivals(start: TransformerE
         gold=gold,
         rivals=[np.array([7])] * 52,
         masked={},
-        score_words=lambda example: np.zeros(8, dtype=np.float32),
         steps=1,
     )
     task = Catalogues(Tower(start.model, dropout=0.0), [texts], "x", ListSettings(4, 5, 1))
@@ -110,20 +109,6 @@ def test_a_step_draws_tools_evenly_and_lists_gold_and_rivals(start: TransformerE
     columns = task.choose_columns(0, drawn, random)
     assert columns.tolist() == [0, 1, 2, 3, 7]
     assert task.choose_columns(0, [50], random).tolist() == [0, 1, 2, 3, 7]  # tools that nobody uses are not listed
-
-
-def test_words_count_unless_a_field_of_the_tool_is_masked(start: TransformerEncoder) -> None:
-    texts = CatalogueTexts(
-        queries=[[1]] * 2,
-        tools=[[1]] * 3,
-        gold=[np.array([0]), np.array([1])],
-        rivals=[np.array([2])] * 2,
-        masked={1: [1]},
-        score_words=lambda example: np.array([4.0, 2.0, 1.0], dtype=np.float32),
-        steps=1,
-    )
-    task = Catalogues(Tower(start.model, dropout=0.0), [texts], "x", ListSettings(words=0.5))
-    assert task.score_words(texts, [0, 1], np.array([0, 2])).tolist() == [[2.0, 0.5], [0.0, 0.0]]
 
 
 def test_weights_between_start_and_end() -> None:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
 
-from toolscout.arrays import Vectors
 from toolscout.checks.results import write_json
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
-from toolscout.indexes.sparse import BM25
 from toolscout.lab.encoder_data import Example, TrainingSet
 from toolscout.methods.dpr import TUNED_TEXT_STYLE
-from toolscout.methods.shared.tuning import Amount, Count, NonNegative, Positive, Share
+from toolscout.methods.shared.tuning import Count, NonNegative, Positive, Share
 from toolscout.types import Tool, digest, render
 
 __all__ = ["TRAINING_FILE", "EncoderOptions", "render_without", "train_encoder"]
@@ -58,7 +55,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         steps: training steps on datasets with requests, divided by the number of tools that their examples use.
         corpus_steps: training steps on the corpus of tools without requests.
-        queries, columns, rivals, deviation, temperature, words, hold: see `training.catalogues.ListSettings`.
+        queries, columns, rivals, temperature, hold: see `training.catalogues.ListSettings`.
         rate: highest learning rate.
         kept: share of the trained weights in the result; the rest is the encoder as it was.
         query_length, tool_length: maximum tokens of a text in training.
@@ -70,9 +67,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: Count = 384
     columns: Count = 1_000
     rivals: NonNegative = 2
-    deviation: Positive = 0.1
-    temperature: Positive = 1.0
-    words: Amount = 1.0
+    temperature: Positive = 0.05
     hold: NonNegative = 32_768
     rate: Positive = 2e-4
     kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
@@ -209,19 +204,10 @@ def _tokenise(tower: Any, data: TrainingSet, options: EncoderOptions) -> list[An
                     for example in examples
                 ],
                 masked=dict(zip(hidden, masked, strict=True)),
-                score_words=_make_word_scorer(tools, [example.text for example in examples]),
                 steps=steps[name],
             )
         )
     return made
-
-
-def _make_word_scorer(tools: Sequence[Tool], texts: Sequence[str]) -> Callable[[int], Vectors]:
-    """Return the function from the place of a text to its BM25 scores, in the order of the tools."""
-    index = BM25.build(tools)
-    place = {tool_id: number for number, tool_id in enumerate(index.ids)}
-    order = np.array([place[tool.id] for tool in tools], dtype=np.intp)
-    return lambda number: index.scores(texts[number])[order]
 
 
 def _share_steps(data: TrainingSet, options: EncoderOptions) -> dict[str, int]:

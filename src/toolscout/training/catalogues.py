@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from toolscout.arrays import Places, Vectors
+from toolscout.arrays import Places
 from toolscout.training import Task
-from toolscout.training.losses import multi_positive
+from toolscout.training.losses import list_softmax
 from toolscout.training.towers import Tokens, Tower
 
 __all__ = ["CatalogueTexts", "Catalogues", "ListSettings", "average_weights"]
@@ -27,7 +27,6 @@ class CatalogueTexts:
         gold: places of each example's gold tools.
         rivals: places of tools that resemble each example's gold tools and do not serve it; may be empty.
         masked: example → text of its only gold tool without the field that the example was taken from.
-        score_words: example → BM25 scores of all tools, `(tools,)`.
         steps: number of training steps on this catalogue.
     """
 
@@ -36,7 +35,6 @@ class CatalogueTexts:
     gold: Sequence[Places]
     rivals: Sequence[Places]
     masked: Mapping[int, Sequence[int]]
-    score_words: Callable[[int], Vectors]
     steps: int
 
     def group_examples(self) -> dict[int, list[int]]:
@@ -56,18 +54,14 @@ class ListSettings:
         queries: examples per step.
         columns: tools that a step's list is filled up to.
         rivals: rivals of each example per step.
-        deviation: typical standard deviation of a query's cosines; one of them counts as a point of BM25.
-        temperature: divisor of the scores.
-        words: weight of BM25; 0 leaves it out. It does not count where a field of the gold tool is masked.
+        temperature: divisor of the cosines.
         hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
     """
 
     queries: int = 384
     columns: int = 1_000
     rivals: int = 2
-    deviation: float = 0.1
-    temperature: float = 1.0
-    words: float = 1.0
+    temperature: float = 0.05
     hold: int = 32_768
 
 
@@ -76,7 +70,7 @@ class Catalogues(Task):
 
     A step draws tools uniformly and one example of each, so that a tool with many requests counts no more than others.
     Its list holds the gold tools of these examples, some of their rivals, and further tools up to `columns`
-    (`losses.multi_positive`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
+    (`losses.list_softmax`). Large lists matter more than many steps: with lists of 200 tools the encoder gains little
     on other catalogues. A tool that no example uses is never a negative, as in `biencoders.Lists`.
     """
 
@@ -132,21 +126,12 @@ class Catalogues(Task):
             *(list(masked.get(tool, catalogue.tools[tool])) for tool in columns.tolist()),
         ]
         gold = gold.to(self.tower.device)
-        by_words = torch.from_numpy(self.score_words(catalogue, examples, columns)).to(self.tower.device)
 
         def compute_loss(rows: Tensor) -> Tensor:
-            scores = rows[: len(examples)] @ rows[len(examples) :].T / self.settings.deviation + by_words
-            return multi_positive(scores / self.settings.temperature, gold) / n_steps
+            scores = rows[: len(examples)] @ rows[len(examples) :].T / self.settings.temperature
+            return list_softmax(scores, gold) / n_steps
 
         return n_steps * self.tower.backward(tokens, compute_loss, self.settings.hold)
-
-    def score_words(self, catalogue: CatalogueTexts, examples: Sequence[int], columns: Places) -> Vectors:
-        """Return the weighted BM25 scores of examples and tools, (examples, columns)."""
-        scores = np.zeros((len(examples), len(columns)), dtype=np.float32)
-        for row, example in zip(scores, examples, strict=True):
-            if self.settings.words and example not in catalogue.masked:
-                row[:] = self.settings.words * catalogue.score_words(example)[columns]
-        return scores
 
 
 def average_weights(module: torch.nn.Module, start: Mapping[str, Tensor], share: float) -> None:
