@@ -152,7 +152,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 
 @pytest.fixture
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty home as a user names it: a folder, or with TOOLSCOUT_TEST_HOME=postgres a schema of a database."""
     if TEST_HOME == "postgres":
         return describe(request.getfixturevalue("postgres"))
@@ -160,9 +160,15 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def scout(home: str) -> Iterator[Scout]:
+def home(empty_home: str) -> str:
+    """The empty home, where a folder of tests has no home of its own."""
+    return empty_home
+
+
+@pytest.fixture
+def scout(empty_home: str) -> Iterator[Scout]:
     """An empty catalogue, searched by words unless a test says otherwise."""
-    with Scout(home, recipe="bm25") as opened:
+    with Scout(empty_home, recipe="bm25") as opened:
         yield opened
 
 
