@@ -308,7 +308,7 @@ def test_a_full_disk_leaves_the_search_and_loses_nothing(tmp_path: Path) -> None
                         pass
                 except OSError:
                     pass
-            degraded = [scout.search("rain in town 7 " + "in town 7 " * 400) for _ in range(20)][-1]
+            degraded = [scout.search("rain in town 7 " + "x" * 4000) for _ in range(20)][-1]
             assert degraded.ids[0] == "s/rain7" and "disk" in degraded.degraded, degraded.degraded
             os.unlink(home.parent / "ballast")
             assert scout.search("rain in town 7").degraded is None

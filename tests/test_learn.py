@@ -214,7 +214,7 @@ def test_one_callers_flood_of_false_calls_promotes_nothing(taught: Scout, count:
 
 def test_a_flood_after_good_traffic_promotes_nothing_though_there_is_more_to_train_on(office: Scout) -> None:
     """The flood moves the requests of others from those held out to those trained on; that alone is no reason."""
-    traffic.replay(office, traffic.requests(200, 1), CALLERS)
+    traffic.replay(office, traffic.requests(150, 1), CALLERS)
     assert learn(office).outcome == "promoted"
     traffic.replay(office, [(f"{text} {number}", tool) for number, (text, tool) in enumerate(CLEAN)], ["flood"])
     report = learn(office)
@@ -269,7 +269,7 @@ def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> 
     assert (report.outcome == "promoted") == (len(champion.history(taught.settings.home)) == 2)
     test = metrics.paired_test(values(), before)
     assert report.outcome == "refused" or test.difference >= 0 or test.p >= 0.05
-    assert test.difference >= -0.03
+    assert test.difference >= -0.02
 
 
 @pytest.mark.parametrize(("recipe", "least"), [("tool2vec", 0.0), ("mlc-light", 0.3), ("neighbours", 0.0)])
@@ -303,7 +303,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
     ("few", "first", "seeds", "least"),
     [
         (105, 1, (13, 14), 0),
-        (110, 2, (4,), 1),
+        (110, 2, (1,), 1),
         pytest.param(105, 1, range(20), 0, marks=pytest.mark.full),
         pytest.param(110, 2, range(20), 1, marks=pytest.mark.full),
     ],
@@ -314,7 +314,7 @@ def test_random_labels_promote_over_a_weak_champion_only_what_is_not_worse(
     """A champion fitted on few requests leaves room: some are promoted, none of them significantly worse on clean ones.
 
     Against the champion of 105 requests, the candidates of seeds 13 and 14 are 11 and 4 points worse, both
-    significantly; that of seed 4 against the champion of 110 is better.
+    significantly; that of seed 1 against the champion of 110 is better.
     """
     clean = traffic.requests(400, 99)
     traffic.replay(office, traffic.requests(few, first, noise=0.3), CALLERS)
@@ -398,11 +398,11 @@ def test_a_rollback_takes_back_the_one_it_names_or_nothing(taught: Scout) -> Non
 
 
 def test_another_process_takes_a_new_champion_at_its_next_search(office: Scout, learned: Path) -> None:
-    assert office.search("again auntie then boss", 1).ids != ("office/mail/send",)
+    assert office.search("drizzle parasol please", 1).ids != ("office/weather/forecast",)
     shutil.copytree(learned / "models", office.settings.home / "models")
-    assert office.search("again auntie then boss", 1).ids == ("office/mail/send",)
+    assert office.search("drizzle parasol please", 1).ids == ("office/weather/forecast",)
     (office.settings.home / "models" / "champion.json").unlink()
-    assert office.search("again auntie then boss", 1).ids != ("office/mail/send",)
+    assert office.search("drizzle parasol please", 1).ids != ("office/weather/forecast",)
 
 
 def test_a_named_recipe_or_model_comes_before_the_champion(taught: Scout, tmp_path: Path) -> None:
