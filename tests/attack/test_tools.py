@@ -350,7 +350,7 @@ def test_a_flood_about_everything_yields_to_older_tools_that_fit_nearly_as_well(
 def test_nearly_identical_tools_of_a_younger_source_do_not_fill_an_answer() -> None:
     flood = [tool(f"mail_{n}", f"Send a mail to many people at once, number {n}.") for n in range(12)]
     ids = answer("send a mail", *flood)
-    assert Counter(each.partition("/")[0] for each in ids)["x"] <= 4
+    assert Counter(each.partition("/")[0] for each in ids)["x"] <= 3
     assert ids[0] == "mail/send_mail"
 
 
