@@ -29,11 +29,11 @@ __all__ = [
     "Bodies",
     "Vet",
     "Waiting",
-    "added",
     "first_seen",
     "hold_back",
     "needs_approval",
     "pin",
+    "read_source_ages",
     "waiting",
 ]
 
@@ -306,7 +306,7 @@ def first_seen(connection: Connection) -> dict[str, str]:
     return {id: _order_instant(*row) for id, *row in connection.execute(FIRST_SEEN)}
 
 
-def added(connection: Connection) -> dict[str, str]:
+def read_source_ages(connection: Connection) -> dict[str, str]:
     """Return source → when its origin was added."""
     return {source: _order_instant(*row) for source, *row in connection.execute(ADDED)}
 

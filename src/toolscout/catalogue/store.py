@@ -148,7 +148,7 @@ class Store(Database):
                 "WHERE enabled AND state != 'disabled'"
             ).fetchall()
             waiting = approvals.waiting(connection)
-            added = approvals.added(connection)
+            source_ages = approvals.read_source_ages(connection)
             first_seen = approvals.first_seen(connection) if self.pin else {}
 
         def load(ids: Sequence[str] | None) -> list[Tool]:
@@ -167,7 +167,7 @@ class Store(Database):
             disabled=disabled,
             waiting=waiting,
             cache=load_cache,
-            added=added,
+            added=source_ages,
             first_seen=first_seen,
         )
         return snapshot

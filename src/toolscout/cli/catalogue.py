@@ -147,8 +147,8 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
 
 def _join_names(names: list[str]) -> str:
     """Join the first names with commas, and say how many more there are."""
-    more = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + more if names else "none yet"
+    rest = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + rest if names else "none yet"
 
 
 def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:

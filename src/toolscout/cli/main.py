@@ -120,11 +120,11 @@ class LazyGroup(click.Group):
         """Find the command that the first argument names. An unknown name is an error that names the nearest one."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            known = {command: command for command in [*self.lazy, *self.commands]}
+            spelling_of = {command: command for command in [*self.lazy, *self.commands]}
             if self.sections is COMMAND_GROUPS:
-                known |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
-            nearest = find_nearest(name, known)
-            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {known[nearest]!r}?"
+                spelling_of |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
+            nearest = find_nearest(name, spelling_of)
+            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
             ctx.fail(f"There is no command {name!r}. {advice}")
         return super().resolve_command(ctx, args)
 

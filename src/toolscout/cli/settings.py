@@ -63,10 +63,10 @@ def settings_command(ctx: click.Context, names: tuple[str, ...], home: str | Non
     """
     settings = load_settings(home=home or (ctx.obj or {}).get("home"))
     rows = _describe_settings(settings)
-    known = [row["name"] for row in rows]
+    setting_names = [row["name"] for row in rows]
     for name in names:
-        if name not in known:
-            advice = name_nearest(name, known, "See  toolscout settings")
+        if name not in setting_names:
+            advice = name_nearest(name, setting_names, "See  toolscout settings")
             raise NotFound(f"expected the name of a setting, found {name!r}. {advice}")
     chosen = [row for row in rows if not names or row["name"] in names]
     if as_json:

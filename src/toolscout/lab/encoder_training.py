@@ -215,10 +215,14 @@ def _share_steps(data: TrainingSet, options: EncoderOptions) -> dict[str, int]:
     used: dict[str, set[str]] = {}
     for example in data.examples:
         used.setdefault(example.catalogue, set()).update(example.gold)
-    asked = {example.catalogue for example in data.examples if example.kind == "request"}
-    n_used = sum(len(used[name]) for name in asked)
-    shares = {name: max(1, round(options.steps * len(used[name]) / n_used)) for name in asked} if options.steps else {}
-    return {**{name: options.corpus_steps for name in used if name not in asked}, **shares}
+    with_requests = {example.catalogue for example in data.examples if example.kind == "request"}
+    n_used = sum(len(used[name]) for name in with_requests)
+    shares = (
+        {name: max(1, round(options.steps * len(used[name]) / n_used)) for name in with_requests}
+        if options.steps
+        else {}
+    )
+    return {**{name: options.corpus_steps for name in used if name not in with_requests}, **shares}
 
 
 def render_without(tool: Tool, example: Example) -> str:
