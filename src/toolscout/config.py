@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib.util
 import logging
 import os
 import shlex
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 SETTINGS_FILE_NAME: Final = "toolscout.toml"
+COMPACT_PACKAGE: Final = "toolscout_compact"  # brings the encoder `compact`
 MIN_BUDGET: Final = 200
 MAX_FALSE_REJECTS: Final = 0.2
 KEY_PLACES: Final = {
@@ -115,6 +117,11 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
 }
 
 
+def choose_encoder() -> str:
+    """Return the encoder of an installation without settings: `compact` if its package is there, or else `static`."""
+    return "compact" if importlib.util.find_spec(COMPACT_PACKAGE) else "static"
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Every setting, with its default.
@@ -131,7 +138,7 @@ class Settings:
     recipe: str = "hybrid"
     recipe_options: tuple[str, ...] = ()
     model: Path | None = None
-    encoder: str = "static"
+    encoder: str = dataclasses.field(default_factory=choose_encoder)
     index: str = "exact"
     k: int = 5
     mcp_timeout: float = 60.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -14,13 +16,16 @@ import pytest
 from tests_cli import run
 from toolscout.config import Settings
 from toolscout.encoders import load
+from toolscout.encoders.compact import CompactEncoder
 from toolscout.encoders.onnx import OnnxEncoder
+from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError, MissingExtra
 from toolscout.testing import check_encoder
 
 pytest.importorskip("sentence_transformers", reason="needs the extra train")
 pytestmark = pytest.mark.timeout(300)  # an export takes some seconds, and the first one imports torch
 
+ROOT = Path(__file__).parents[2]
 SPEECH = "a the tool weather rain tomorrow will it in mail send message to user by id get find ##s ##ing ? ! :"
 WORDS = SPEECH.split()
 PROMPTS = {"query": "find a tool: ", "document": "the tool: "}
@@ -235,3 +240,48 @@ def test_a_model_whose_export_answers_otherwise_is_refused(model: Path, tmp_path
     with pytest.raises(ConfigError, match=r"cannot be exported: .* differ from the model's \(cosine 0\."):
         export(str(tmp_path / "odd"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_compact_reads_english_with_the_transformer(exported: dict[str, Path]) -> None:
+    compact, transformer = CompactEncoder(str(exported["int8"])), OnnxEncoder(exported["int8"])
+    texts = ["will it rain tomorrow?", "send a message to the user by mail"]
+    expected = np.sqrt(0.9) * transformer.encode(texts) @ transformer.encode(texts, "tool").T
+    np.testing.assert_allclose(compact.encode(texts) @ compact.encode(texts, "tool").T, expected, atol=1e-5)
+    assert compact.languages == load_static().languages
+    assert compact.fingerprint not in (transformer.fingerprint, load_static().fingerprint)
+
+
+def test_compact_reads_other_languages_with_the_bundled_encoder(exported: dict[str, Path]) -> None:
+    compact, static = CompactEncoder(str(exported["int8"])), load_static()
+    rows = compact.encode(["Wird es morgen regnen?"])
+    assert not rows[0, : compact.dim - static.dim].any()
+    np.testing.assert_allclose(rows[:, -static.dim :], static.encode(["Wird es morgen regnen?"]), atol=1e-6)
+    tools = ["Will it rain in this place?", "Send a message."]
+    expected = np.sqrt(0.1) * static.encode(["Wird es morgen regnen?"]) @ static.encode(tools, "tool").T
+    np.testing.assert_allclose(rows @ compact.encode(tools, "tool").T, expected, atol=1e-5)
+
+
+def test_compact_meets_the_contract(exported: dict[str, Path]) -> None:
+    check_encoder(CompactEncoder(str(exported["int8"])))
+
+
+def test_an_installed_compact_encoder_is_the_default(exported: dict[str, Path], tmp_path: Path) -> None:
+    package = tmp_path / "packages" / "toolscout_compact"
+    shutil.copytree(ROOT / "packages" / "compact" / "src" / "toolscout_compact", package, dirs_exist_ok=True)
+    shutil.rmtree(package / "model", ignore_errors=True)
+    shutil.copytree(exported["int8"], package / "model")
+    script = (
+        "import sys, toolscout; from toolscout.config import Settings; from toolscout.encoders import load; "
+        "settings = Settings(); encoder = load(settings.encoder, settings); "
+        "print(settings.encoder, encoder.name, encoder.encode(['rain']).shape, 'torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path / 'packages'}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["compact", "compact", "(1,", f"{32 + load_static().dim})", "False"]
+
+
+def test_compact_without_its_package_says_what_to_install() -> None:
+    if importlib.util.find_spec("toolscout_compact"):
+        pytest.skip("the package is installed here")
+    with pytest.raises(MissingExtra, match=r"toolscout\[compact\]"):
+        load("compact", Settings())

@@ -18,7 +18,7 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "recipe": "the recipe of searches that name none",
     "recipe_options": "options of that recipe, as name=value",
     "model": "the fitted model of searches that name none",
-    "encoder": "the encoder: static, minilm, a folder, a name or an address",
+    "encoder": "the encoder: static, compact, minilm, a folder, a name or an address",
     "index": "the index over vectors",
     "k": "tools in an answer",
     "mcp_timeout": "seconds to read the list of an MCP server",

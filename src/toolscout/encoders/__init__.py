@@ -68,10 +68,11 @@ def load(name: str, settings: Settings) -> Encoder:
     """Load the encoder of that name.
 
     Args:
-        name: `static` (bundled), `minilm` (all-MiniLM-L6-v2), `minilm:N` (only its first N layers, 1 to 5),
-            `onnx:FOLDER` (written by `toolscout export-encoder`), `https://host/v1/embeddings#model` (an
-            OpenAI-compatible endpoint), `NAME` or `NAME:ARGUMENT` of a plug-in (group `toolscout.encoders`), or a
-            folder or Hugging Face name that sentence-transformers loads. Behind all but `static` and plug-ins,
+        name: `static` (bundled), `compact` (the package `toolscout-compact`), `compact:FOLDER` (the same with another
+            ONNX folder), `minilm` (all-MiniLM-L6-v2), `minilm:N` (only its first N layers, 1 to 5), `onnx:FOLDER`
+            (written by `toolscout export-encoder`), `https://host/v1/embeddings#model` (an OpenAI-compatible endpoint),
+            `NAME` or `NAME:ARGUMENT` of a plug-in (group `toolscout.encoders`), or a folder or Hugging Face name that
+            sentence-transformers loads. Behind all but `static`, `compact` and plug-ins,
             `?query_prompt=…&tool_prompt=…` sets the prompts.
         settings: provide the timeouts.
 
@@ -82,6 +83,10 @@ def load(name: str, settings: Settings) -> Encoder:
         from toolscout.encoders.static import load_static
 
         return load_static()
+    if name == "compact" or name.startswith("compact:"):
+        from toolscout.encoders.compact import load_compact
+
+        return load_compact(name.partition(":")[2])
     if name.startswith(("http://", "https://")):
         from toolscout.encoders.remote import RemoteEncoder
 

@@ -29,7 +29,7 @@ from toolscout.encoders.prompts import Prompts, split_prompts
 from toolscout.encoders.transformer import MINILM, TOOL_PROMPT_NAMES, TransformerEncoder, find_prompt
 from toolscout.errors import ConfigError, require
 
-__all__ = ["export", "trace_to_onnx"]
+__all__ = ["export", "read_licence", "trace_to_onnx"]
 
 ONNX_OPSET: Final = 18
 MAX_EXPORT_PARAMETERS: Final = 450_000_000  # a graph in one file holds less than 2 GB
@@ -185,7 +185,7 @@ def _write(
         format=ONNX_FORMAT,
         source=_public_name(source.name),
         source_fingerprint=source.fingerprint,
-        licence=_read_licence(str(model.tokenizer.name_or_path)),
+        licence=read_licence(str(model.tokenizer.name_or_path)),
         dim=graph.graph.output[0].type.tensor_type.shape.dim[1].dim_value,
         pooling=", ".join(str(part.pooling_mode) for part in model if hasattr(part, "pooling_mode")) or "of the model",
         max_length=limit,
@@ -222,7 +222,7 @@ def _serialize_tokenizer(source: TransformerEncoder) -> str:
     return str(backend.to_str())
 
 
-def _read_licence(location: str) -> str:
+def read_licence(location: str) -> str:
     """Read the licence from the model card in the folder or in the hub's cache."""
     hub: Any = require("huggingface_hub", "train")
     card = Path(location, "README.md") if Path(location).is_dir() else hub.try_to_load_from_cache(location, "README.md")

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from toolscout.checks.results import write_json
+from toolscout.encoders.onnx_export import read_licence
 from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.encoder_data import Example, TrainingSet
@@ -30,6 +31,7 @@ MAX_MASKED_PARAMETERS: Final = 12  # names of parameters that stand for a tool w
 
 CARD: Final = """---
 library_name: sentence-transformers
+license: {licence}
 tags: [sentence-transformers, tool-retrieval]
 ---
 
@@ -70,7 +72,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Positive = 0.05
     hold: NonNegative = 32_768
     rate: Positive = 2e-4
-    kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    kept: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.4
     query_length: Count = 48
     tool_length: Count = 48
     dropout: Share = 0.1
@@ -136,6 +138,7 @@ def train_encoder(
         "format": ENCODER_TRAINING_FORMAT,
         "identity": identity,
         "start": encoder.name,
+        "licence": read_licence(str(encoder.model.tokenizer.name_or_path)),
         "seed": seed,
         "settings": msgspec.to_builtins(options),
         "history": done.history,
@@ -168,6 +171,7 @@ def _write_card(record: dict[str, Any], n_steps: int) -> str:
     report, settings = record["data"], record["settings"]
     return CARD.format(
         start=record["start"],
+        licence=record["licence"],
         examples=report["examples"],
         catalogues=", ".join(report["sources"]),
         steps=n_steps,

@@ -42,7 +42,7 @@ BUILT_IN_NAMES: Final = {
     SOURCE_PLUGINS: frozenset(
         {"mcp", "openapi", "schemas", "python", "folder", "objects", "py", "http", "https", "file"}
     ),
-    ENCODER_PLUGINS: frozenset({"static", "minilm", "onnx", "http", "https"}),
+    ENCODER_PLUGINS: frozenset({"static", "compact", "minilm", "onnx", "http", "https"}),
     METHOD_PLUGINS: frozenset[str](),
     INDEX_PLUGINS: frozenset({"exact"}),
 }
