@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +46,6 @@ TOOL_CORPUS: Final = "tool_corpora/toucan"
 BM25_NEGATIVES_DEPTH: Final = 20
 MAX_SIBLINGS: Final = 40  # of one tool that are compared further
 JOINTS: Final = ("{}. Then {}", "{}, and after that {}", "{}. Also, {}", "{} and {}", "First {}. Next, {}")
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,7 +321,7 @@ def _take_fields(tool: Tool) -> Iterator[tuple[str, str]]:
     name = " ".join(split_identifiers(tool.name).replace("-", " ").lower().split())
     if " " in name:
         yield "name", name
-    sentence = _SENTENCE_END.split(" ".join(tool.description.split()), maxsplit=1)[0]
+    sentence = render(tool, "sentence") if tool.description else ""
     if " " in sentence:
         yield "description", sentence
     parameters = " ".join(split_identifiers(render(tool, "parameters")).lower().split())
