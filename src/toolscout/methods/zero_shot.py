@@ -15,7 +15,7 @@ from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
-from toolscout.search.fusion import DEPTH, STANDARD_WEIGHT, TRANSFORMER_WEIGHT, add_by_language, add_standard_scores
+from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
 from toolscout.workspace import Workspace, index_words
@@ -133,10 +133,9 @@ class Hybrid(_Plain):
     def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build both searches and their fusion."""
         encoder = workspace.load_encoder()
-        weight = STANDARD_WEIGHT if encoder.cheap else TRANSFORMER_WEIGHT
-        by: Fusion = functools.partial(add_standard_scores, weight=weight)
+        by: Fusion = add_standard_scores
         if get_languages(encoder) != ENGLISH:
-            by = functools.partial(add_by_language, is_word=load_static().pieces.is_word, weight=weight)
+            by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
         return Fuse(
             search_words(catalogue, options.index_settings()),
             search_standard_scores(workspace, catalogue, encoder, options.style),

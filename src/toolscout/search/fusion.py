@@ -11,8 +11,6 @@ from toolscout.types import Search
 
 __all__ = [
     "DEPTH",
-    "STANDARD_WEIGHT",
-    "TRANSFORMER_WEIGHT",
     "add_by_language",
     "add_standard_scores",
     "words_and_meaning",
@@ -21,7 +19,6 @@ __all__ = [
 DEPTH: Final = 100
 WEIGHT: Final = 5.0
 STANDARD_WEIGHT: Final = 1.0  # points of BM25 for one standard deviation; chosen on train and dev queries (LAB.md)
-TRANSFORMER_WEIGHT: Final = 1.5  # the same for encoders that read a text in its order, which are right more often
 FOREIGN_WEIGHT: Final = 2.0  # the same in another language than English, where equal words seldom mean the same
 
 
@@ -47,19 +44,16 @@ def add_standard_scores(
     return scores
 
 
-def add_by_language(
-    rankings: Sequence[Ranking], search: Search, *, is_word: Callable[[str], bool], weight: float = STANDARD_WEIGHT
-) -> dict[str, float]:
-    """Score as `add_standard_scores` does, with more weight for the encoder if the query is foreign.
+def add_by_language(rankings: Sequence[Ranking], search: Search, *, is_word: Callable[[str], bool]) -> dict[str, float]:
+    """Score as `add_standard_scores` does, with twice the weight for the encoder if the query is foreign.
 
     Args:
         rankings: as there, of an encoder that understands other languages.
         search: its query tells the language.
         is_word: whether the bundled encoder knows a word, in small letters, as a whole.
-        weight: points for one standard deviation if the query is English.
     """
-    query_weight = FOREIGN_WEIGHT if is_foreign(search.query, is_word) else weight
-    return add_standard_scores(rankings, search, weight=query_weight)
+    weight = FOREIGN_WEIGHT if is_foreign(search.query, is_word) else STANDARD_WEIGHT
+    return add_standard_scores(rankings, search, weight=weight)
 
 
 def words_and_meaning(rankings: Sequence[Ranking], search: Search, *, weight: float = WEIGHT) -> dict[str, float]:
