@@ -78,6 +78,7 @@ def tabulate_zero_shot() -> list[str]:
         "dense-minilm": "all-MiniLM-L6-v2",
         "rrf-minilm": "both, fused by rank",
         "hybrid": "**toolscout, as installed**",
+        "hybrid-compact": "toolscout with the package `toolscout-compact`",
         "hybrid-minilm": "toolscout with MiniLM",
     }
     speed = json.loads((RESULTS / "speed.json").read_text())

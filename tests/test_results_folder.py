@@ -16,7 +16,16 @@ from toolscout.checks.results import SWEEPS_FOLDER, read_results, read_sweeps
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MAX_MEGABYTES = 40
-WITHOUT_TRAINING = ("bm25", "bm25-plain", "dense", "dense-minilm", "hybrid", "hybrid-minilm", "rrf-minilm")
+WITHOUT_TRAINING = (
+    "bm25",
+    "bm25-plain",
+    "dense",
+    "dense-minilm",
+    "hybrid",
+    "hybrid-minilm",
+    "hybrid-compact",
+    "rrf-minilm",
+)
 COMPARED = re.compile(r"<!-- table versus\s+(\S+)\s+(.+?)\s-->", re.DOTALL)
 
 
