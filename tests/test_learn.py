@@ -249,9 +249,7 @@ def test_a_stranger_alone_teaches_nothing_unless_trusted_but_the_owner_does(tmp_
             assert outcome == "promoted" or "all evidence comes from one caller (stranger)" in report.reason
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, 2, 12, *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 20) if n != 12)]
-)
+@pytest.mark.parametrize("seed", [0, 12, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 20) if n != 12)])
 def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> None:
     """With 30 % of the labels drawn at random, whoever is promoted is not significantly worse on clean requests.
 
