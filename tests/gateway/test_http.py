@@ -154,6 +154,7 @@ def refuse(line: list[str]) -> Result:
     """What the program prints where it ends at once, run in this process."""
     done = run(*line[3:])
     assert done.exit_code == 1 and not done.stdout, done.output
+    assert isinstance(done.exception, SystemExit), "an error of the user is a sentence, not a traceback"
     return done
 
 
