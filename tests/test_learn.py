@@ -133,9 +133,9 @@ def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(tau
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
-    report = learn(office, dry_run=True)
+    report = learn(office, recipes=["neighbours"], dry_run=True)
     assert report.outcome == "would-promote" and champion.history(office.settings.home) == []
-    assert learn(office).candidate == report.candidate
+    assert learn(office, recipes=["neighbours"]).candidate == report.candidate
     assert len(champion.history(office.settings.home)) == 1
 
 
