@@ -440,7 +440,7 @@ def test_bench_scores_the_decision_and_writes_each_need(
         out=tmp_path,
         no_tool=chat,
         encoder=bert,
-        changes={**QUICK, **OURS, **BASE, "epochs": 30},
+        changes={**QUICK, **OURS, **BASE},
         settings=Settings(home=home),
     )
     result = bench.run(job).result
