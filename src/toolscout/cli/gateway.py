@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,8 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
 
 def _find_single_cause(error: BaseException) -> BaseException:
     """Return the one error inside a group of errors; a task group raises each error as a group."""
-    while len(inner := getattr(error, "exceptions", ())) == 1:
-        error = inner[0]
-    return error
+    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
+    return _find_single_cause(inner[0]) if len(inner) == 1 else error
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
