@@ -8,6 +8,7 @@ settings name it, and the database connects to it.
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import toolscout
@@ -41,7 +42,12 @@ DOORS = {
     ("testing", "methods"): "testing/methods.py",
     ("testing", "workspace"): "testing/methods.py",
 }
-FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+
+
+@functools.cache
+def parse_files() -> dict[Path, ast.Module]:
+    """The tree of every file; parsing takes too long for processes that only collect the tests."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
 
 
 def module_of(path: Path) -> str:
@@ -50,10 +56,11 @@ def module_of(path: Path) -> str:
     return parts[0]
 
 
+@functools.cache
 def imports(path: Path) -> set[tuple[str, ...]]:
     """The toolscout modules that a file names in its imports, wherever in the file they stand."""
     found: set[tuple[str, ...]] = set()
-    for node in ast.walk(FILES[path]):
+    for node in ast.walk(parse_files()[path]):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             if node.module == "toolscout":
@@ -81,14 +88,14 @@ def may_import(path: Path, room: str) -> bool:
 
 
 def test_a_module_imports_only_from_layers_to_its_left() -> None:
-    named = {(path, target[0]) for path in FILES for target in imports(path)}
-    assert len(named) > len(FILES)
+    named = {(path, target[0]) for path in parse_files() for target in imports(path)}
+    assert len(named) > len(parse_files())
     assert sorted({room for _, room in named} - RANK.keys() - {"testing"}) == [], "these have no place in the house"
     assert sorted(f"{path} imports {room}" for path, room in named if not may_import(path, room)) == []
 
 
 def test_only_commands_import_the_laboratory() -> None:
-    importing = {path for path in FILES if "lab" in {target[0] for target in imports(path)}}
+    importing = {path for path in parse_files() if "lab" in {target[0] for target in imports(path)}}
     assert importing and sorted(path for path in importing if module_of(path) not in ("lab", "cli")) == []
 
 
@@ -112,13 +119,16 @@ def test_nothing_is_pickled_evaluated_or_printed() -> None:
     for text in ("import pickle", "from joblib import load", "f(allow_pickle=True)", "print(1)"):
         assert any(map(is_banned, ast.walk(ast.parse(text))))
     places = [
-        f"{path}:{getattr(node, 'lineno', 0)}" for path in FILES for node in ast.walk(FILES[path]) if is_banned(node)
+        f"{path}:{getattr(node, 'lineno', 0)}"
+        for path in parse_files()
+        for node in ast.walk(parse_files()[path])
+        if is_banned(node)
     ]
     assert places == []
 
 
 def test_every_file_has_a_place_in_the_house() -> None:
-    rooms = {module_of(path) for path in FILES} - {"__init__", "__main__", "testing"}
+    rooms = {module_of(path) for path in parse_files()} - {"__init__", "__main__", "testing"}
     assert rooms <= set(RANK)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from pathlib import Path
 import toolscout
 
 ROOT = Path(toolscout.__file__).parent
-FILES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))}
 MAX_TOP_MODULES = 11
 MAX_FILE_LINES = 500
 MAX_LINE_CHARS = 120
@@ -36,11 +36,21 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path, tree in FILES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield path, node
+@functools.cache
+def parse_files() -> dict[Path, ast.Module]:
+    """The tree of every file; parsing takes too long for processes that only collect the tests."""
+    paths = sorted(ROOT.rglob("*.py"))
+    return {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@functools.cache
+def functions() -> list[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return [
+        (path, node)
+        for path, tree in parse_files().items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
 
 
 def is_bare_participle(name: str) -> bool:
@@ -92,18 +102,18 @@ def test_functions_are_verbs_with_objects() -> None:
         for path, node in functions()
         if is_bare_participle(node.name) and not any("property" in ast.unparse(each) for each in node.decorator_list)
     ]
-    assert len(names) <= MAX_SHARE * len(list(functions())), names
+    assert len(names) <= MAX_SHARE * len(functions()), names
 
 
 def test_variables_say_what_they_hold() -> None:
-    bound = [f"{path}:{name}" for path, tree in FILES.items() for name in bound_names(tree)]
+    bound = [f"{path}:{name}" for path, tree in parse_files().items() for name in bound_names(tree)]
     fillers = [each for each in bound if each.rpartition(":")[2] in FILLERS]
     assert len(fillers) <= MAX_SHARE * len(bound), fillers
 
 
 def test_a_constant_has_one_meaning_in_the_whole_package() -> None:
     meanings: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for path, tree in FILES.items():
+    for path, tree in parse_files().items():
         for name, value in constants(tree):
             meanings[name][str(path)] = value
     assert {name: where for name, where in meanings.items() if len(set(where.values())) > 1} == {}
@@ -124,7 +134,7 @@ def test_no_function_takes_many_arguments() -> None:
 
 
 def test_a_file_can_be_read_in_one_sitting() -> None:
-    lines = {path: (ROOT / path).read_text(encoding="utf-8").splitlines() for path in FILES}
+    lines = {path: (ROOT / path).read_text(encoding="utf-8").splitlines() for path in parse_files()}
     assert [str(path) for path in lines if len(lines[path]) > MAX_FILE_LINES] == []
     long = [f"{path}:{n}" for path in lines for n, line in enumerate(lines[path], 1) if len(line) > MAX_LINE_CHARS]
     assert long == []

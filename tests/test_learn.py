@@ -133,9 +133,9 @@ def test_the_gate_asks_only_for_requests_that_the_champion_was_not_fitted_on(tau
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(office: Scout) -> None:
     traffic.replay(office, CLEAN, CALLERS)
-    report = learn(office, dry_run=True)
+    report = learn(office, recipes=["neighbours"], dry_run=True)
     assert report.outcome == "would-promote" and champion.history(office.settings.home) == []
-    assert learn(office).candidate == report.candidate
+    assert learn(office, recipes=["neighbours"]).candidate == report.candidate
     assert len(champion.history(office.settings.home)) == 1
 
 
@@ -249,9 +249,7 @@ def test_a_stranger_alone_teaches_nothing_unless_trusted_but_the_owner_does(tmp_
             assert outcome == "promoted" or "all evidence comes from one caller (stranger)" in report.reason
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, 2, 12, *(pytest.param(n, marks=pytest.mark.full) for n in range(3, 20) if n != 12)]
-)
+@pytest.mark.parametrize("seed", [0, 12, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 20) if n != 12)])
 def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> None:
     """With 30 % of the labels drawn at random, whoever is promoted is not significantly worse on clean requests.
 
@@ -302,7 +300,7 @@ def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe:
 @pytest.mark.parametrize(
     ("few", "first", "seeds", "least"),
     [
-        (105, 1, (13, 14), 0),
+        (105, 1, (13,), 0),
         (110, 2, (1,), 1),
         pytest.param(105, 1, range(20), 0, marks=pytest.mark.full),
         pytest.param(110, 2, range(20), 1, marks=pytest.mark.full),

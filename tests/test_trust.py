@@ -16,7 +16,6 @@ from toolscout.errors import NotFound
 from toolscout.scout import Scout
 from toolscout.search.demote import Demote
 from toolscout.sources import read, source_name
-from toolscout.sources.folder import read_tools
 from toolscout.types import Hints, Hit, Search, Tool
 
 CLEAN = "Send a message to somebody in the address book."
@@ -407,12 +406,8 @@ def test_suspects_are_judged_once_for_a_snapshot() -> None:
 
 
 @pytest.mark.slow
-def test_few_published_tools_are_called_suspicious(data: Path, scout: Scout) -> None:
-    toucan = read_tools(data / "tool_corpora" / "toucan", "toucan").tools[::8]  # tests/attack/test_tools.py: all of it
-    findings = [(each.id, found.kind) for each in toucan for found in scan(each)]
-    kinds = [kind for _, kind in findings]
-    assert kinds.count("stuffing") < 0.005 * len(toucan)
-    assert kinds.count("instructions") < 0.001 * len(toucan)
+def test_no_tool_of_published_documents_and_packages_is_called_suspicious(data: Path, scout: Scout) -> None:
+    """Those of public MCP servers are looked through in tests/attack/test_tools.py."""
     honest = [each for path in sorted((data / "openapi" / "specs").glob("*.json")) for reading in read(
         str(path), settings=scout.settings) for each in reading.tools]  # fmt: skip
     honest += read("py:numpy", settings=scout.settings)[0].tools

@@ -73,11 +73,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    from toolscout.encoders.onnx_export import export
+    """The same model in both forms. It is traced once, which takes nearly all of the time."""
+    from toolscout.encoders import onnx_export
 
-    folder = tmp_path_factory.mktemp("exports")
-    export(str(model), folder / "float32")
-    export(str(model), folder / "int8", int8=True)
+    folder, build_graph = tmp_path_factory.mktemp("exports"), onnx_export._build_graph
+    traced: list[bytes] = []
+
+    def trace_once(source: Any) -> Any:
+        import onnx
+
+        if not traced:
+            traced.append(build_graph(source).SerializeToString())
+        return onnx.load_from_string(traced[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_export, "_build_graph", trace_once)
+        onnx_export.export(str(model), folder / "float32")
+        onnx_export.export(str(model), folder / "int8", int8=True)
     return {name: folder / name for name in ("float32", "int8")}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from click.testing import Result
 
 from gateway.conftest import busy, raw
 from tests_cli import run
@@ -149,23 +150,29 @@ def test_over_http_a_gateway_and_a_body_beyond_measure_are_refused(service: Serv
     assert hello(service.url, **key).status_code == 200
 
 
+def refuse(line: list[str]) -> Result:
+    """What the program prints where it ends at once, run in this process."""
+    done = run(*line[3:])
+    assert done.exit_code == 1 and not done.stdout, done.output
+    assert isinstance(done.exception, SystemExit), "an error of the user is a sentence, not a traceback"
+    return done
+
+
 def test_a_policy_in_the_home_is_in_force_without_being_named(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     Path(policy(tmp_path)).rename(tmp_path / "home" / "policy.toml")
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and "expected a valid key" in done.stderr
+    done = refuse(command(tmp_path))
+    assert "expected a valid key" in done.stderr
     assert f"the policy file {tmp_path / 'home' / 'policy.toml'}" in done.stderr
 
 
 def test_without_a_policy_it_listens_to_this_machine_alone(tmp_path: Path) -> None:
-    done = subprocess.run(command(tmp_path, "--http", "--host", "0.0.0.0"), capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and "expected a policy file for 0.0.0.0" in done.stderr
+    assert "expected a policy file for 0.0.0.0" in refuse(command(tmp_path, "--http", "--host", "0.0.0.0")).stderr
 
 
-def test_a_key_that_is_nobodys_is_refused_over_stdio(tmp_path: Path) -> None:
-    line = command(tmp_path, "--policy", policy(tmp_path))
-    done = subprocess.run(line, capture_output=True, text=True, timeout=30, env={**os.environ, "TOOLSCOUT_KEY": "x"})
-    assert done.returncode == 1 and "toolscout: expected a valid key" in done.stderr and not done.stdout
+def test_a_key_that_is_nobodys_is_refused_over_stdio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_KEY", "x")
+    assert "toolscout: expected a valid key" in refuse(command(tmp_path, "--policy", policy(tmp_path))).stderr
 
 
 def test_a_client_of_another_maker_speaks_to_it_over_stdio(tmp_path: Path) -> None:
@@ -232,5 +239,4 @@ def test_it_prints_what_to_paste(tmp_path: Path, editor: str, key: str) -> None:
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "toolscout", "gateway", "--config", str(tmp_path / "none.json")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1 and "expected an mcpServers JSON file" in done.stderr and not done.stdout
+    assert "expected an mcpServers JSON file" in refuse(line).stderr

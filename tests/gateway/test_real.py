@@ -40,6 +40,15 @@ def entries(folder: Path) -> dict[str, Any]:
     }
 
 
+def without_npx(entry: dict[str, Any]) -> dict[str, Any]:
+    """The same server, started from where npx has put it: npx itself takes longer to start than most servers."""
+    _, package, *arguments = entry["args"]
+    cache = Path(os.environ.get("NPM_CONFIG_CACHE") or Path.home() / ".npm")
+    name = package.rpartition("/")[2]
+    found = sorted(cache.glob(f"_npx/*/node_modules/.bin/mcp-{name}"), key=lambda path: path.stat().st_mtime)
+    return {"command": str(found[-1]), "args": arguments} if found else entry
+
+
 def read(listed: Any) -> int:
     """Tokens of what a model reads of a list of tools, by a tokenizer in use."""
     from tokenizers import Tokenizer
@@ -78,7 +87,8 @@ def test_forty_tools_of_four_real_servers_answer_through_the_gateway_as_they_do_
         assert not any(states.values()), states
         assert sum(source.tools for source in agent.gateway.scout.sources()) >= 40
         definitions, direct_answers = [], {}
-        for server, entry in configured.items():
+        for server, given in configured.items():
+            entry = without_npx(given) if "npx" in given["command"] else given
             async with Client(StdioServerParameters(command=entry["command"], args=entry.get("args", []))) as direct:
                 definitions += (await direct.list_tools()).tools
                 for number, (whose, tool, arguments, _) in enumerate(asked):
@@ -99,7 +109,7 @@ def test_forty_tools_of_four_real_servers_answer_through_the_gateway_as_they_do_
 
 
 def test_progress_of_a_real_server_reaches_the_agent(start: Start, tmp_path: Path) -> None:
-    only = {"everything": entries(tmp_path)["everything"]}
+    only = {"everything": without_npx(entries(tmp_path)["everything"])}
 
     async def body(agent: Agent) -> None:
         await agent.settled(200)

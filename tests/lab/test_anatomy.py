@@ -262,6 +262,7 @@ def test_the_report_shows_failures_where_the_dataset_is_found(results: Path, roo
         assert f'{label}</th><td data-value="5">5</td><td data-value="{rate["mean"]!r}">' in table
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_report_says_that_a_dataset_is_not_there_and_goes_on(results: Path, root: Path, tmp_path: Path) -> None:
     for data in (None, tmp_path):
         written = report(results, data=data)
@@ -275,6 +276,7 @@ def test_the_report_says_that_a_dataset_is_not_there_and_goes_on(results: Path, 
     assert gone.exit_code == 0 and "failures per tool are not shown" in gone.stderr
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_rankings_that_are_not_those_of_the_result_are_named(results: Path, root: Path) -> None:
     folder = results / "slang"
     (folder / "bm25.run.gz").write_bytes((folder / "dense.run.gz").read_bytes())
@@ -284,6 +286,7 @@ def test_rankings_that_are_not_those_of_the_result_are_named(results: Path, root
     assert "failures-slang.png" in {path.name for path in written}
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_queries_of_another_set_of_the_same_name_are_a_note(results: Path, root: Path) -> None:
     file = root / "slang" / "qrels" / "test.tsv"
     file.rename(file.with_name("other.tsv"))

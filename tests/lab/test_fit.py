@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -206,17 +207,31 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a base on the shelf: do not change it, copy it."""
+    folder = tmp_path_factory.mktemp("shelf")
+    lessons.write(folder / "data")
+    settings = Settings(home=folder / "home")
+    fit(
+        lessons.plan(
+            "feedback-prf", learned(folder / "data"), folder / "one", changes={"base": "neighbours"}, settings=settings
+        )
+    )
+    return folder / "home"
+
+
 @pytest.mark.parametrize("harm", [flip, cut, empty, Path.unlink])
 @pytest.mark.parametrize("file", [model_store.MANIFEST, model_store.ARRAYS])
-def test_a_damaged_base_on_the_shelf_is_fitted_again(root: Path, tmp_path: Path, file: str, harm: Any) -> None:
+def test_a_damaged_base_on_the_shelf_is_fitted_again(
+    root: Path, shelf: Path, tmp_path: Path, file: str, harm: Any
+) -> None:
+    shutil.copytree(shelf, tmp_path / "home")
     settings = Settings(home=tmp_path / "home")
 
     def bases() -> list[Path]:
         return sorted((tmp_path / "home" / "bench-models").iterdir())
 
-    fit(
-        lessons.plan("feedback-prf", learned(root), tmp_path / "one", changes={"base": "neighbours"}, settings=settings)
-    )
     [shelved] = bases()
     harm(shelved / file)
     fit(

@@ -75,13 +75,6 @@ def written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     return report(folder, tmp_path_factory.mktemp("out"))
 
 
-@pytest.fixture
-def unpainted(written: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts are built but not painted, for tests of what the page says: painting takes nearly all of the time."""
-    content = written[1].read_bytes()
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **options: file.write(content))
-
-
 class Tables(HTMLParser):
     """Every table of a page: caption → row header → column header → (data-value, text); and what surrounds them."""
 

@@ -256,6 +256,7 @@ def test_the_command_sweeps_and_the_report_draws_it(root: Path, tmp_path: Path) 
     assert "0 results and 2 sweeps on 1 dataset." in text and "kappa = 100, encoder = static" in text
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_file_that_is_no_sweep_is_named_and_the_others_go_on(root: Path) -> None:
     sweep(job(root))
     held = json.loads(job(root).path.read_text())
@@ -276,6 +277,7 @@ def test_a_file_that_is_no_sweep_is_named_and_the_others_go_on(root: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unpainted")
 def test_queries_that_need_no_tool_are_learned_from_and_judged(root: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (root / "chat").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.onnx_pairs import OnnxPairs  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.methods import crossencoder  # noqa: E402
 from toolscout.methods.crossencoder import CROSSENCODER_BLEND_GRID, PAIR_GRAPH_FOLDER, Blend, CrossEncoderStage, export  # noqa: E402
+from toolscout.methods.shared.reranking import RankedQueries  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
 from toolscout.recipes import registry  # noqa: E402
-from toolscout.recipes.fit import Lesson, fit  # noqa: E402
+from toolscout.recipes.fit import FitJob, Lesson, fit  # noqa: E402
 from toolscout.search.pipeline import Pipeline, Stage  # noqa: E402
 from toolscout.testing import check_stage  # noqa: E402
 from toolscout.training import Plan, train  # noqa: E402
@@ -34,8 +37,8 @@ from toolscout.workspace import Workspace  # noqa: E402
 QUICK = {"epochs": 16, "batch": 16, "rate": 0.01, "fast": 1.0, "patience": 16, "precision": "float32", "threads": 1}
 
 
-def fitted(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> Model:
-    job = lessons.plan(
+def plan_quick(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> FitJob:
+    return lessons.plan(
         "crossencoder",
         slang,
         home / out,
@@ -43,7 +46,10 @@ def fitted(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> Mo
         changes={"base": "dense", "candidates": 5, "length": 32, **QUICK, **changes},
         settings=Settings(home=home),
     )
-    return fit(job)
+
+
+def fitted(slang: Lesson, bert: str, home: Path, out: str, **changes: Any) -> Model:
+    return fit(plan_quick(slang, bert, home, out, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,21 @@ def test_it_learns_and_puts_the_first_tools_in_a_new_order(slang: Lesson, bert: 
         assert all(0.0 < hit.score < 1.0 for hit in other.hits[:5])
 
 
+def test_where_logits_know_nothing_dev_chooses_the_order_of_a_good_first_stage(
+    slang: Lesson, bert: str, home: Path
+) -> None:
+    job = plan_quick(slang, bert, home, "none", base="neighbours")
+    lesson = dataclasses.replace(job.lesson, base=job.base)
+    train, dev = (RankedQueries(lesson, qrels, 5, lesson.positions()) for qrels in (lesson.train, lesson.dev))
+    judged = crossencoder._DevPairs(lesson, dev, crossencoder._measure_scale(train), job.options)
+    logits = np.random.default_rng(0).normal(size=dev.candidates.shape, scale=0.01)
+    first, alone = judged.evaluate(judged.distances).means(), judged.evaluate(logits).means()
+    assert first["ndcg@5"] > 0.95 > 0.7 > alone["ndcg@5"]
+    blend, figures = judged.choose(logits)
+    assert blend.weight == CROSSENCODER_BLEND_GRID[-1] and figures == first
+
+
+@pytest.mark.full  # the test above chooses a blend without training for it
 def test_one_that_learned_nothing_leaves_the_order_of_a_good_first_stage(slang: Lesson, bert: str, home: Path) -> None:
     dull = fitted(slang, bert, home, "dull", base="neighbours", rate=1e-9, epochs=1, precise="float32")
     first, alone = dull.manifest.values["first_stage"], dull.manifest.values["logits_alone"]

@@ -67,13 +67,19 @@ def fitted(folder: Path, out: Path, recipe: str = "dpr", **changes: Any) -> Path
     return out
 
 
+@pytest.fixture(scope="module")
+def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit of `dpr` with the settings of `QUICK`, which nobody changes."""
+    return fitted(folder, tmp_path_factory.mktemp("models") / "plain")
+
+
 def build(model: Path, tools: list[Tool] | None = None, recipe: str = "dpr") -> Any:
     return registry.build(recipe, Catalogue.of(tools or toy_tools()), model=model)
 
 
 @pytest.mark.parametrize("recipe", ["dpr", "dpr-inbatch"])
-def test_what_was_asked_in_training_is_found_first(folder: Path, tmp_path: Path, recipe: str) -> None:
-    stage = build(fitted(folder, tmp_path / "model", recipe), recipe=recipe)
+def test_what_was_asked_in_training_is_found_first(folder: Path, plain: Path, tmp_path: Path, recipe: str) -> None:
+    stage = build(plain if recipe == "dpr" else fitted(folder, tmp_path / "model", recipe), recipe=recipe)
     check_stage(stage, [Search(query="rain in the city"), Search(query="copy the folder")])
     asked = [(text, tool) for tool, texts in ASKED.items() for text in texts[1:]]
     found = stage([Search(query=text, k=1) for text, _ in asked])
@@ -81,8 +87,8 @@ def test_what_was_asked_in_training_is_found_first(folder: Path, tmp_path: Path,
     assert np.mean(right) >= 0.8
 
 
-def test_the_model_says_how_it_was_trained_and_holds_no_pickle(folder: Path, tmp_path: Path) -> None:
-    model = load(fitted(folder, tmp_path / "model"), recipe="dpr")
+def test_the_model_says_how_it_was_trained_and_holds_no_pickle(plain: Path) -> None:
+    model = load(plain, recipe="dpr")
     manifest = model.manifest
     assert manifest.encoder is None and manifest.settings["temperature"].value == 0.05
     assert manifest.settings["rate"].origin == "argument" and manifest.settings["decay"].origin == "default"
@@ -91,11 +97,11 @@ def test_the_model_says_how_it_was_trained_and_holds_no_pickle(folder: Path, tmp
     assert history[manifest.values["best_epoch"] - 1]["comp@5"] == manifest.metrics["comp@5"]
     assert {name.rpartition(".")[2] for name in manifest.files} == {"json", "md", "safetensors"}
     assert "encoder/model.safetensors" in manifest.files
-    assert not (tmp_path / "model.work").exists()
+    assert [path.name for path in plain.parent.iterdir()] == [plain.name], "no working folder stays"
 
 
-def test_the_encoder_of_a_model_is_another_one_and_keeps_the_promises(folder: Path, tmp_path: Path) -> None:
-    model = load(fitted(folder, tmp_path / "model"))
+def test_the_encoder_of_a_model_is_another_one_and_keeps_the_promises(folder: Path, plain: Path) -> None:
+    model = load(plain)
     tuned, base = dpr.load_model_encoder(model), TransformerEncoder(str(folder))
     check_encoder(tuned)
     assert tuned.fingerprint not in (base.fingerprint, TransformerEncoder(str(model.folder / "encoder")).fingerprint)
@@ -111,17 +117,15 @@ def test_texts_of_tools_are_cut_as_in_training_and_those_of_queries_are_not(fold
     assert encoder.encode([], "tool").shape == (0, encoder.dim)
 
 
-def test_tools_that_training_never_saw_are_found_and_others_never_returned(folder: Path, tmp_path: Path) -> None:
-    model = fitted(folder, tmp_path / "model")
+def test_tools_that_training_never_saw_are_found_and_others_never_returned(plain: Path) -> None:
     new = Tool(id="new/rain", name="rain", description="rain in the city")
-    [found] = build(model, [*toy_tools()[1:3], new])([Search(query="rain in the city", k=10)])
+    [found] = build(plain, [*toy_tools()[1:3], new])([Search(query="rain in the city", k=10)])
     assert set(found.ids) == {"weather/getAirQuality", "mail/send_email", "new/rain"}
 
 
-def test_the_same_seed_gives_the_same_model(folder: Path, tmp_path: Path) -> None:
-    weights = [
-        (fitted(folder, tmp_path / name) / "encoder" / "model.safetensors").read_bytes() for name in ("one", "two")
-    ]
+def test_the_same_seed_gives_the_same_model(folder: Path, plain: Path, tmp_path: Path) -> None:
+    again = fitted(folder, tmp_path / "again")
+    weights = [(model / "encoder" / "model.safetensors").read_bytes() for model in (plain, again)]
     assert weights[0] == weights[1]
 
 
@@ -131,21 +135,31 @@ def test_a_large_catalogue_is_sampled_and_still_learned(folder: Path, tmp_path: 
     assert history[-1]["loss"] < history[0]["loss"] and model.manifest.metrics["recall@5"] > 0.5
 
 
-@pytest.mark.parametrize("dies_at", [9, 10])
-@pytest.mark.parametrize("changes", [{}, {"whole": 3, "sampled": 1, "hard": 2}], ids=["whole", "mined"])
+MINED = {"whole": 3, "sampled": 1, "hard": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "dies_at"),
+    [
+        pytest.param({}, 9, id="whole-9"),
+        pytest.param({}, 10, id="whole-10", marks=pytest.mark.full),
+        pytest.param(MINED, 9, id="mined-9", marks=pytest.mark.full),
+        pytest.param(MINED, 10, id="mined-10"),
+    ],
+)
 def test_an_interrupted_fit_goes_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], dies_at: int
 ) -> None:
     whole = fitted(folder, tmp_path / "whole", **changes)
     steps: list[int] = []
     monkeypatch.setattr(training, "CHECKPOINT_INTERVAL_S", -1.0)
-    plain = Lists.backward
+    backward = Lists.backward
 
     def dying(self: Lists, rows: Any, random: Any) -> float:
         steps.append(1)
         if len(steps) == dies_at:
             raise KeyboardInterrupt
-        return plain(self, rows, random)
+        return backward(self, rows, random)
 
     monkeypatch.setattr(Lists, "backward", dying)
     with pytest.raises(KeyboardInterrupt):

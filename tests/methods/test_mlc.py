@@ -66,7 +66,7 @@ def test_the_published_form_has_neither_sets_nor_descriptions(slang: Lesson, ber
 
 @pytest.mark.parametrize("changes", [{"loss": "binary"}, {"start": "zeros"}, {"sets": 0.0}, {"dropout": 0.1}])
 def test_it_learns_with_every_switch(slang: Lesson, bert: str, tmp_path: Path, changes: dict[str, Any]) -> None:
-    other = fitted(slang, bert, tmp_path / "m", **changes)
+    other = fitted(slang, bert, tmp_path / "m", epochs=15, **changes)
     assert ("sets.weight" in other.arrays) == (changes != {"sets": 0.0})
     assert complete(slang, pipeline(other, slang.tools)) >= 0.5
 

@@ -147,10 +147,14 @@ def test_the_result_says_how_often_the_classifier_is_right(
     assert held["classifier_accuracy"] >= held["classifier_majority"] == pytest.approx(20 / 23)
 
 
-def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(slang: Lesson, bert: str, home: Path, model: Model) -> None:
+def test_flat_paths_switch_the_hierarchy_off_and_it_says_so(
+    slang: Lesson, bert: str, home: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flat = [Tool(id=tool.id, name=tool.name, description=tool.description) for tool in slang.tools]
     [found] = pipeline(model, flat, bert)([Search(query="somewhere to sleep")])
     assert found.trace[-1].note == FLAT_NOTE and len(found.hits) == 6
+    base = job(slang, bert, home, "toolrerank").base  # that of the other fits: a second one would take seconds
+    monkeypatch.setattr("toolscout.recipes.fit._fit_base", lambda *_: base)
     made = fit(job(dataclasses.replace(slang, tools=flat), bert, home, "toolrerank", judged=23))
     assert made.manifest.values["hierarchy"] == FLAT_NOTE and made.manifest.settings["sure"].value == 0.0
     [found] = pipeline(made, slang.tools, bert)([Search(query="somewhere to sleep")])

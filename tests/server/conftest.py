@@ -79,16 +79,35 @@ def guarded(start: Start, policies: Policies) -> Any:
 TOOLS = [{"name": f"tool_{number}", "description": f"Does task number {number} of the list."} for number in range(300)]
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    with Scout(tmp_path / "h") as scout:
+@pytest.fixture(scope="session")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with three hundred tools: do not change it, copy it."""
+    home = tmp_path_factory.mktemp("listed") / "home"
+    with Scout(home) as scout:
         scout.add(TOOLS, name="list")
         scout.embed()
+    return home
+
+
+@pytest.fixture
+def home(listed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(listed, tmp_path / "h")
     return tmp_path / "h"
 
 
 @pytest.fixture
 def program(home: Path) -> Iterator[Program]:
+    running = Program(home)
+    yield running
+    running.process.kill()
+    running.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def shared_program(listed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """One service for all tests that leave it running."""
+    home = tmp_path_factory.mktemp("shared") / "h"
+    shutil.copytree(listed, home)
     running = Program(home)
     yield running
     running.process.kill()

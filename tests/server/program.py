@@ -18,6 +18,7 @@ class Program:
 
     def __init__(self, home: Path, *options: str) -> None:
         started = time.perf_counter()
+        self.home = home
         line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", "0", *options]
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None

@@ -22,6 +22,7 @@ import traffic
 from server.conftest import KEYS, POLICY
 from server.program import Program
 from server.test_load import benchmark
+from tests_cli import run
 from toolscout.learn import learn
 from toolscout.models import champion
 from toolscout.scout import Scout
@@ -30,10 +31,11 @@ pytestmark = pytest.mark.net
 FULL = os.environ.get("TOOLSCOUT_FULL") == "1"
 
 
-def test_it_serves_what_the_command_line_added_and_sees_what_it_adds(program: Program, home: Path) -> None:
+def test_it_serves_what_the_command_line_added_and_sees_what_it_adds(shared_program: Program) -> None:
+    program = shared_program
     status, found = program.ask("POST", "/v1/search", {"query": "task number 17", "k": 1})
     assert status == 200 and found["hits"][0]["id"] == "list/tool_17"
-    with Scout(home) as scout:
+    with Scout(program.home) as scout:
         scout.add([{"name": "umbrella", "description": "Keeps the rain off."}], name="shed")
     assert program.ask("POST", "/v1/search", {"query": "rain", "k": 1})[1]["hits"][0]["id"] == "shed/umbrella"
     assert "no policy file" in program.said
@@ -51,25 +53,24 @@ def test_a_policy_in_the_home_is_in_force(home: Path) -> None:
 
 
 def test_without_a_policy_it_listens_to_this_machine_alone(home: Path) -> None:
-    line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--host", "0.0.0.0", "--port", "0"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 1 and "expected a policy file for 0.0.0.0" in done.stderr
+    done = run("--home", str(home), "serve", "--host", "0.0.0.0", "--port", "0")
+    assert done.exit_code == 1 and "expected a policy file for 0.0.0.0" in done.stderr
 
 
-def test_a_port_that_is_taken_is_one_sentence(program: Program, home: Path) -> None:
-    line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", str(program.port)]
+def test_a_port_that_is_taken_is_one_sentence(shared_program: Program, home: Path) -> None:
+    line = [sys.executable, "-m", "toolscout", "--home", str(home), "serve", "--port", str(shared_program.port)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=50)
     assert done.returncode == 1 and "expected a free port" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_length_that_is_no_number_is_refused_and_the_service_lives_on(program: Program) -> None:
-    with contextlib.closing(program.connect()) as connection:
+def test_a_length_that_is_no_number_is_refused_and_the_service_lives_on(shared_program: Program) -> None:
+    with contextlib.closing(shared_program.connect()) as connection:
         connection.putrequest("POST", "/v1/search")
         connection.putheader("content-type", "application/json")
         connection.putheader("content-length", "nonsense")
         connection.endheaders()
         assert connection.getresponse().status == 400
-    assert program.ask("GET", "/health")[0] == 200
+    assert shared_program.ask("GET", "/health")[0] == 200
 
 
 def test_at_a_signal_what_was_asked_is_answered_first(program: Program) -> None:

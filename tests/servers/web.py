@@ -1,8 +1,14 @@
-"""An MCP server on a loopback port, over HTTP: plain, key, sse, oauth or oauth-short. It prints its address."""
+"""MCP servers on loopback ports, over HTTP: plain, key, sse, oauth or oauth-short.
+
+For each line of standard input, a kind and a file for what the server says, it starts a server and prints its address.
+Servers are forks, so that the SDK is imported once. They end with standard input.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -92,8 +98,7 @@ def needs_key(app: Any) -> Any:
     return guarded
 
 
-def main() -> None:
-    kind = sys.argv[1]
+def serve(kind: str) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -119,6 +124,21 @@ def main() -> None:
         app = needs_key(app)
     print(address, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+
+
+def main() -> None:
+    children = []
+    for line in sys.stdin:
+        kind, log = line.rstrip("\n").split(" ", 1)
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), sys.stderr.fileno())
+            serve(kind)
+            return
+        children.append(child)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

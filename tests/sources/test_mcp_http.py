@@ -23,22 +23,23 @@ pytestmark = pytest.mark.net
 Serve = Callable[[str], str]
 
 
+@pytest.fixture(scope="module")
+def web() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, WEB], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
+def serve(web: subprocess.Popen[str], tmp_path: Path) -> Serve:
     """Starts a loopback server of a kind and gives its address; what it says goes to `web.log`."""
-    running: list[subprocess.Popen[str]] = []
 
     def start(kind: str) -> str:
-        with (tmp_path / "web.log").open("w") as log:
-            process = subprocess.Popen([sys.executable, WEB, kind], stdout=subprocess.PIPE, stderr=log, text=True)
-        running.append(process)
-        assert process.stdout is not None
-        return process.stdout.readline().strip()
+        assert web.stdin is not None and web.stdout is not None
+        web.stdin.write(f"{kind} {tmp_path / 'web.log'}\n")
+        web.stdin.flush()
+        return web.stdout.readline().strip()
 
-    yield start
-    for process in running:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def read(folder: Path, locator: str) -> Reading:

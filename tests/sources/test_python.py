@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, TypedDict
 
+import msgspec
 import pytest
 
 from toolscout.config import Settings
@@ -538,4 +539,5 @@ def test_two_processes_read_the_same_fingerprints(tmp_path: Path, wanted: list[s
 
 def test_no_memory_address_reaches_a_tool(stdlib: Reading) -> None:
     for tool in stdlib.tools:
-        assert not re.search(r" at 0x[0-9a-f]{6}", json.dumps([tool.description, tool.parameters, tool.meta])), tool.id
+        texts = msgspec.json.encode([tool.description, tool.parameters, tool.meta])
+        assert not re.search(rb" at 0x[0-9a-f]{6}", texts), tool.id

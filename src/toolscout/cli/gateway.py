@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import click
 from toolscout.access.policy_file import find_policy
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, UserError
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
@@ -95,7 +96,18 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     )
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
-    anyio.run(_serve, gateway, options)
+    try:
+        anyio.run(_serve, gateway, options)
+    except Exception as error:
+        if isinstance(cause := _find_single_cause(error), UserError):
+            raise cause from None
+        raise
+
+
+def _find_single_cause(error: BaseException) -> BaseException:
+    """Return the one error inside a group of errors; a task group raises each error as a group."""
+    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
+    return _find_single_cause(inner[0]) if len(inner) == 1 else error
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:

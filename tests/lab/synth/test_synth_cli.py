@@ -30,7 +30,8 @@ SOURCES = ("py:statistics", "py:shutil", "py:zipfile", "py:json", "py:datetime")
 FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "report.json", "README.md"]
 DET_FILES = ["review.jsonl", "queries.jsonl", "report.json"]
 CONCURRENCY = 4
-SIZES = [24, pytest.param(300, marks=pytest.mark.full)]
+FULL = pytest.mark.full
+SIZES = [24, pytest.param(300, marks=FULL)]
 
 
 def same(one: Path, other: Path, files: list[str] = FILES) -> bool:
@@ -80,7 +81,7 @@ def run_here(line: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("wanted", SIZES)
-@pytest.mark.parametrize("kind", ["toolbank", "toollens", "tooldet"])
+@pytest.mark.parametrize("kind", ["toolbank", pytest.param("toollens", marks=FULL), "tooldet"])
 def test_a_build_that_is_killed_ends_the_same_and_pays_for_nothing_twice(
     tmp_path: Path, kind: str, wanted: int
 ) -> None:
@@ -122,7 +123,7 @@ def test_a_build_that_is_killed_ends_the_same_and_pays_for_nothing_twice(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("wanted", SIZES)
-@pytest.mark.parametrize("kind", ["toolbank", "toollens"])
+@pytest.mark.parametrize("kind", ["toolbank", pytest.param("toollens", marks=FULL)])
 def test_what_was_written_is_trained_on_and_measured_unchanged_and_costs_what_was_estimated(
     tmp_path: Path, kind: str, wanted: int
 ) -> None:
@@ -315,7 +316,7 @@ QUICK = BASE | {"epochs": 2, "batch": 16, "threads": 1}
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("wanted", [90, pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.parametrize("wanted", [90, pytest.param(300, marks=FULL)])
 def test_real_prompts_become_a_set_for_detection(data: Path, tmp_path: Path, wanted: int) -> None:
     out = tmp_path / "det"
     faults = Faults(bad_json=0.03, busy=0.02, broken=0.02)
