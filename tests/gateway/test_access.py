@@ -46,7 +46,7 @@ class Reached(Gateway):
         context: Any = SimpleNamespace(
             request=SimpleNamespace(scope=scope), session=SimpleNamespace(report_progress=None)
         )
-        result = await self._call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
+        result = await self.call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
         return result.structured_content or {}, result.model_dump_json()
 
 

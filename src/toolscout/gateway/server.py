@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,9 +24,11 @@ from toolscout.catalogue.store import Origin
 from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, explain_faults
+from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
-from toolscout.gateway.upstream import GATEWAY_NAME, Upstreams
+from toolscout.gateway.relay import ask_to_open, is_question
+from toolscout.gateway.upstream import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
 from toolscout.types import Search, Tool
@@ -35,7 +36,7 @@ from toolscout.types import Search, Tool
 if TYPE_CHECKING:
     from mcp.server import Server
     from mcp.server.context import ServerRequestContext
-    from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
+    from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult, ListToolsResult
 
 __all__ = ["Gateway", "Options"]
 
@@ -106,18 +107,10 @@ class Gateway:
         self.lookup = Lookup(scout, self._collect_notes)
         self._syncing: set[str] = set()
         self._pins = show.name_pinned_tools(options.pins)
-        self.server = self._make_server()
+        from toolscout.gateway.protocol import Protocol
 
-    def _make_server(self) -> Server[Any]:
-        from mcp.server import Server
-
-        return Server(
-            GATEWAY_NAME,
-            version=version("toolscout"),
-            instructions=show.INSTRUCTIONS,
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
-        )
+        self.protocol = Protocol(self)
+        self.server: Server[Any] = self.protocol.server
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -125,11 +118,12 @@ class Gateway:
         import anyio
 
         self._server_scope, self._all_stopped = anyio.CancelScope(), anyio.Event()
-        async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group, anyio.create_task_group() as self.upstreams.relay.group:
             group.start_soon(self._run_servers)
             try:
                 yield
             finally:
+                self.upstreams.relay.close()
                 with anyio.CancelScope(shield=True):
                     await self.stop()
                     end = functools.partial(self._threads.shutdown, cancel_futures=True)
@@ -182,7 +176,8 @@ class Gateway:
 
     # --- the caller and the catalogue
 
-    def _get_caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
+    def get_caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
+        """Return the caller of a request."""
         scope = getattr(context.request, "scope", None)
         if isinstance(scope, dict) and CALLER in scope:
             caller: Caller = scope[CALLER]
@@ -215,7 +210,8 @@ class Gateway:
 
     # --- the list of tools
 
-    async def _list_tools(self, context: ServerRequestContext[Any, Any], _: object) -> ListToolsResult:
+    async def list_tools(self, context: ServerRequestContext[Any, Any], _: object) -> ListToolsResult:
+        """List the meta-tools and the pinned tools that the caller may call."""
         from mcp_types import ListToolsResult, ToolAnnotations
         from mcp_types import Tool as Listed
 
@@ -223,7 +219,7 @@ class Gateway:
             Listed(name=name, description=text, input_schema=schema, annotations=ToolAnnotations(read_only_hint=reads))
             for name, (text, schema, reads) in show.META_TOOLS.items()
         ]
-        pinned = await self.upstreams.run_in_thread(self._find_pinned, self._get_caller(context))
+        pinned = await self.upstreams.run_in_thread(self._find_pinned, self.get_caller(context))
         for name, tool in pinned.items():
             hints = ToolAnnotations(
                 read_only_hint=tool.hints.read_only,
@@ -247,10 +243,12 @@ class Gateway:
 
     # --- the three meta-tools
 
-    async def _call_tool(
+    async def call_tool(
         self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
-    ) -> CallToolResult:
-        caller = self._get_caller(context)
+    ) -> CallToolResult | InputRequiredResult:
+        """Answer a call of a meta-tool, a pinned tool, or a tool by its id."""
+        caller = self.get_caller(context)
+        exchange = Exchange(caller, context, params)
         arguments = params.arguments or {}
         if refusal := self._check_limits(caller, params.name, arguments):
             return _refuse(refusal)
@@ -258,7 +256,7 @@ class Gateway:
             pinned = await self.upstreams.run_in_thread(self._find_pinned, caller)
             tool = pinned.get(params.name)
             id = tool.id if tool else params.name
-            return await self._answer_call(context, caller, id, arguments, None)
+            return await self._relay_call(exchange, id, arguments, None)
         if wrong := explain_faults(show.META_TOOL_RECORDS[params.name], arguments):
             return _refuse("; ".join(wrong))
         try:
@@ -270,9 +268,7 @@ class Gateway:
                 return await self._answer_describe(caller, list(dict.fromkeys(arguments["ids"])))
         except ToolscoutError as error:
             return _refuse(str(error))
-        return await self._answer_call(
-            context, caller, arguments["id"], arguments["arguments"], arguments.get("search_id")
-        )
+        return await self._relay_call(exchange, arguments["id"], arguments["arguments"], arguments.get("search_id"))
 
     def _check_limits(self, caller: Caller, name: str, arguments: dict[str, Any]) -> str:
         """Check the size and the rate of a request. Returns a sentence on what to do, empty if all is well."""
@@ -291,8 +287,13 @@ class Gateway:
                 f"expected a query of at most {settings.gateway_query_chars:,} characters, found {longest:,}: "
                 "describe in one sentence what the tool must do"
             )
-        if wait := self._buckets.take(caller.name, max(1, len(queries))):
-            return f"You sent more than {settings.gateway_rate:g} requests a second: try again in {math.ceil(wait)} s."
+        return self.check_rate(caller, max(1, len(queries)))
+
+    def check_rate(self, caller: Caller, cost: int) -> str:
+        """Check the rate of a caller's requests. Returns a sentence on what to do, empty if all is well."""
+        if wait := self._buckets.take(caller.name, cost):
+            rate = self.scout.settings.gateway_rate
+            return f"You sent more than {rate:g} requests a second: try again in {math.ceil(wait)} s."
         return ""
 
     async def _answer_search(
@@ -348,39 +349,50 @@ class Gateway:
         answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
         return answer, show.render_descriptions(answer)
 
+    async def _relay_call(
+        self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool for a caller, or go on with a call that waited for the answer to a question."""
+        work = functools.partial(self._answer_call, exchange, id, arguments, search)
+        try:
+            return await self.upstreams.relay.run(exchange, work)
+        except Unavailable as error:
+            return _refuse(str(error), id=id)
+
     async def _answer_call(
-        self,
-        context: ServerRequestContext[Any, Any],
-        caller: Caller,
-        id: str,
-        arguments: dict[str, Any],
-        search: str | None,
-    ) -> CallToolResult:
+        self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
+    ) -> CallToolResult | InputRequiredResult:
         """Call a tool for a caller. The outcome is in the journal before the agent gets the answer."""
         import anyio
         from mcp.shared.exceptions import MCPError
 
-        started, result = time.perf_counter(), None
+        started = time.perf_counter()
+        result: Any = None
         try:
             try:
-                result = await self._call_upstream(context, caller, id, arguments)
+                result = await self._call_upstream(exchange, id, arguments)
             except UserError as error:
                 result = _refuse(str(error), id=id)
             except MCPError as error:
+                if (answer := ask_to_open(error, exchange)) is not None:
+                    return answer
                 message = show.quote(show.clip(show.make_plain(error.message), 2_000))
                 result = _refuse(f"the tool's server answered with the error {message} (code {error.code})", id=id)
         finally:
             with anyio.CancelScope(shield=True):
-                ok = result is not None and not result.is_error
-                await self._write_call(caller, id, ok, search, (time.perf_counter() - started) * 1000)
+                if not is_question(result):
+                    ok = result is not None and not result.is_error
+                    seconds = time.perf_counter() - started - exchange.asked_s
+                    await self._write_call(exchange.caller, id, ok, search, seconds * 1000)
         return result
 
     async def _call_upstream(
-        self, context: ServerRequestContext[Any, Any], caller: Caller, id: str, arguments: dict[str, Any]
-    ) -> CallToolResult:
+        self, exchange: Exchange, id: str, arguments: dict[str, Any]
+    ) -> CallToolResult | InputRequiredResult:
         """Check the tool and its arguments, and call it. For an MCP server its definition is read again first."""
         import anyio
 
+        caller = exchange.caller
         tool = await self._require_tool(caller, id, waiting=True)
         if refusal := self._explain_refusal(caller, tool):
             return _refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
@@ -399,7 +411,9 @@ class Gateway:
             tool = await self._require_tool(caller, id)  # as the server defines it now
         if wrong := await self.upstreams.run_in_thread(explain_faults, tool, arguments):
             raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
-        return await self.calls.call(tool, arguments, context.session.report_progress, session)
+        result = await self.calls.call(tool, arguments, exchange, session)
+        self.protocol.offers.remember_links(caller, tool.source, result)
+        return result
 
     async def _require_tool(self, caller: Caller, id: str, *, waiting: bool = False) -> Tool:
         """Return the tool if the caller may see it.

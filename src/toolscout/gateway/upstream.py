@@ -10,7 +10,7 @@ import asyncio
 import functools
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.catalogue.store import Changes, Origin
 from toolscout.errors import SourceError, Unavailable
+from toolscout.gateway.relay import Relay
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, Server, connect
@@ -26,9 +27,10 @@ from toolscout.sources.mcp_limits import find_refusal
 if TYPE_CHECKING:
     import anyio
     from mcp.client.session import MessageHandlerFnT
-    from mcp.shared.dispatcher import ProgressFnT
-    from mcp_types import CallToolResult
+    from mcp_types import ClientRequest, InputRequiredResult, InputResponses
+    from pydantic import TypeAdapter
 
+    from toolscout.gateway.exchange import Exchange
     from toolscout.scout import Scout
 
 __all__ = ["Upstream", "Upstreams", "runs_gateway"]
@@ -115,10 +117,13 @@ class Upstream:
                     if connection.about.get("name") == GATEWAY_NAME:
                         raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
                     _set_message_handler(connection, self._receive_message)
+                    self._upstreams.relay.attach(self.name, connection)
                     await self._update_list(connection)
                     await turn.aclose()
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._subscribe, connection)
+                        if self._upstreams.on_session is not None:
+                            group.start_soon(self._upstreams.on_session, self, connection)
                         await self._follow_changes(connection)
         finally:
             self._connection = None
@@ -143,10 +148,12 @@ class Upstream:
         from mcp.shared.exceptions import MCPError
 
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError):
-            async with connection.client.listen(tools_list_changed=True) as changes:
+            async with connection.client.listen(
+                tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+            ) as changes:
                 self._request_list()  # tools may have changed between the list and the subscription
                 async for _ in changes:
-                    self._handle_tools_changed()
+                    pass  # `_receive_message` gets them too
 
     async def _update_list(self, connection: Connection) -> None:
         async with self._list_lock:
@@ -173,6 +180,8 @@ class Upstream:
 
         if isinstance(message, ToolListChangedNotification):
             self._handle_tools_changed()
+        if self._upstreams.on_notification is not None:
+            await self._upstreams.on_notification(self.name, message)
 
     def _handle_tools_changed(self) -> None:
         """Handle the notification that the tools changed."""
@@ -266,32 +275,36 @@ class Upstream:
                 f"server {self.name!r} did not list its tools before the call, so nothing was called"
             ) from None
 
-    async def call(
-        self, connection: Connection, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None
-    ) -> CallToolResult:
-        """Call a tool in the session that `check_definitions` returned. The server's answer is not changed.
+    async def send(
+        self,
+        connection: Connection,
+        exchange: Exchange,
+        request: ClientRequest,
+        result_type: type[T],
+    ) -> T | InputRequiredResult:
+        """Send a request of a caller in an open session. The server's answer is not changed.
+
+        Args:
+            connection: the session.
+            exchange: the caller's request. Progress, questions and log messages go to it.
+            request: what the server gets.
+            result_type: type of the result.
 
         Raises:
             Unavailable: the server ended, or broke the protocol.
             MCPError: the server answered with an error.
         """
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
         from pydantic import ValidationError
 
-        cover = connection.cover
-
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            if on_progress is not None:
-                await on_progress(progress, total, None if message is None else cover.text(message))
-
-        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(result_type))
         try:
-            return await connection.client.session.send_request(request, CallToolResult, progress_callback=tell)
+            with self._upstreams.relay.follow(self.name, exchange):
+                result = await self._upstreams.relay.drive(self.name, connection, exchange, send)
+                return exchange.trim(result)
         except ValidationError:
             raise Unavailable(
-                f"server {self.name!r} answered with something that is not the result of a tool "
-                "(a question to the user cannot be passed on)"
+                f"server {self.name!r} answered with something that is not the result of this request"
             ) from None
         except MCPError as error:
             if refusal := find_refusal(error.message):
@@ -301,6 +314,35 @@ class Upstream:
             self.end_session(error)
             raise Unavailable(f"server {self.name!r} ended during the call and is being restarted") from None
 
+    async def _send_round(
+        self,
+        connection: Connection,
+        exchange: Exchange,
+        request: ClientRequest,
+        result_type: TypeAdapter[Any],
+        responses: InputResponses | None,
+        state: str | None,
+    ) -> Any:
+        """Send a request, with the answers to the questions of the round before."""
+        cover = connection.cover
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            await exchange.report_progress(progress, total, None if message is None else cover.text(message))
+
+        if responses is not None or state is not None:
+            params = request.params.model_copy(update={"input_responses": responses, "request_state": state})
+            request = request.model_copy(update={"params": params})
+        return await connection.client.session.send_request(request, result_type, progress_callback=tell)
+
+
+@functools.cache
+def _allow_questions(result_type: type[T]) -> TypeAdapter[Any]:
+    """Return the type of a result or of a question in its place."""
+    from mcp_types import InputRequiredResult
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(result_type | InputRequiredResult)
+
 
 class Upstreams:
     """All servers behind the gateway, by the name of their source."""
@@ -308,6 +350,9 @@ class Upstreams:
     def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
         self.scout, self.say = scout, say
         self._threads = threads
+        self.relay = Relay()
+        self.on_notification: Callable[[str, object], Awaitable[None]] | None = None
+        self.on_session: Callable[[Upstream, Connection], Awaitable[None]] | None = None
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}
 

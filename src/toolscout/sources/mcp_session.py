@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import anyio
     import httpx2
     from mcp import Client
+    from mcp_types import ElicitRequestParams, ElicitResult, ErrorData, LoggingMessageNotificationParams
 
 __all__ = ["Connection", "connect"]
 
@@ -57,6 +58,14 @@ class Connection:
         info = client.server_info
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
+
+    def listen(
+        self,
+        answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]],
+        write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]],
+    ) -> None:
+        """Answer the server's questions to a user, and receive its log messages. By default nobody does."""
+        self._watch.answer_question, self._watch.write_log = answer_question, write_log
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
@@ -150,6 +159,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
                 client = Client(
                     tap_transport(transport, watch.wire),
                     cache=None,
+                    elicitation_callback=watch.receive_question,
+                    logging_callback=watch.receive_log,
                     client_info=Implementation(name="toolscout", version=version("toolscout")),
                 )
                 async with client:
@@ -181,6 +192,8 @@ class _Watch:
         self.stderr = b""
         self.wire = Wire()
         self.tokens: TokenFile | None = None
+        self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
+        self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None
         self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()
 
     @property
@@ -195,6 +208,22 @@ class _Watch:
     def keep_stderr(self, chunk: bytes) -> None:
         """Keep the end of what a server writes to stderr."""
         self.stderr = (self.stderr + chunk)[-STDERR_KEPT_BYTES:]
+
+    async def receive_question(self, _: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """Answer a question of the server, which is told at its start that it may ask.
+
+        Some servers list further tools for clients that can be asked, so every session says the same.
+        """
+        from mcp_types import INVALID_REQUEST, ErrorData
+
+        if self.answer_question is None:
+            return ErrorData(code=INVALID_REQUEST, message="Nobody can be asked now.")
+        return await self.answer_question(params)
+
+    async def receive_log(self, params: LoggingMessageNotificationParams) -> None:
+        """Receive a log message of the server."""
+        if self.write_log is not None:
+            await self.write_log(params)
 
     @contextmanager
     def run_clock(self, awaited: str) -> Iterator[None]:
