@@ -24,7 +24,7 @@ ICON = types.Icon(src="https://example.com/icon.png", mime_type="image/png", siz
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 MEMO = "memo://notes/1"
 bus = InMemorySubscriptionBus()
-state: dict[str, Any] = {"cancelled": 0, "memo": "a memo", "sessions": [], "opened": False}
+state: dict[str, Any] = {"cancelled": 0, "memo": "a memo", "sessions": [], "opened": []}
 Context = ServerRequestContext[Any, Any]
 
 
@@ -36,7 +36,7 @@ def tool(name: str, **properties: str) -> types.Tool:
 TOOLS = [
     tool("ask", twice="boolean"),
     tool("ask_url"),
-    tool("need_url"),
+    tool("need_url", key="string"),
     tool("log"),
     tool("meta"),
     tool("progress"),
@@ -93,9 +93,9 @@ async def call_tool(context: Context, params: types.CallToolRequestParams) -> An
     if name == "ask_url":
         return await ask_url(context, params)
     if name == "need_url":
-        if state["opened"]:
+        if arguments.get("key") in state["opened"]:
             return text("opened")
-        state["opened"] = True
+        state["opened"].append(arguments.get("key"))
         url = types.ElicitRequestURLParams(message="Sign in first.", url="https://example.com/in", elicitation_id="two")
         raise UrlElicitationRequiredError([url])
     if name == "log":
@@ -106,7 +106,7 @@ async def call_tool(context: Context, params: types.CallToolRequestParams) -> An
                 await context.session.send_notification(notification, context.request_id)
         return text("logged")
     if name == "meta":
-        meta = {key: value for key, value in (context.meta or {}).items() if "/" not in key and key != "progressToken"}
+        meta = {key: value for key, value in (context.meta or {}).items() if "/" not in key and key != "progress_token"}
         return text(meta, _meta={"example.com/trace": "kept"})
     if name == "progress":
         for step in (1, 2, 3):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import secrets
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -35,6 +36,7 @@ ANSWER_TIMEOUT_S: Final = 600.0  # how long a user may think about a question
 CONNECTION_META: Final = frozenset(
     {
         "progressToken",
+        "progress_token",  # the same, as the SDK names it
         "io.modelcontextprotocol/protocolVersion",
         "io.modelcontextprotocol/clientInfo",
         "io.modelcontextprotocol/clientCapabilities",
@@ -173,6 +175,8 @@ class Exchange:
         from mcp_types import ElicitRequest, ElicitResult
 
         assert self.context is not None
+        if params.mode == "url" and params.elicitation_id is None:  # the older protocol requires one
+            params = params.model_copy(update={"elicitation_id": secrets.token_urlsafe(16)})
         metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
         return await self.context.session.send_request(ElicitRequest(params=params), ElicitResult, metadata=metadata)
 

@@ -248,9 +248,14 @@ class Relay:
         """
         import anyio
         from mcp_types import ElicitRequest, ErrorData, InputRequiredResult
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         state = exchange.state.removeprefix(SERVERS_STATE) if exchange.state is not None else None
-        result, pause = await send(exchange.responses, state), FIRST_ROUND_PAUSE_S
+        responses = exchange.responses
+        if connection.client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            _check_opened(responses)
+            responses = None
+        result, pause = await send(responses, state), FIRST_ROUND_PAUSE_S
         for _ in range(MAX_ROUNDS):
             if not isinstance(result, InputRequiredResult):
                 return result
@@ -308,7 +313,6 @@ def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | No
 
     Raises:
         MCPError: the error, for a caller who understands it.
-        Unavailable: the user does not want to open the URLs.
     """
     from mcp.shared.exceptions import UrlElicitationRequiredError
     from mcp_types import URL_ELICITATION_REQUIRED, ElicitRequest, InputRequiredResult
@@ -322,12 +326,19 @@ def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | No
         urls = UrlElicitationRequiredError.from_error(error.error).elicitations
     except ValidationError:
         return None
-    answers = [answer for key, answer in (exchange.responses or {}).items() if key.startswith(URL_KEY)]
-    if any(getattr(answer, "action", "") != "accept" for answer in answers):
-        raise Unavailable("the user did not open the page that the tool needs: ask them before you call it again")
     return InputRequiredResult(
         input_requests={f"{URL_KEY}{number}": ElicitRequest(params=params) for number, params in enumerate(urls)}
     )
+
+
+def _check_opened(responses: InputResponses | None) -> None:
+    """Check the answers to `ask_to_open`.
+
+    Raises:
+        Unavailable: the user does not want to open the URLs.
+    """
+    if any(getattr(answer, "action", "") != "accept" for answer in (responses or {}).values()):
+        raise Unavailable("the user did not open the page that the tool needs: ask them before you call it again")
 
 
 def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -> ElicitRequestParams:
