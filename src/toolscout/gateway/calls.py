@@ -77,7 +77,7 @@ class Calls:
         arguments: dict[str, Any],
         exchange: Exchange,
         session: Connection | None,
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> Any:
         """Call a tool with checked arguments, within its time limit.
 
         The tool of an MCP server is called in `session`, in which its definition was just checked. Credentials that

@@ -75,6 +75,8 @@ class Exchange:
         question: the question that the caller must answer before the request goes on.
         changed: set when there is a question or the request has ended.
         asked_s: seconds that questions took.
+        notes: what was read differently from what the caller sent.
+        tool_id: the tool that is called, if the caller named it differently.
     """
 
     def __init__(self, caller: Caller, context: ServerRequestContext[Any, Any], params: Any = None) -> None:
@@ -89,6 +91,8 @@ class Exchange:
         self.question: Question | None = None
         self.changed = anyio.Event()
         self.asked_s = 0.0
+        self.notes: list[str] = []
+        self.tool_id = ""
         self._turn = anyio.Lock()  # one question at a time
         self._first = context
 
@@ -118,7 +122,7 @@ class Exchange:
         return declared is not None and (mode in declared or (mode == "form" and not declared))
 
     @property
-    def meta(self) -> dict[str, Any] | None:
+    def meta(self) -> Any:
         """The `_meta` of the request, without what belongs to the caller's connection."""
         meta = {key: value for key, value in (self._first.meta or {}).items() if key not in CONNECTION_META}
         return meta or None

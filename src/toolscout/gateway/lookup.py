@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 import difflib
 import itertools
+import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from toolscout.access.policy import Caller
@@ -21,6 +22,9 @@ __all__ = ["Lookup"]
 
 MAX_COMPARED_IDS: Final = 2_000  # ids of a source that are compared with a misspelt one
 MAX_ID_CHARS: Final = 500
+MAX_NEAR_IDS: Final = 3
+CLIENT_PREFIXES: Final = ("mcp__", "functions.", "tools.")  # that clients put before the names of tools
+SEPARATORS: Final = ("__", "_", ".", "::", ":", "#", "-")
 
 
 class Lookup:
@@ -76,9 +80,51 @@ class Lookup:
             states.append(f"source {source!r} is {why}")
         elif any(caller.sees(tool) for tool in catalogue.tools([names.get(id.casefold(), "")])):
             states.append(f"source {source!r} is disabled")
+        if not states and (near := _find_near(id[:MAX_ID_CHARS], visible)):
+            return f"{what}: did you mean {' or '.join(map(repr, near))}?"
         return ": ".join([what, *states, "use an id from search_tools, unchanged"])
+
+    def resolve_id(self, caller: Caller, text: str) -> str:
+        """Return the id of the one visible tool that a text which is no id can mean. Empty if there is none.
+
+        A bare name counts if only one visible tool has it, and so do an id with its signature, in quotes, or with the
+        separators that clients put in its place. Letters and case must agree.
+        """
+        catalogue, _ = self.load_catalogue()
+        text = text[:MAX_ID_CHARS].strip().partition("(")[0].strip(" `'\"")
+        mask = catalogue.mask(caller.visible)
+        visible = catalogue.ids if mask is None else [id for id, sees in zip(catalogue.ids, mask, strict=True) if sees]
+        spellings = {text, *(text.removeprefix(prefix) for prefix in CLIENT_PREFIXES)}
+        spellings |= {
+            f"{spelling[: match.start()]}/{spelling[match.end() :]}"
+            for spelling in tuple(spellings)
+            for separator in SEPARATORS
+            for match in re.finditer(re.escape(separator), spelling)
+        }
+        present = {id for id in spellings if _contains(visible, id)}
+        if not present:
+            present = {id for id in visible if id.partition("/")[2] == text}
+        return present.pop() if len(present) == 1 else ""
 
     def find_waiting(self, caller: Caller, catalogue: Catalogue, id: str) -> Waiting | None:
         """Find the definition that waits for approval under an id, if the caller may see it."""
         definitions = catalogue.waiting.get(id.casefold(), ())
         return next((waiting for waiting in definitions if waiting.id == id and caller.sees(waiting.tool)), None)
+
+
+def _contains(ids: Sequence[str], id: str) -> bool:
+    """Return whether a sorted list holds an id."""
+    place = bisect.bisect_left(ids, id)
+    return place < len(ids) and ids[place] == id
+
+
+def _find_near(id: str, visible: Sequence[str]) -> list[str]:
+    """Find the tools with the name in an id, or nearly this name, whatever their source and case."""
+    name = id.rpartition("/")[2].casefold()
+    first = [other for other in visible if other.partition("/")[2][:1].casefold() == name[:1]][:MAX_COMPARED_IDS]
+    names = {other: other.partition("/")[2].casefold() for other in first}
+    same = [other for other in first if names[other] == name]
+    if same:
+        return same[:MAX_NEAR_IDS]
+    near = difflib.get_close_matches(name, list(names.values()), n=1, cutoff=0.75)
+    return [other for other in first if names[other] in near][:MAX_NEAR_IDS]

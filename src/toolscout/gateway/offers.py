@@ -154,7 +154,7 @@ class Offers:
         try:
             with anyio.fail_after(seconds) as exchange.limit:
                 connection = await upstream.wait_ready()
-                result = await upstream.send(connection, exchange, request, result_type)
+                result: Any = await upstream.send(connection, exchange, request, result_type)
         except TimeoutError:
             raise refuse(f"server {upstream.name!r} did not answer within {seconds:g} s") from None
         except MCPError as error:
@@ -162,7 +162,8 @@ class Offers:
             raise MCPError(error.code, cover.text(error.message), cover.value(error.data)) from None
         except Unavailable as error:
             raise refuse(upstream.cover.text(str(error))) from None
-        return cover_result(upstream.cover, result)
+        covered: T = cover_result(upstream.cover, result)
+        return covered
 
 
 async def _read_pages(connection: Connection, kind: str) -> list[Any]:

@@ -97,5 +97,7 @@ class Prompts:
             upstream, uri = await self.offers.locate(exchange.caller, reference.uri)
             reference = reference.model_copy(update={"uri": uri})
         own = type(params)(ref=reference, argument=params.argument, context=params.context, _meta=exchange.meta)
-        result: Any = await self.offers.send(upstream, exchange, CompleteRequest(params=own), CompleteResult)
-        return result
+        request = CompleteRequest(params=own)
+        result: Any = await self.offers.send(upstream, exchange, request, CompleteResult)
+        completed: CompleteResult = result
+        return completed

@@ -154,12 +154,14 @@ class Relay:
         import anyio
 
         if exchange.state is not None and exchange.state.startswith(OPEN):
-            return await self._resume(exchange, exchange.state.removeprefix(OPEN))
+            resumed: Result = await self._resume(exchange, exchange.state.removeprefix(OPEN))
+            return resumed
         if self.group is None or not exchange.may_be_asked:
             return await work()
         running = _Work(exchange, anyio.CancelScope())
         self.group.start_soon(self._run_work, running, work)
-        return await self._await_work(running)
+        result: Result = await self._await_work(running)
+        return result
 
     async def _run_work(self, running: _Work, work: Callable[[], Awaitable[Any]]) -> None:
         """Do a request in a task of its own, and keep its outcome."""

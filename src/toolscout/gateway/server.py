@@ -28,6 +28,7 @@ from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
 from toolscout.gateway.relay import ask_to_open, is_question
+from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
 from toolscout.gateway.upstream import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
@@ -249,7 +250,9 @@ class Gateway:
         """Answer a call of a meta-tool, a pinned tool, or a tool by its id."""
         caller = self.get_caller(context)
         exchange = Exchange(caller, context, params)
-        arguments = params.arguments or {}
+        arguments: dict[str, Any] = params.arguments or {}
+        if params.name in show.META_TOOLS:
+            arguments, exchange.notes = repair_request(params.name, arguments)
         if refusal := self._check_limits(caller, params.name, arguments):
             return _refuse(refusal)
         if params.name not in show.META_TOOLS:
@@ -262,10 +265,10 @@ class Gateway:
         try:
             if params.name == "search_tools":
                 return await self._answer_search(
-                    caller, arguments["queries"], arguments.get("limit"), arguments.get("detail", "compact")
+                    exchange, arguments["queries"], arguments.get("limit"), arguments.get("detail", "compact")
                 )
             if params.name == "describe_tools":
-                return await self._answer_describe(caller, list(dict.fromkeys(arguments["ids"])))
+                return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
         except ToolscoutError as error:
             return _refuse(str(error))
         return await self._relay_call(exchange, arguments["id"], arguments["arguments"], arguments.get("search_id"))
@@ -297,18 +300,20 @@ class Gateway:
         return ""
 
     async def _answer_search(
-        self, caller: Caller, queries: Sequence[str], limit: int | None, detail: str
+        self, exchange: Exchange, queries: Sequence[str], limit: int | None, detail: str
     ) -> CallToolResult:
+        caller = exchange.caller
         searches = await self.upstreams.run_in_thread(
             self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
         )
-        answer, text = await self.upstreams.run_in_thread(self._build_search_answer, caller, searches, detail)
+        answer, text = await self.upstreams.run_in_thread(self._build_search_answer, exchange, searches, detail)
         return _make_result(answer, text)
 
     def _build_search_answer(
-        self, caller: Caller, searches: Sequence[Search], detail: str
+        self, exchange: Exchange, searches: Sequence[Search], detail: str
     ) -> tuple[dict[str, Any], str]:
         """Build the structured content and the text of a search answer."""
+        caller = exchange.caller
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
@@ -333,21 +338,32 @@ class Gateway:
                     "tools": tools,
                 }
             )
-        return show.fill_search_answer(results, self._collect_notes(caller), self.options.budget)
+        return show.fill_search_answer(results, [*exchange.notes, *self._collect_notes(caller)], self.options.budget)
 
     def _explain_refusal(self, caller: Caller, tool: Tool) -> str:
         return self.calls.explain_refusal(tool) if caller.may_call(tool) else "you may see this tool, but not call it"
 
-    async def _answer_describe(self, caller: Caller, ids: list[str]) -> CallToolResult:
-        answer, text = await self.upstreams.run_in_thread(self._build_descriptions, caller, ids)
+    async def _answer_describe(self, exchange: Exchange, ids: list[str]) -> CallToolResult:
+        answer, text = await self.upstreams.run_in_thread(self._build_descriptions, exchange, ids)
         return _make_result(answer, text, is_error=not answer["tools"])
 
-    def _build_descriptions(self, caller: Caller, ids: list[str]) -> tuple[dict[str, Any], str]:
+    def _build_descriptions(self, exchange: Exchange, ids: list[str]) -> tuple[dict[str, Any], str]:
+        caller = exchange.caller
         visible, missing = self.lookup.find_tools(caller, ids)
+        meant = {id: self.lookup.resolve_id(caller, id) for id in missing}
+        for id, other in meant.items():
+            if other:
+                del missing[id]
+                visible |= self.lookup.find_tools(caller, [other])[0]
+                exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {other!r}")
         budget = max(100, self.options.budget // max(1, len(visible)))
         tools = [show.describe_tool(tool, self._explain_refusal(caller, tool), budget) for tool in visible.values()]
         answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
-        return answer, show.render_descriptions(answer)
+        text = show.render_descriptions(answer)
+        if exchange.notes:
+            answer["notes"] = exchange.notes
+            text = "\n".join([text, *(f"Note: {note}" for note in exchange.notes)])
+        return answer, text
 
     async def _relay_call(
         self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
@@ -359,9 +375,7 @@ class Gateway:
         except Unavailable as error:
             return _refuse(str(error), id=id)
 
-    async def _answer_call(
-        self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
-    ) -> CallToolResult | InputRequiredResult:
+    async def _answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None) -> Any:
         """Call a tool for a caller. The outcome is in the journal before the agent gets the answer."""
         import anyio
         from mcp.shared.exceptions import MCPError
@@ -383,8 +397,8 @@ class Gateway:
                 if not is_question(result):
                     ok = result is not None and not result.is_error
                     seconds = time.perf_counter() - started - exchange.asked_s
-                    await self._write_call(exchange.caller, id, ok, search, seconds * 1000)
-        return result
+                    await self._write_call(exchange.caller, exchange.tool_id or id, ok, search, seconds * 1000)
+        return add_notes(result, exchange.notes)
 
     async def _call_upstream(
         self, exchange: Exchange, id: str, arguments: dict[str, Any]
@@ -393,7 +407,15 @@ class Gateway:
         import anyio
 
         caller = exchange.caller
-        tool = await self._require_tool(caller, id, waiting=True)
+        try:
+            tool = await self._require_tool(caller, id, waiting=True)
+        except NotFound:
+            meant = await self.upstreams.run_in_thread(self.lookup.resolve_id, caller, id)
+            if not meant:
+                raise
+            exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {meant!r}")
+            exchange.tool_id = id = meant
+            tool = await self._require_tool(caller, id, waiting=True)
         if refusal := self._explain_refusal(caller, tool):
             return _refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
         upstream, session = self.upstreams.servers.get(tool.source), None
@@ -409,8 +431,7 @@ class Gateway:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
             tool = await self._require_tool(caller, id)  # as the server defines it now
-        if wrong := await self.upstreams.run_in_thread(explain_faults, tool, arguments):
-            raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
+        arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
         result = await self.calls.call(tool, arguments, exchange, session)
         self.protocol.offers.remember_links(caller, tool.source, result)
         return result

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -330,18 +330,20 @@ class Upstream:
             await exchange.report_progress(progress, total, None if message is None else cover.text(message))
 
         if responses is not None or state is not None:
-            params = request.params.model_copy(update={"input_responses": responses, "request_state": state})
+            params: Any = request.params
+            params = params.model_copy(update={"input_responses": responses, "request_state": state})
             request = request.model_copy(update={"params": params})
         return await connection.client.session.send_request(request, result_type, progress_callback=tell)
 
 
 @functools.cache
-def _allow_questions(result_type: type[T]) -> TypeAdapter[Any]:
+def _allow_questions(result_type: Hashable) -> TypeAdapter[Any]:
     """Return the type of a result or of a question in its place."""
     from mcp_types import InputRequiredResult
     from pydantic import TypeAdapter
 
-    return TypeAdapter(result_type | InputRequiredResult)
+    either: Any = result_type
+    return TypeAdapter(either | InputRequiredResult)
 
 
 class Upstreams:
@@ -352,7 +354,7 @@ class Upstreams:
         self._threads = threads
         self.relay = Relay()
         self.on_notification: Callable[[str, object], Awaitable[None]] | None = None
-        self.on_session: Callable[[Upstream, Connection], Awaitable[None]] | None = None
+        self.on_session: Callable[[Upstream, Connection], Coroutine[Any, Any, None]] | None = None
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}
 

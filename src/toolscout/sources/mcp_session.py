@@ -209,7 +209,7 @@ class _Watch:
         """Keep the end of what a server writes to stderr."""
         self.stderr = (self.stderr + chunk)[-STDERR_KEPT_BYTES:]
 
-    async def receive_question(self, _: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+    async def receive_question(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
         """Answer a question of the server, which is told at its start that it may ask.
 
         Some servers list further tools for clients that can be asked, so every session says the same.
