@@ -432,7 +432,7 @@ class Gateway:
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
             tool = await self._require_tool(caller, id)  # as the server defines it now
         arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
-        result = await self.calls.call(tool, arguments, exchange, session)
+        result: CallToolResult | InputRequiredResult = await self.calls.call(tool, arguments, exchange, session)
         self.protocol.offers.remember_links(caller, tool.source, result)
         return result
 

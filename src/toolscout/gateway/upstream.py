@@ -10,7 +10,7 @@ import asyncio
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -297,7 +297,8 @@ class Upstream:
         from mcp.shared.exceptions import MCPError
         from pydantic import ValidationError
 
-        send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(result_type))
+        accepted: Any = result_type
+        send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(accepted))
         try:
             with self._upstreams.relay.follow(self.name, exchange):
                 result = await self._upstreams.relay.drive(self.name, connection, exchange, send)
@@ -337,13 +338,12 @@ class Upstream:
 
 
 @functools.cache
-def _allow_questions(result_type: Hashable) -> TypeAdapter[Any]:
+def _allow_questions(result_type: Any) -> TypeAdapter[Any]:
     """Return the type of a result or of a question in its place."""
     from mcp_types import InputRequiredResult
     from pydantic import TypeAdapter
 
-    either: Any = result_type
-    return TypeAdapter(either | InputRequiredResult)
+    return TypeAdapter(result_type | InputRequiredResult)
 
 
 class Upstreams:
