@@ -156,7 +156,8 @@ class Asker:
         from mcp_types import ElicitResult
 
         message = re.sub(r"^\[\w+\] ", "", params.message) if self.prefix else params.message
-        self.beside.append(f"{params.mode} {message} {getattr(params, 'requested_schema', '')}")
+        schema = json.dumps(getattr(params, "requested_schema", None), sort_keys=True)  # the SDK sorts some keys
+        self.beside.append(f"{params.mode} {message} {schema}")
         return ElicitResult(action="accept", content=None if params.mode == "url" else {"name": "Ann"})
 
     async def note(self, *progress: Any) -> None:

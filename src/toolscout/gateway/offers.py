@@ -32,7 +32,7 @@ MAX_OFFERS: Final = 10_000  # of one kind and one server
 MAX_OFFERS_PER_PAGE: Final = 1_000
 MAX_LINKS: Final = 10_000  # URIs in results whose server is remembered
 QUALIFIED_SCHEME: Final = "toolscout"  # of the URI of a resource that another server has too
-METHODS: Final = {  # kind of offer → how the SDK's session lists it, and the field of the result
+LIST_METHODS: Final = {  # kind of offer → how the SDK's session lists it, and the field of the result
     "resources": ("list_resources", "resources"),
     "templates": ("list_resource_templates", "resource_templates"),
     "prompts": ("list_prompts", "prompts"),
@@ -170,7 +170,7 @@ async def _read_pages(connection: Connection, kind: str) -> list[Any]:
     """Read all pages of a list, as far as `MAX_OFFERS`."""
     from mcp_types import PaginatedRequestParams
 
-    method, field = METHODS[kind]
+    method, field = LIST_METHODS[kind]
     capabilities = connection.client.server_capabilities
     if (capabilities.prompts if kind == "prompts" else capabilities.resources) is None:
         return []

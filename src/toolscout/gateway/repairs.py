@@ -32,7 +32,7 @@ WHOLE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})")  # a leading zero sugge
 NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,15})?")
 LIST_SEPARATORS: Final = re.compile(r"[,;|\n]")
 WORDS_FOR: Final = {"yes": True, "y": True, "on": True, "1": True, "no": False, "n": False, "off": False, "0": False}
-WRAPPERS: Final = ("arguments", "args", "params", "parameters", "input", "inputs", "kwargs")
+ARGUMENT_WRAPPERS: Final = ("arguments", "args", "params", "parameters", "input", "inputs", "kwargs")
 ALIASES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "search_tools": {
         "queries": ("query", "q", "search", "text", "requests", "questions"),
@@ -159,7 +159,7 @@ def _unwrap(schema: Mapping[str, Any], given: Arguments) -> list[tuple[Arguments
     readings: list[tuple[Arguments, list[str]]] = [(given, [])]
     if len(given) == 1:
         [(key, inner)] = given.items()
-        if isinstance(inner, dict) and key in WRAPPERS and key not in _properties(schema):
+        if isinstance(inner, dict) and key in ARGUMENT_WRAPPERS and key not in _properties(schema):
             readings.append((inner, [f"the object in {key!r} was read as the arguments"]))
     return readings
 
