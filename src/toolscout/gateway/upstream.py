@@ -304,8 +304,9 @@ class Upstream:
                 result = await self._upstreams.relay.drive(self.name, connection, exchange, send)
                 return exchange.trim(result)
         except ValidationError:
+            kind = request.method.partition("/")[0].removesuffix("s")  # tool, resource, prompt, completion
             raise Unavailable(
-                f"server {self.name!r} answered with something that is not the result of this request"
+                f"server {self.name!r} answered with something that is not the result of a {kind}"
             ) from None
         except MCPError as error:
             if refusal := find_refusal(error.message):
