@@ -80,8 +80,8 @@ def test_each_query_has_a_search_of_its_own(start: Start) -> None:
 def test_wrong_arguments_of_the_three_are_answered_with_advice(start: Start) -> None:
     async def body(agent: Agent) -> None:
         for given, words in [
-            ({"query": "x"}, "'queries' (is that what 'query' means?)"),
-            ({"queries": "x"}, "expected array"),
+            ({"querys": "x"}, "'queries' (is that what 'querys' means?)"),
+            ({"queries": 7.5}, "expected array"),
             ({"queries": []}, "queries"),
             ({"queries": ["x"], "limit": 0}, "minimum 1"),
             ({"queries": ["x"], "detail": "fully"}, "did you mean 'full'?"),
@@ -96,8 +96,9 @@ def test_wrong_arguments_name_the_parameter_what_was_expected_and_the_nearest_na
     async def body(agent: Agent) -> None:
         answer = await agent.call("a/wait", seconds="long")
         assert answer.is_error
-        assert (
-            answer.content[0].text == "wrong arguments for a/wait: parameter 'seconds': expected number, found \"long\""
+        assert answer.content[0].text == (
+            "wrong arguments for a/wait: parameter 'seconds': expected number, found \"long\"; its signature is "
+            "a/wait(seconds?: number)"
         )
         assert agent.events("call")[-1]["ok"] is False
 
