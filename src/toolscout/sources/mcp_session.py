@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin, sign_in_hint, signing_in
+from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spill, Spills
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
 from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tap_transport
 
@@ -57,6 +58,10 @@ class Connection:
         info = client.server_info
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
+
+    def take_spill(self, meta: Mapping[str, Any] | None) -> Spill | None:
+        """Return the large values of the result with this `_meta`. None if they are in the result itself."""
+        return self._watch.spills.take(meta)
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
@@ -143,7 +148,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
     with anyio.CancelScope() as scope:
-        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout)
+        spills = Spills(settings.home / RESULTS_FOLDER)
+        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout, spills)
         try:
             with watch.run_clock("an answer to its start"):
                 transport = _open_transport(ready, watch, settings, person)
@@ -158,6 +164,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
                         yield Connection(client, watch)
         except Exception as error:
             raise watch.explain(error) from None
+        finally:
+            spills.close()
     if scope.cancelled_caught:
         raise watch.explain_timeout()
 
@@ -171,8 +179,9 @@ class _Watch:
         status: HTTP status of the last answer to a message; 0 before there is one.
     """
 
-    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float) -> None:
+    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float, spills: Spills) -> None:
         self.server = server
+        self.spills = spills
         self.scope = scope
         self.seconds = seconds
         self.left = seconds
@@ -336,7 +345,8 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
     tokens = TokenFile(settings.home, server.url)
     watch.tokens = tokens
     signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
-    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.pause_clock), note_status)
+    approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
+    guard = Guard(server.url, approve, note_status, watch.spills)
     async with nullcontext() if _sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
@@ -370,6 +380,7 @@ async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
                 env={**get_default_environment(), **inherited, **server.env},
                 cwd=server.cwd or None,
                 errors=errors,
+                spills=watch.spills,
             ) as streams:
                 yield streams
     finally:
