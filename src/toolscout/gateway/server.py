@@ -6,15 +6,11 @@ call depends on the caller. Permissions are read again at each call and apply to
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import difflib
 import functools
-import itertools
 import math
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -25,11 +21,12 @@ import msgspec
 
 from toolscout.access.policy import LOCAL, Caller, Policies
 from toolscout.access.rate_limit import Buckets
-from toolscout.catalogue.store import Catalogue, Origin, Waiting
+from toolscout.catalogue.store import Origin
 from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, explain_faults
 from toolscout.gateway.http import CALLER
+from toolscout.gateway.lookup import Lookup
 from toolscout.gateway.upstream import GATEWAY_NAME, Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Gateway", "Options"]
 
 GATEWAY_THREADS: Final = 8
-MAX_COMPARED_IDS: Final = 2_000  # ids of a source that are compared with a misspelt one
-MAX_ID_CHARS: Final = 500
 TOOL_LIST_TTL_MS: Final = 300_000  # how long a client may cache the list of tools
 
 
@@ -108,8 +103,7 @@ class Gateway:
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
         self._buckets = Buckets(scout.settings.gateway_rate or None)
-        self._catalogue: tuple[Catalogue, frozenset[str]] | None = None
-        self._lock = threading.Lock()
+        self.lookup = Lookup(scout, self._collect_notes)
         self._syncing: set[str] = set()
         self._pins = show.name_pinned_tools(options.pins)
         self.server = self._make_server()
@@ -204,56 +198,6 @@ class Gateway:
         """
         return self.policies.caller(self._credential)
 
-    def _load_catalogue(self) -> tuple[Catalogue, frozenset[str]]:
-        """Load the current catalogue and its ids."""
-        with self._lock:
-            snapshot = self._catalogue
-            if snapshot is None or snapshot[0].generation != self.scout.store.generation():
-                catalogue = self.scout.store.catalogue()
-                snapshot = self._catalogue = catalogue, frozenset(catalogue.ids)
-            return snapshot
-
-    def _find_tools(self, caller: Caller, ids: Iterable[str]) -> tuple[dict[str, Tool], dict[str, str]]:
-        """Return the visible tools, and for every other id a sentence that does not reveal whether it exists."""
-        catalogue, present = self._load_catalogue()
-        tools: dict[str, Tool] = {}
-        missing: dict[str, str] = {}
-        for id in ids:
-            tool = next(iter(catalogue.tools([id])), None) if id in present else None
-            if tool is not None and caller.sees(tool):
-                tools[id] = tool
-            else:
-                missing[id] = self._explain_missing(caller, catalogue, id)
-        return tools, missing
-
-    def _explain_missing(self, caller: Caller, catalogue: Catalogue, id: str) -> str:
-        """Explain why a caller gets no tool for an id. The sentence uses only what the caller may see."""
-        what = f"expected the id of a tool that you may see, found {show.clip(show.make_plain(id), 200)!r}"
-        if waiting := self._find_waiting(caller, catalogue, id):
-            return f"{what}: its definition waits for approval ( toolscout approve ), because {waiting.why}"
-        source = id.partition("/")[0]
-        mask = catalogue.mask(caller.visible)
-        visible = catalogue.ids if mask is None else [id for id, sees in zip(catalogue.ids, mask, strict=True) if sees]
-        prefix = f"{source}/"
-        first = bisect.bisect_left(visible, prefix)
-        siblings = list(
-            itertools.takewhile(lambda id: id.startswith(prefix), visible[first : first + MAX_COMPARED_IDS])
-        )
-        if near := difflib.get_close_matches(id[:MAX_ID_CHARS], siblings, n=1, cutoff=0.75):
-            return f"{what}: did you mean {near[0]!r}?"
-        states = [note for note in self._collect_notes(caller) if repr(source) in note]
-        why, names = catalogue.disabled.get(source, ("", {}))
-        if caller.rules is None and why:
-            states.append(f"source {source!r} is {why}")
-        elif any(caller.sees(tool) for tool in catalogue.tools([names.get(id.casefold(), "")])):
-            states.append(f"source {source!r} is disabled")
-        return ": ".join([what, *states, "use an id from search_tools, unchanged"])
-
-    def _find_waiting(self, caller: Caller, catalogue: Catalogue, id: str) -> Waiting | None:
-        """Find the definition that waits for approval under an id, if the caller may see it."""
-        definitions = catalogue.waiting.get(id.casefold(), ())
-        return next((waiting for waiting in definitions if waiting.id == id and caller.sees(waiting.tool)), None)
-
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
         upstreams = self.upstreams.servers.values()
@@ -298,7 +242,7 @@ class Gateway:
 
         A name is for display only. Permissions apply to the id behind it.
         """
-        tools, _ = self._find_tools(caller, self._pins)
+        tools, _ = self.lookup.find_tools(caller, self._pins)
         return {self._pins[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
 
     # --- the three meta-tools
@@ -398,7 +342,7 @@ class Gateway:
         return _make_result(answer, text, is_error=not answer["tools"])
 
     def _build_descriptions(self, caller: Caller, ids: list[str]) -> tuple[dict[str, Any], str]:
-        visible, missing = self._find_tools(caller, ids)
+        visible, missing = self.lookup.find_tools(caller, ids)
         budget = max(100, self.options.budget // max(1, len(visible)))
         tools = [show.describe_tool(tool, self._explain_refusal(caller, tool), budget) for tool in visible.values()]
         answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
@@ -465,10 +409,10 @@ class Gateway:
         Raises:
             NotFound: if the caller may not see it.
         """
-        tools, missing = await self.upstreams.run_in_thread(self._find_tools, caller, [id])
+        tools, missing = await self.upstreams.run_in_thread(self.lookup.find_tools, caller, [id])
         if id in tools:
             return tools[id]
-        definition = self._find_waiting(caller, self._load_catalogue()[0], id) if waiting else None
+        definition = self.lookup.find_waiting(caller, self.lookup.load_catalogue()[0], id) if waiting else None
         if definition is not None and definition.tool.source in self.upstreams.servers:
             return definition.tool
         raise NotFound(missing[id])
@@ -481,7 +425,7 @@ class Gateway:
         def write() -> None:
             event = self.scout.journal.search(search) if search else None
             is_own = event and event["caller"] == caller.name and not self.scout.journal.is_full(event["search_id"])
-            tool = show.clip(id if id in self._load_catalogue()[1] else redact(id), 500)
+            tool = show.clip(id if id in self.lookup.load_catalogue()[1] else redact(id), 500)
             self.scout.called(tool, ok=ok, ms=round(ms, 3), caller=caller.name, search_id=search if is_own else None)
 
         try:
