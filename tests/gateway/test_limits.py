@@ -110,7 +110,9 @@ def answers(home: Path, visible: list[str], hidden: list[str], ids: list[str]) -
             tools = [Tool(id=f"{source}/{name}", name=name, description=name) for name in names]
             scout.store.put_source(Origin(source, "schemas"), source, kind="schemas", tools=tools)
         gateway = Gateway(scout)
-        _, missing = gateway.lookup.find_tools(caller, [id for id in ids if id not in {f"mail/{name}" for name in visible}])
+        _, missing = gateway.lookup.find_tools(
+            caller, [id for id in ids if id not in {f"mail/{name}" for name in visible}]
+        )
         gateway._threads.shutdown()
         return list(missing.values())
 

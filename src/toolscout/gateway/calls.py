@@ -82,7 +82,7 @@ class Calls:
         """
         from mcp.shared.exceptions import MCPError
 
-        cover = self.cover(tool)
+        cover = self.cover(tool.source)
         try:
             result = await self._dispatch(tool, arguments, progress, session)
         except MCPError as error:
@@ -91,9 +91,9 @@ class Calls:
             raise type(error)(cover.text(str(error))) from None
         return cover_result(cover, result)
 
-    def cover(self, tool: Tool) -> Cover:
-        """Return the cover for the credentials that this program sends with a call of the tool."""
-        upstream = self.upstreams.servers.get(tool.source)
+    def cover(self, source: str) -> Cover:
+        """Return the cover for the credentials that this program sends with a call of a source's tool."""
+        upstream = self.upstreams.servers.get(source)
         return upstream.cover if upstream is not None else Cover(find_environment_credentials())
 
     async def _dispatch(

@@ -267,5 +267,3 @@ def _find_lines(view: _View, pattern: re.Pattern[bytes], offset: int) -> Iterato
             position = max(end, position + 1)
             reported = offset + position
         offset += len(data) if is_last else max(1, safe - LINE_EDGE_BYTES)
-
-

@@ -26,9 +26,9 @@ from toolscout.sources.mcp_limits import SPLIT_BYTES
 from toolscout.sources.mcp_spill import PARTIAL, SPILL, Spill, SpilledPart
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolRequestParams, CallToolResult
 
-__all__ = ["DETAIL", "Results", "StoredPart", "StoredResult"]
+__all__ = ["DETAIL", "HANDLE", "LEFT_OUT", "Results", "StoredPart", "StoredResult", "wants_everything"]
 
 KEEP_RESULTS_S: Final = 86_400.0
 MAX_RESULTS_BYTES: Final = 4 * 2**30  # of all results in the home; the oldest are removed first
@@ -42,6 +42,13 @@ DETAIL: Final = "toolscout/detail"  # key in `_meta` of a call; `full` asks for 
 HANDLE: Final = "toolscout/result"  # key in `_meta` of a result that was cut
 LEFT_OUT: Final = "toolscout_left_out"  # key in structured content that was cut
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{16}")
+
+
+def wants_everything(params: CallToolRequestParams) -> bool:
+    """Return whether a call asks for its entire result: by `detail` of call_tool, or in `_meta` for a pinned tool."""
+    meta: Any = params.meta or {}
+    detail = (params.arguments or {}).get("detail") if params.name == "call_tool" else None
+    return "full" in (detail, meta.get(DETAIL))
 
 
 class StoredPart(msgspec.Struct, frozen=True):
@@ -67,6 +74,11 @@ class StoredResult(msgspec.Struct, frozen=True):
     tool: str
     at: float
     parts: list[StoredPart]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all parts."""
+        return sum(part.size for part in self.parts)
 
 
 class Results:
@@ -117,8 +129,7 @@ class Results:
         try:
             handle, stored = self._store(result, spill, caller, tool, cover)
             with open(self.folder / f"{handle}.data", "rb") as data:
-                total = sum(part.size for part in stored.parts)
-                if everything and total <= MAX_ENTIRE_BYTES:
+                if everything and stored.size <= MAX_ENTIRE_BYTES:
                     entire = _fill_in(result, stored, data)
                     self._remove(handle)
                     return entire
@@ -158,7 +169,7 @@ class Results:
         if not self.folder.is_dir():
             return
         now, kept = time.time(), 0
-        entries = sorted(((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in self._list_files()))
+        entries = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.name) for entry in self._list_files())
         for changed, size, name in reversed(entries):
             kept += size
             if now - changed >= KEEP_RESULTS_S or kept > MAX_RESULTS_BYTES:

@@ -1,6 +1,6 @@
 """Serves one MCP server in front of all tools: an agent searches, reads descriptions, and calls.
 
-The agent sees three tools, `search_tools`, `describe_tools` and `call_tool`, and the pinned ones. What it may find and
+The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, and the pinned tools. What it may find and
 call depends on the caller. Permissions are read again at each call and apply to the raw id alone.
 """
 
@@ -27,6 +27,8 @@ from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, explain_faults
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
+from toolscout.gateway.result_pages import read_result
+from toolscout.gateway.results import Results, wants_everything
 from toolscout.gateway.upstream import GATEWAY_NAME, Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
@@ -49,10 +51,11 @@ class Options:
 
     Attributes:
         configs: mcpServers files to read into the catalogue.
-        pins: ids of tools that are listed beside the three meta-tools.
+        pins: ids of tools that are listed beside the meta-tools.
         allow_python: whether Python functions of the catalogue may be called.
         call_timeout: seconds for one call. A server's own `timeout` takes precedence.
         budget: approximate number of tokens for an answer of search_tools or describe_tools.
+        result_budget: approximate number of tokens for the result of a call.
     """
 
     configs: tuple[Path, ...] = ()
@@ -60,6 +63,7 @@ class Options:
     allow_python: bool = False
     call_timeout: float = 60.0
     budget: int = 3_000
+    result_budget: int = 10_000
 
 
 class Gateway:
@@ -102,6 +106,7 @@ class Gateway:
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
+        self.results = Results(self.upstreams.spills.folder, options.result_budget)
         self._buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
         self._syncing: set[str] = set()
@@ -245,7 +250,7 @@ class Gateway:
         tools, _ = self.lookup.find_tools(caller, self._pins)
         return {self._pins[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
 
-    # --- the three meta-tools
+    # --- the meta-tools
 
     async def _call_tool(
         self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
@@ -258,7 +263,8 @@ class Gateway:
             pinned = await self.upstreams.run_in_thread(self._find_pinned, caller)
             tool = pinned.get(params.name)
             id = tool.id if tool else params.name
-            return await self._answer_call(context, caller, id, arguments, None)
+            result = await self._answer_call(context, caller, id, arguments, None)
+            return await self._fit_result(caller, id, result, params)
         if wrong := explain_faults(show.META_TOOL_RECORDS[params.name], arguments):
             return _refuse("; ".join(wrong))
         try:
@@ -268,11 +274,14 @@ class Gateway:
                 )
             if params.name == "describe_tools":
                 return await self._answer_describe(caller, list(dict.fromkeys(arguments["ids"])))
+            if params.name == "read_result":
+                answer = await self.upstreams.run_in_thread(read_result, self.results, caller.name, **arguments)
+                return _make_result(*answer)
         except ToolscoutError as error:
             return _refuse(str(error))
-        return await self._answer_call(
-            context, caller, arguments["id"], arguments["arguments"], arguments.get("search_id")
-        )
+        id, search = arguments["id"], arguments.get("search_id")
+        result = await self._answer_call(context, caller, id, arguments["arguments"], search)
+        return await self._fit_result(caller, id, result, params)
 
     def _check_limits(self, caller: Caller, name: str, arguments: dict[str, Any]) -> str:
         """Check the size and the rate of a request. Returns a sentence on what to do, empty if all is well."""
@@ -400,6 +409,21 @@ class Gateway:
         if wrong := await self.upstreams.run_in_thread(explain_faults, tool, arguments):
             raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
         return await self.calls.call(tool, arguments, context.session.report_progress, session)
+
+    async def _fit_result(
+        self, caller: Caller, id: str, result: CallToolResult, params: CallToolRequestParams
+    ) -> CallToolResult:
+        """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
+        everything = wants_everything(params)
+        spill = self.upstreams.spills.take(result.meta)
+        if spill is None and (everything or self.results.fits(result)):
+            return result
+        cover = self.calls.cover(id.partition("/")[0])
+        details = {"caller": caller.name, "tool": id, "cover": cover, "everything": everything}
+        try:
+            return await self.upstreams.run_in_thread(self.results.fit, result, spill, **details)
+        except Unavailable as error:
+            return _refuse(str(error), id=id)
 
     async def _require_tool(self, caller: Caller, id: str, *, waiting: bool = False) -> Tool:
         """Return the tool if the caller may see it.

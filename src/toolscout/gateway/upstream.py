@@ -22,6 +22,7 @@ from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, Server, connect
 from toolscout.sources.mcp_limits import find_refusal
+from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spills
 
 if TYPE_CHECKING:
     import anyio
@@ -111,7 +112,8 @@ class Upstream:
         try:
             async with AsyncExitStack() as turn:
                 await turn.enter_async_context(start_limit)
-                async with connect(self.server, settings=self._upstreams.scout.settings) as connection:
+                settings, spills = self._upstreams.scout.settings, self._upstreams.spills
+                async with connect(self.server, settings=settings, spills=spills) as connection:
                     if connection.about.get("name") == GATEWAY_NAME:
                         raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
                     _set_message_handler(connection, self._receive_message)
@@ -307,6 +309,7 @@ class Upstreams:
 
     def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
         self.scout, self.say = scout, say
+        self.spills = Spills(scout.settings.home / RESULTS_FOLDER)
         self._threads = threads
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -21,7 +21,6 @@ from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
 from toolscout.sources.mcp_oauth import TokenFile, approve_origin, sign_in_hint, signing_in
-from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spill, Spills
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
 from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tap_transport
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     import anyio
     import httpx2
     from mcp import Client
+
+    from toolscout.sources.mcp_spill import Spills
 
 __all__ = ["Connection", "connect"]
 
@@ -58,10 +59,6 @@ class Connection:
         info = client.server_info
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
-
-    def take_spill(self, meta: Mapping[str, Any] | None) -> Spill | None:
-        """Return the large values of the result with this `_meta`. None if they are in the result itself."""
-        return self._watch.spills.take(meta)
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
@@ -123,7 +120,9 @@ def _encode_page(tools: list[Any]) -> str:
 
 
 @asynccontextmanager
-async def connect(server: Server, *, settings: Settings, person: bool = False) -> AsyncIterator[Connection]:
+async def connect(
+    server: Server, *, settings: Settings, person: bool = False, spills: Spills | None = None
+) -> AsyncIterator[Connection]:
     """Open a session with a server, and start the server if it is a command.
 
     When the block is left, the session ends with every process that it started. Every error, also one inside the
@@ -133,6 +132,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
         server: as `parse_server` or `server_from_locator` return it. Its `${…}` are filled in here.
         settings: `mcp_timeout` and `home`.
         person: whether somebody can be asked to sign in.
+        spills: receives the values of large results, which are then empty in the result. None: a result may have
+            16 MiB.
 
     Raises:
         SourceError: with the name of the server, what was expected and what happened.
@@ -148,7 +149,6 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
     with anyio.CancelScope() as scope:
-        spills = Spills(settings.home / RESULTS_FOLDER)
         watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout, spills)
         try:
             with watch.run_clock("an answer to its start"):
@@ -164,8 +164,6 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
                         yield Connection(client, watch)
         except Exception as error:
             raise watch.explain(error) from None
-        finally:
-            spills.close()
     if scope.cancelled_caught:
         raise watch.explain_timeout()
 
@@ -179,7 +177,7 @@ class _Watch:
         status: HTTP status of the last answer to a message; 0 before there is one.
     """
 
-    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float, spills: Spills) -> None:
+    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float, spills: Spills | None) -> None:
         self.server = server
         self.spills = spills
         self.scope = scope

@@ -21,8 +21,7 @@ __all__ = ["PARTIAL", "RESULTS_FOLDER", "SPILL", "Spill", "SpillWriter", "Spille
 RESULTS_FOLDER: Final = "results"  # in the home
 PARTIAL: Final = ".partial"  # suffix of a file that no handle names yet
 SPILL: Final = "toolscout/spill"  # key in `_meta` of a result whose large values are in a file
-MAX_WAITING_SPILLS: Final = 32  # of one session; the oldest belong to calls that were given up
-_RESOURCE_TEXTS: Final = ("text", "blob")
+MAX_WAITING_SPILLS: Final = 64  # the oldest belong to calls that were given up
 
 
 class SpilledPart(NamedTuple):
@@ -46,11 +45,11 @@ def choose_part(path: JsonPath) -> str:
     if not path or path[0] != "result" or len(path) > 5:
         return KEEP if path else ENTER
     match path[1:]:
-        case () | ("content" | "contents",) | ("content" | "contents", int()) | ("content", int(), "resource"):
+        case () | ("content",) | ("content", int()) | ("content", int(), "resource"):
             return ENTER
         case ("structuredContent",) | ("content", int(), "text" | "data"):
             return TAKE
-        case ("content", int(), "resource", key) | ("contents", int(), key) if key in _RESOURCE_TEXTS:
+        case ("content", int(), "resource", "text" | "blob"):
             return TAKE
     return KEEP
 
@@ -132,7 +131,7 @@ class SpillWriter:
 
 
 class Spills:
-    """The large results of one session that nobody has taken yet."""
+    """The large results that nobody has taken yet."""
 
     def __init__(self, folder: Path) -> None:
         """Keep results in a folder, which is made for the first of them."""
