@@ -96,6 +96,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "call_timeout": Between(1, 600),
     "gateway_budget": Between(MIN_BUDGET, 20_000),
     "gateway_result_budget": Between(MIN_RESULT_BUDGET, 100_000),
+    "gateway_idle": False,  # with 0 no server is ever stopped
+    "gateway_servers": False,  # how many processes run
     "gateway_rate": False,  # limits the searches of one caller
     "gateway_query_chars": Between(1, 4_000),
     "gateway_argument_bytes": Between(1, 1_000_000),
@@ -142,6 +144,8 @@ class Settings:
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
     gateway_result_budget: int = 10_000
+    gateway_idle: float = 600.0
+    gateway_servers: int = 32
     gateway_rate: float = 100.0
     gateway_query_chars: int = 4_000
     gateway_argument_bytes: int = 1_000_000
@@ -177,11 +181,12 @@ class Settings:
             "llm_concurrency",
             "gateway_query_chars",
             "gateway_argument_bytes",
+            "gateway_servers",
         ):
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate"):
+        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "gateway_idle"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")

@@ -70,14 +70,14 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    policy = options["policy"] or scout.settings.home / POLICY_FILE
-    options["policy"] = policy if options["policy"] or policy.exists() else None
+    policy, is_required = options["policy"] or scout.settings.home / POLICY_FILE, options["policy"] is not None
+    options["policy"] = policy if is_required or policy.exists() else None
     if options["print_config"]:
         print_json(_build_client_entry(scout, configs, discover, options))
         return
     import anyio
 
-    from toolscout.access.policy import Policies
+    from toolscout.access.live_policy import LivePolicies
     from toolscout.gateway import Gateway, Options
 
     if discover:
@@ -96,7 +96,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["budget"] or settings.gateway_budget,
             options["result_budget"] or settings.gateway_result_budget,
         ),
-        policies=Policies.load(options["policy"]),
+        policies=LivePolicies(policy, is_required=is_required),
         credential=os.environ.get(KEY_VARIABLE),
         say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
@@ -125,7 +125,9 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
         )
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
-        await serve(gateway.server, gateway.policies, options["host"], options["port"], options["names"])
+        await serve(
+            gateway.server, gateway.policies, options["host"], options["port"], options["names"], gateway.health
+        )
 
 
 async def _stop_at_signal(gateway: Any) -> None:

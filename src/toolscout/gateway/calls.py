@@ -17,7 +17,7 @@ import msgspec
 from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.text import clip, make_plain, quote
-from toolscout.gateway.upstream import Upstreams
+from toolscout.gateway.upstreams import Upstreams
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.documents import is_remote
 from toolscout.types import Tool, clean

@@ -163,6 +163,11 @@ class Results:
         """Open the bytes of a stored result."""
         return open(self.folder / f"{handle}.data", "rb")
 
+    def purge_if_due(self) -> None:
+        """Remove old results, at most once a minute."""
+        if time.monotonic() - self._purged_at > PURGE_PAUSE_S:
+            self.purge()
+
     def purge(self) -> None:
         """Remove results that are a day old, and the oldest ones if all take too much room."""
         self._purged_at = time.monotonic()
@@ -187,8 +192,7 @@ class Results:
         """Write the values of a result under a new handle."""
         make_private_folder(self.folder)
         tighten(self.folder)
-        if time.monotonic() - self._purged_at > PURGE_PAUSE_S:
-            self.purge()
+        self.purge_if_due()
         handle = secrets.token_urlsafe(12)
         path = self.folder / f"{handle}.data"
         parts: list[StoredPart] = []

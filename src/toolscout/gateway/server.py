@@ -19,17 +19,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.access.policy import LOCAL, Caller, Policies
+from toolscout.access.live_policy import LivePolicies
+from toolscout.access.policy import LOCAL, Caller, Policies, Rules
 from toolscout.access.rate_limit import Buckets
 from toolscout.catalogue.store import Origin
-from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
+from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls, explain_faults
+from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
 from toolscout.gateway.result_pages import read_result
 from toolscout.gateway.results import Results, wants_everything
-from toolscout.gateway.upstream import GATEWAY_NAME, Upstreams
+from toolscout.gateway.upstream import GATEWAY_NAME
+from toolscout.gateway.upstreams import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
 from toolscout.types import Search, Tool
@@ -83,7 +86,7 @@ class Gateway:
         scout: Scout,
         options: Options = Options(),
         *,
-        policies: Policies | None = None,
+        policies: Policies | LivePolicies | None = None,
         credential: str | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -109,6 +112,8 @@ class Gateway:
         self.results = Results(self.upstreams.spills.folder, options.result_budget)
         self._buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
+        self.health = Health(self.upstreams)
+        self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
         self._pins = show.name_pinned_tools(options.pins)
         self.server = self._make_server()
@@ -137,6 +142,7 @@ class Gateway:
             finally:
                 with anyio.CancelScope(shield=True):
                     await self.stop()
+                    self.health.remove()
                     end = functools.partial(self._threads.shutdown, cancel_futures=True)
                     await anyio.to_thread.run_sync(end)  # the threads use the store until they have ended
 
@@ -149,20 +155,27 @@ class Gateway:
     async def _run_servers(self) -> None:
         import anyio
 
-        def list_origins() -> list[Origin]:
-            stored = self.scout.store.origins()
-            stored_names = {(origin.locator, origin.name) for origin in stored}
-            files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
-            return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
-
         try:
             with self._server_scope:
-                origins = await self.upstreams.run_in_thread(list_origins)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self.upstreams.run, [origin for origin in origins if origin.kind == "mcp"])
+                    group.start_soon(self.upstreams.run, self._list_origins, self._look_after)
                     group.start_soon(self._sync_other_sources)
         finally:
             self._all_stopped.set()
+
+    def _list_origins(self) -> list[Origin]:
+        """List the origins of MCP servers: those of the catalogue, and the configuration files of the options."""
+        stored = [origin for origin in self.scout.store.origins() if origin.kind == "mcp"]
+        stored_names = {(origin.locator, origin.name) for origin in stored}
+        files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
+        return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
+
+    def _look_after(self) -> None:
+        """Apply changes of the policy file, and write what the servers do for `toolscout status`."""
+        if isinstance(self.policies, LivePolicies):
+            self.policies.refresh(self.say)
+        self.health.write()
+        self.results.purge_if_due()
 
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
@@ -194,29 +207,26 @@ class Gateway:
             return caller
         return self.speaker
 
-    @functools.cached_property
+    @property
     def speaker(self) -> Caller:
-        """The caller on stdio.
+        """The caller on stdio. One who had access and lost it sees nothing any more.
 
         Raises:
-            Denied: if the credential is not valid.
+            Denied: if the credential was never valid.
         """
-        return self.policies.caller(self._credential)
+        version = getattr(self.policies, "version", 0)
+        if self._speaker is None or self._speaker[0] != version:
+            try:
+                self._speaker = version, self.policies.caller(self._credential)
+            except Denied:
+                if self._speaker is None:
+                    raise
+                self._speaker = version, Caller(self._speaker[1].name, Rules())
+        return self._speaker[1]
 
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
-        upstreams = self.upstreams.servers.values()
-        starting = sorted({server.name for server in upstreams if server.state == "starting"} | self._syncing)
-        failed = sorted((server.name, server.message) for server in upstreams if server.state == "error")
-        if caller.rules is not None:
-            notes = [f"{len(starting)} servers are still starting"] if starting else []
-            return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
-        notes = [f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:10]]
-        notes += [
-            f"server {name!r} does not answer: {show.clip(show.make_plain(why), 200)}" for name, why in failed[:10]
-        ]
-        unnamed = len(starting) + len(failed) - len(notes)
-        return notes + ([f"and {unnamed} more servers"] if unnamed else [])
+        return describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
 
     # --- the list of tools
 
@@ -307,6 +317,7 @@ class Gateway:
     async def _answer_search(
         self, caller: Caller, queries: Sequence[str], limit: int | None, detail: str
     ) -> CallToolResult:
+        await self.upstreams.wait_listed()
         searches = await self.upstreams.run_in_thread(
             self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
         )
@@ -387,12 +398,20 @@ class Gateway:
     async def _call_upstream(
         self, context: ServerRequestContext[Any, Any], caller: Caller, id: str, arguments: dict[str, Any]
     ) -> CallToolResult:
-        """Check the tool and its arguments, and call it. For an MCP server its definition is read again first."""
-        import anyio
-
+        """Check that the caller may call the tool, and call it."""
+        await self.upstreams.wait_planned()
         tool = await self._require_tool(caller, id, waiting=True)
         if refusal := self._explain_refusal(caller, tool):
             return _refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+        with self.upstreams.use(tool.source):
+            return await self._call_checked(context, caller, tool, arguments)
+
+    async def _call_checked(
+        self, context: ServerRequestContext[Any, Any], caller: Caller, tool: Tool, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        """Call a tool that the caller may call. For an MCP server its definition is read again first."""
+        import anyio
+
         upstream, session = self.upstreams.servers.get(tool.source), None
         if upstream is not None:
             seconds = self.calls.timeout_of(tool)
@@ -405,7 +424,7 @@ class Gateway:
             if session is None:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
-            tool = await self._require_tool(caller, id)  # as the server defines it now
+            tool = await self._require_tool(caller, tool.id)  # as the server defines it now
         if wrong := await self.upstreams.run_in_thread(explain_faults, tool, arguments):
             raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
         return await self.calls.call(tool, arguments, context.session.report_progress, session)
