@@ -173,12 +173,14 @@ def test_no_tool_fits_is_an_answer_with_a_reason(start: Start) -> None:
     run(start, body)
 
 
-def test_while_a_server_starts_the_search_says_so(start: Start) -> None:
+def test_while_a_server_starts_the_search_says_so(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.gateway.upstreams.FIRST_SEARCH_WAIT_S", 0.1)
+
     async def body(agent: Agent) -> None:
         notes = (await agent.search("anything"))["notes"]
         assert any("'slow' is still starting" in note for note in notes)
 
-    run(start, body, {"slow": raw("hang-start", timeout=1)}, settle=False)
+    run(start, body, {"slow": raw("hang-start", timeout=5)}, settle=False)
 
 
 def test_what_the_catalogue_already_holds_is_served_at_once(start: Start) -> None:

@@ -38,7 +38,7 @@ class ServerState(msgspec.Struct, frozen=True):
         message: the last error. Empty if there is none.
         calls: calls since the gateway started.
         failed_calls: calls without an answer.
-        failures_in_a_row: of the latest calls. After five, calls are refused for a while.
+        failures_in_a_row: of the latest calls. After three, calls are refused for a while.
         in_flight: calls that are under way.
         starts: sessions since the gateway started.
     """

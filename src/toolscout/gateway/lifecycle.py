@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Breaker", "ListedServers", "ProcessSlots"]
 
-MAX_FAILED_CALLS: Final = 5  # in a row; then calls are refused for a while
+MAX_FAILED_CALLS: Final = 3  # in a row; then calls are refused for a while
 FIRST_PAUSE_S: Final = 1.0  # doubled each time that the trial call fails too
 MAX_PAUSE_S: Final = 60.0
 LISTED_FILE: Final = "gateway-servers.json"  # in the home

@@ -224,6 +224,10 @@ class Gateway:
                 self._speaker = version, Caller(self._speaker[1].name, Rules())
         return self._speaker[1]
 
+    @speaker.setter
+    def speaker(self, caller: Caller) -> None:
+        self._speaker = getattr(self.policies, "version", 0), caller
+
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
         return describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)

@@ -334,17 +334,11 @@ META_TOOLS: Final[dict[str, tuple[str, Schema, bool]]] = {  # short: every agent
     "describe_tools": ("Full descriptions and schemas.", _object_schema(["ids"], ids=_STRINGS_SCHEMA), True),
     "call_tool": (
         "Call a tool by id, with arguments as in its signature.",
-        _object_schema(
-            ["id", "arguments"],
-            id=_STRING_SCHEMA,
-            arguments={"type": "object"},
-            search_id=_STRING_SCHEMA,
-            detail=_DETAIL_SCHEMA,
-        ),
+        _object_schema(["id", "arguments"], id=_STRING_SCHEMA, arguments={"type": "object"}, search_id=_STRING_SCHEMA),
         False,
     ),
     "read_result": (
-        "Read on in a result that was cut: from an offset, at a path, or the lines with some words (grep).",
+        "Read on in a result that was cut.",
         _object_schema(
             ["handle"], handle=_STRING_SCHEMA, offset=_INTEGER_SCHEMA, path=_STRING_SCHEMA, grep=_STRING_SCHEMA
         ),
@@ -357,7 +351,7 @@ _ARGUMENT_LIMITS: Final[dict[str, dict[str, Schema]]] = {  # kept out of the sch
         "limit": {"minimum": 1, "maximum": MAX_SEARCH_LIMIT},
     },
     "describe_tools": {"ids": {"minItems": 1, "maxItems": MAX_IDS_PER_DESCRIPTION}},
-    "call_tool": {},
+    "call_tool": {"detail": _DETAIL_SCHEMA},  # for programs
     "read_result": {"offset": {"minimum": 0}},
 }
 
@@ -365,7 +359,8 @@ _ARGUMENT_LIMITS: Final[dict[str, dict[str, Schema]]] = {  # kept out of the sch
 def _make_record(name: str) -> Tool:
     """Build the record of a meta-tool, with the limits of its arguments."""
     _, schema, _ = META_TOOLS[name]
-    properties = {key: {**part, **_ARGUMENT_LIMITS[name].get(key, {})} for key, part in schema["properties"].items()}
+    limits = _ARGUMENT_LIMITS[name]
+    properties = limits | {key: {**part, **limits.get(key, {})} for key, part in schema["properties"].items()}
     strict = {**schema, "properties": properties, "additionalProperties": False}
     return Tool(id=f"toolscout/{name}", name=name, parameters=strict)
 

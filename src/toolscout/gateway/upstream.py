@@ -163,7 +163,7 @@ class Upstream:
         Raises:
             Unavailable: if the server failed several times in a row and is left alone for a while.
         """
-        if seconds := self.breaker.check():
+        if self.state != "error" and (seconds := self.breaker.check()):  # after an error it has a pause of its own
             raise Unavailable(
                 f"server {self.name!r} failed {self.breaker.failures} times in a row; it is tried again in "
                 f"{seconds:.0f} s. Use another tool, or try again then"
@@ -177,7 +177,7 @@ class Upstream:
             yield
         except Unavailable:
             self.failed_calls += 1
-            if self.state != "error":  # it then has a pause of its own
+            if self.state != "error":
                 self.breaker.note_failure(began)
             raise
         except MCPError:  # it answered

@@ -19,11 +19,11 @@ TAKE: Final = "take"  # hand the value to the sink; an empty value of its kind s
 
 MAX_PENDING_BYTES: Final = 2**20  # of a key, or of anything else that must be read at once
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
-_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:', re.DOTALL)
+_OBJECT_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:', re.DOTALL)
 _STRING_BODY: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
-_STRING: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-_LEAF: Final = rb'[{\[][^"{}\[\]]*(?:' + _STRING + rb'[^"{}\[\]]*)*[}\]]'  # an object or a list without another inside
-_FLAT: Final = re.compile(rb'(?:[^"{}\[\]]+|' + _STRING + b"|" + _LEAF + b")*", re.DOTALL)
+_QUOTED: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_LEAF: Final = rb'[{\[][^"{}\[\]]*(?:' + _QUOTED + rb'[^"{}\[\]]*)*[}\]]'  # an object or a list without another inside
+_FLAT: Final = re.compile(rb'(?:[^"{}\[\]]+|' + _QUOTED + b"|" + _LEAF + b")*", re.DOTALL)
 _SCALAR: Final = re.compile(rb"[-+.0-9eEtrufalsn]*")
 _HIGH: Final = rb"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -186,7 +186,7 @@ class JsonSplitter:
             return position
         if data[start] == ord("}") and self._may_close:
             return self._close(data, start)
-        found = _KEY.match(data, start)
+        found = _OBJECT_KEY.match(data, start)
         if found is None:
             return position if data[start] == _QUOTE else -1
         self.path[-1] = json.loads(b'"' + found[1] + b'"')
