@@ -1,6 +1,6 @@
 """Measures the gateway at scale: many configured servers, results of 100 MB, and servers that fail.
 
-    python benchmarks/gateway_scale.py [--servers 300] [--megabytes 100] [--calls 300]
+    python benchmarks/gateway_scale.py [--servers 300] [--megabytes 100] [--calls 300] [--only PART]
 
 Writes `benchmarks/results/gateway-scale.json`. Memory is that of the gateway's process, as Linux counts it.
 """
@@ -209,14 +209,17 @@ async def main() -> None:
     parser.add_argument("--servers", type=int, default=300)
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--only", action="append", help="measure only this part; the others keep their figures")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gateway-scale.json")
     options = parser.parse_args()
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     for name, measure, amount in (
         ("large_result", measure_large, options.megabytes),
         ("fleet", measure_fleet, options.servers),
         ("beside_failures", measure_beside_failures, options.calls),
     ):
+        if options.only and name not in options.only:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             found[name] = await measure(Path(folder), amount)
         sys.stderr.write(f"{name}: {json.dumps(found[name])}\n")
