@@ -151,6 +151,7 @@ class Gateway:
         self._server_scope.cancel()
         await self._all_stopped.wait()
         await self.calls.close()
+        self.upstreams.spills.close()
 
     async def _run_servers(self) -> None:
         import anyio
