@@ -156,7 +156,9 @@ async def _split_body(spills: Spills, stream: AsyncIterable[bytes], failure: typ
     yield message
 
 
-async def _split_events(spills: Spills, stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
+async def _split_events(
+    spills: Spills | None, stream: AsyncIterable[bytes], failure: type[Exception]
+) -> AsyncIterator[bytes]:
     """Read an event stream line by line. Large values of a result go to a file."""
     splitter = LineSplitter(spills=spills, prefix=b"data:")
     try:
