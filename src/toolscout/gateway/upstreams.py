@@ -49,7 +49,7 @@ class Upstreams:
     def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
         self.scout, self.say = scout, say
         self.listed = ListedServers(scout.settings.home)
-        self._started_at, self._is_cold, self._is_planned = time.monotonic(), True, False
+        self._started_at, self._is_cold, self._is_planned = time.monotonic(), False, True  # until it runs
         self.spills = Spills(scout.settings.home / RESULTS_FOLDER)
         self._threads = threads
         self.slots: ProcessSlots
@@ -87,6 +87,7 @@ class Upstreams:
         """
         import anyio
 
+        self._started_at, self._is_cold, self._is_planned = time.monotonic(), True, False
         self.slots = ProcessSlots(self.scout.settings.gateway_servers)
         self._start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
         await self.run_in_thread(self.listed.load)
