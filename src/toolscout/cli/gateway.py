@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
-from toolscout.config import MIN_BUDGET
+from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
@@ -47,12 +47,17 @@ POLICY_FILE = "policy.toml"  # in the home
     help="File that says who may see and call what. Default: policy.toml in the home, if it exists.",
 )
 @click.option(
-    "--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the three meta-tools; may be repeated."
+    "--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the meta-tools; may be repeated."
 )
 @click.option(
     "--call-timeout", type=click.FloatRange(0, min_open=True), help="Maximum seconds of a call.  [default: 60]"
 )
 @click.option("--budget", type=click.IntRange(MIN_BUDGET), help="Maximum tokens of a search's answer.  [default: 3000]")
+@click.option(
+    "--result-budget",
+    type=click.IntRange(MIN_RESULT_BUDGET),
+    help="Maximum tokens of a call's result; the rest is read by handle.  [default: 10000]",
+)
 @click.option(
     "--print-config",
     type=click.Choice(["claude", "cursor", "vscode"]),
@@ -61,18 +66,18 @@ POLICY_FILE = "policy.toml"  # in the home
 @encoder_option
 @with_scout
 def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **options: Any) -> None:
-    """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool."""
+    """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool, read_result."""
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    policy = options["policy"] or scout.settings.home / POLICY_FILE
-    options["policy"] = policy if options["policy"] or policy.exists() else None
+    policy, is_required = options["policy"] or scout.settings.home / POLICY_FILE, options["policy"] is not None
+    options["policy"] = policy if is_required or policy.exists() else None
     if options["print_config"]:
         print_json(_build_client_entry(scout, configs, discover, options))
         return
     import anyio
 
-    from toolscout.access.policy import Policies
+    from toolscout.access.live_policy import LivePolicies
     from toolscout.gateway import Gateway, Options
 
     if discover:
@@ -89,8 +94,9 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["allow_python"],
             options["call_timeout"] or settings.call_timeout,
             options["budget"] or settings.gateway_budget,
+            options["result_budget"] or settings.gateway_result_budget,
         ),
-        policies=Policies.load(options["policy"]),
+        policies=LivePolicies(policy, is_required=is_required),
         credential=os.environ.get(KEY_VARIABLE),
         say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
@@ -119,7 +125,9 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
         )
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
-        await serve(gateway.server, gateway.policies, options["host"], options["port"], options["names"])
+        await serve(
+            gateway.server, gateway.policies, options["host"], options["port"], options["names"], gateway.health
+        )
 
 
 async def _stop_at_signal(gateway: Any) -> None:

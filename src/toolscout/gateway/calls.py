@@ -18,7 +18,8 @@ from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
 from toolscout.gateway.relay import is_question
 from toolscout.gateway.text import clip, make_plain, quote
-from toolscout.gateway.upstream import Upstream, Upstreams
+from toolscout.gateway.upstream import Upstream
+from toolscout.gateway.upstreams import Upstreams
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.documents import is_remote
 from toolscout.types import Tool, clean
@@ -89,7 +90,7 @@ class Calls:
         """
         from mcp.shared.exceptions import MCPError
 
-        cover = self.cover(tool)
+        cover = self.cover(tool.source)
         try:
             result = await self._dispatch(tool, arguments, exchange, session)
         except MCPError as error:
@@ -98,9 +99,9 @@ class Calls:
             raise type(error)(cover.text(str(error))) from None
         return result if is_question(result) else cover_result(cover, result)
 
-    def cover(self, tool: Tool) -> Cover:
-        """Return the cover for the credentials that this program sends with a call of the tool."""
-        upstream = self.upstreams.servers.get(tool.source)
+    def cover(self, source: str) -> Cover:
+        """Return the cover for the credentials that this program sends with a call of a source's tool."""
+        upstream = self.upstreams.servers.get(source)
         return upstream.cover if upstream is not None else Cover(find_environment_credentials())
 
     async def _dispatch(

@@ -77,6 +77,7 @@ class Exchange:
         asked_s: seconds that questions took.
         notes: what was read differently from what the caller sent.
         tool_id: the tool that is called, if the caller named it differently.
+        wants_everything: whether its result is not cut to the budget.
     """
 
     def __init__(self, caller: Caller, context: ServerRequestContext[Any, Any], params: Any = None) -> None:
@@ -93,6 +94,7 @@ class Exchange:
         self.asked_s = 0.0
         self.notes: list[str] = []
         self.tool_id = ""
+        self.wants_everything = False
         self._turn = anyio.Lock()  # one question at a time
         self._first = context
 

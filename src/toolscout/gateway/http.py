@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.access import http
 from toolscout.access.http import CHALLENGE, MARK, credential_of, names_of, origins_of
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Policies
 from toolscout.errors import Denied
+from toolscout.gateway.health import Health, HealthRoutes
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -24,7 +26,7 @@ GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service sto
 class _CallerCheck:
     """ASGI middleware that lets in callers known to the policies and answers others with status 401."""
 
-    def __init__(self, inner: ASGIApp, policies: Policies) -> None:
+    def __init__(self, inner: ASGIApp, policies: Policies | LivePolicies) -> None:
         self.inner, self.policies = inner, policies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,14 +58,19 @@ class _CallerCheck:
         await self.inner(scope, receive, send)
 
 
-def app(server: Server[Any], policies: Policies, hosts: Iterable[str]) -> ASGIApp:
+def app(
+    server: Server[Any], policies: Policies | LivePolicies, hosts: Iterable[str], health: Health | None = None
+) -> ASGIApp:
     """Build the ASGI application: MCP under `/mcp`, for the callers that `policies` knows.
+
+    Operators also get `/status` and `/metrics` of the servers behind the gateway.
 
     Args:
         server: the gateway's server.
         policies: who may use the gateway.
         hosts: names and addresses of the service. Requests for another host name, and from pages of another host,
             are refused (DNS rebinding).
+        health: how the servers behind the gateway are.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -72,14 +79,24 @@ def app(server: Server[Any], policies: Policies, hosts: Iterable[str]) -> ASGIAp
         allowed_hosts=[*names, *(f"{name}:*" for name in names)],
         allowed_origins=[*origins, *(f"{origin}:*" for origin in origins)],
     )
-    return _CallerCheck(server.streamable_http_app(streamable_http_path=PATH, transport_security=security), policies)
+    inner: ASGIApp = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
+    if health is not None:
+        inner = HealthRoutes(inner, health, CALLER, security)
+    return _CallerCheck(inner, policies)
 
 
-async def serve(server: Server[Any], policies: Policies, host: str, port: int, extra_names: Iterable[str] = ()) -> None:
+async def serve(
+    server: Server[Any],
+    policies: Policies | LivePolicies,
+    host: str,
+    port: int,
+    extra_names: Iterable[str] = (),
+    health: Health | None = None,
+) -> None:
     """Serve until stopped by a signal.
 
     Raises:
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    application = app(server, policies, names_of(host, extra_names))
+    application = app(server, policies, names_of(host, extra_names), health)
     await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)

@@ -6,6 +6,7 @@ these were tools that only read.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
     from toolscout.gateway.exchange import Exchange
     from toolscout.gateway.lookup import Lookup
-    from toolscout.gateway.upstream import Upstream, Upstreams
+    from toolscout.gateway.upstream import Upstream
+    from toolscout.gateway.upstreams import Upstreams
     from toolscout.sources.mcp import Connection
 
 __all__ = ["Offers", "cut_page", "qualify", "qualify_uri", "refuse", "split_qualified"]
 
+FIRST_LIST_WAIT_S: Final = 4.0  # for a server that does not run when its offers are first asked for
 LIST_TIMEOUT_S: Final = 10.0  # of all pages of one server's list
 MAX_OFFERS: Final = 10_000  # of one kind and one server
 MAX_OFFERS_PER_PAGE: Final = 1_000
@@ -52,11 +55,13 @@ class Offers:
         self._lists: dict[tuple[str, str], list[Any]] = {}  # (kind, source) → as the server listed them last
         self._links: OrderedDict[tuple[str, str], str] = OrderedDict()  # (caller, URI in a result) → source
         self._said: set[tuple[str, str]] = set()
+        self._first_asked: dict[str, float] = {}  # when a server was first asked for what it offers
 
     # --- lists
 
     async def find_servers(self, caller: Caller, kind: str) -> list[Upstream]:
         """Return the servers whose offers of a kind the caller may see, by name. Templates count as resources."""
+        await self.upstreams.wait_planned()
         catalogue, _ = await self.upstreams.run_in_thread(self.lookup.load_catalogue)
         name = "prompts" if kind == "prompts" else "resources"
         servers = []
@@ -83,22 +88,34 @@ class Offers:
         return {upstream.name: self._lists.get((kind, upstream.name), []) for upstream in servers}
 
     async def _read_list(self, kind: str, upstream: Upstream) -> None:
-        """Read the list of a server that is running, and remember it."""
+        """Read the list of a server, and remember it. One that does not run is started, at the first list only."""
         import anyio
         from mcp.shared.exceptions import MCPError
         from mcp_types import METHOD_NOT_FOUND
         from pydantic import ValidationError
 
-        if not upstream.settled:
-            return
-        try:
-            with anyio.fail_after(LIST_TIMEOUT_S):
-                connection = await upstream.wait_ready()
-                self._lists[kind, upstream.name] = await _read_pages(connection, kind)
-        except (MCPError, TimeoutError, UserError, ValidationError) as error:
-            if getattr(error, "code", None) != METHOD_NOT_FOUND and (kind, upstream.name) not in self._said:
-                self._said.add((kind, upstream.name))
-                self.upstreams.say(f"{upstream.name}: its list of {kind} could not be read")
+        with upstream.hold():
+            await self._start_once(upstream)
+            if not upstream.settled:
+                return
+            try:
+                with anyio.fail_after(LIST_TIMEOUT_S):
+                    connection = await upstream.wait_ready()
+                    self._lists[kind, upstream.name] = await _read_pages(connection, kind)
+            except (MCPError, TimeoutError, UserError, ValidationError) as error:
+                if getattr(error, "code", None) != METHOD_NOT_FOUND and (kind, upstream.name) not in self._said:
+                    self._said.add((kind, upstream.name))
+                    self.upstreams.say(f"{upstream.name}: its list of {kind} could not be read")
+
+    async def _start_once(self, upstream: Upstream) -> None:
+        """Start a server that was never asked for what it offers, and wait a few seconds for it."""
+        import anyio
+
+        deadline = self._first_asked.setdefault(upstream.name, anyio.current_time()) + FIRST_LIST_WAIT_S
+        left = deadline - anyio.current_time()
+        if left > 0 and not upstream.settled:
+            with anyio.move_on_after(left), contextlib.suppress(Unavailable):
+                await upstream.wait_ready()
 
     # --- which server
 
@@ -147,23 +164,36 @@ class Offers:
         Raises:
             MCPError: the error of the server, or a sentence on why there is no answer.
         """
-        import anyio
         from mcp.shared.exceptions import MCPError
+
+        try:
+            with upstream.use():
+                result: Any = await self._send_in_time(upstream, exchange, request, result_type)
+        except MCPError as error:
+            cover = upstream.cover
+            raise MCPError(error.code, cover.text(error.message), cover.value(error.data)) from None
+        except UserError as error:
+            raise refuse(upstream.cover.text(str(error))) from None
+        covered: T = cover_result(upstream.cover, result)
+        return covered
+
+    async def _send_in_time(
+        self, upstream: Upstream, exchange: Exchange, request: ClientRequest, result_type: type[T]
+    ) -> T | InputRequiredResult:
+        """Send a request in the session of a server, which starts if it does not run.
+
+        Raises:
+            Unavailable: as `Upstream.send`, or because the server took too long.
+        """
+        import anyio
 
         seconds = upstream.server.timeout or self.timeout
         try:
             with anyio.fail_after(seconds) as exchange.limit:
                 connection = await upstream.wait_ready()
-                result: Any = await upstream.send(connection, exchange, request, result_type)
+                return await upstream.send(connection, exchange, request, result_type)
         except TimeoutError:
-            raise refuse(f"server {upstream.name!r} did not answer within {seconds:g} s") from None
-        except MCPError as error:
-            cover = upstream.cover
-            raise MCPError(error.code, cover.text(error.message), cover.value(error.data)) from None
-        except Unavailable as error:
-            raise refuse(upstream.cover.text(str(error))) from None
-        covered: T = cover_result(upstream.cover, result)
-        return covered
+            raise Unavailable(f"server {upstream.name!r} did not answer within {seconds:g} s") from None
 
 
 async def _read_pages(connection: Connection, kind: str) -> list[Any]:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolscout.errors import Unavailable
+from toolscout.errors import Unavailable, UserError
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, Exchange, name_asker, wants_level
 
 if TYPE_CHECKING:
@@ -246,7 +246,8 @@ class Relay:
         A caller whose protocol has such answers gets them, and sends the request again. Others are asked here.
 
         Raises:
-            Unavailable: if the server asks what the caller's client cannot show, or asks without end.
+            UserError: if the server asks what the caller's client cannot show.
+            Unavailable: if the server asks without end.
         """
         import anyio
         from mcp_types import ElicitRequest, ErrorData, InputRequiredResult
@@ -264,7 +265,7 @@ class Relay:
             questions: dict[str, ElicitRequestParams] = {}
             for key, request in (result.input_requests or {}).items():
                 if not isinstance(request, ElicitRequest) or not exchange.can_ask(request.params.mode):
-                    raise Unavailable(
+                    raise UserError(
                         f"server {source!r} needs an answer ({request.method}) that your client cannot give: use a "
                         "client that shows questions to its user (elicitation)"
                     )
@@ -278,7 +279,7 @@ class Relay:
             for key, params in questions.items():
                 answer = await exchange.ask(params)
                 if isinstance(answer, ErrorData):
-                    raise Unavailable(f"server {source!r} asked, and your client answered: {answer.message}")
+                    raise UserError(f"server {source!r} asked, and your client answered: {answer.message}")
                 answers[key] = answer
             if not questions:
                 await anyio.sleep(pause)
@@ -337,10 +338,10 @@ def _check_opened(responses: InputResponses | None) -> None:
     """Check the answers to `ask_to_open`.
 
     Raises:
-        Unavailable: the user does not want to open the URLs.
+        UserError: the user does not want to open the URLs.
     """
     if any(getattr(answer, "action", "") != "accept" for answer in (responses or {}).values()):
-        raise Unavailable("the user did not open the page that the tool needs: ask them before you call it again")
+        raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
 
 
 def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -> ElicitRequestParams:

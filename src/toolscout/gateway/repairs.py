@@ -39,6 +39,7 @@ ALIASES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "limit": ("top_k", "k", "n", "max_results"),
     },
     "describe_tools": {"ids": ("id", "tools", "tool", "names", "name", "tool_ids")},
+    "read_result": {"handle": ("result", "id", "result_id"), "grep": ("pattern", "search", "query")},
     "call_tool": {
         "id": ("tool_id", "tool", "tool_name", "name"),
         "arguments": ("args", "params", "parameters", "input", "inputs", "tool_input", "kwargs"),
@@ -91,7 +92,7 @@ def _use_names(name: str, arguments: Arguments, notes: list[str]) -> Arguments:
 def _find_call_arguments(arguments: Arguments, notes: list[str]) -> None:
     """Put what stands beside the id into `arguments` if that is missing; nothing at all becomes an empty object."""
     value = arguments.get("arguments")
-    beside = {key: arguments[key] for key in arguments if key not in ("id", "arguments", "search_id")}
+    beside = {key: arguments[key] for key in arguments if key not in ("id", "arguments", "search_id", "detail")}
     if value in (None, "", [], {}) and beside and "id" in arguments:
         for key in beside:
             del arguments[key]

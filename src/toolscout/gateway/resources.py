@@ -169,6 +169,7 @@ class Subscriptions:
 
     async def _add(self, place: Place) -> None:
         self._uses[place] += 1
+        self.offers.upstreams.followed[place[0]] += 1
         upstream = self.offers.upstreams.servers.get(place[0])
         if self._uses[place] == 1 and upstream is not None:
             with contextlib.suppress(Unavailable):
@@ -176,6 +177,7 @@ class Subscriptions:
 
     async def _remove(self, place: Place) -> None:
         self._uses[place] -= 1
+        self.offers.upstreams.followed[place[0]] -= 1
         if self._uses[place] > 0:
             return
         del self._uses[place]

@@ -1,6 +1,6 @@
 """Serves one MCP server in front of all tools: an agent searches, reads descriptions, and calls.
 
-The agent sees three tools, `search_tools`, `describe_tools` and `call_tool`, and the pinned ones. What it may find and
+The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, and the pinned tools. What it may find and
 call depends on the caller. Permissions are read again at each call and apply to the raw id alone.
 """
 
@@ -18,21 +18,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.access.policy import LOCAL, Caller, Policies
+from toolscout.access.live_policy import LivePolicies
+from toolscout.access.policy import LOCAL, Caller, Policies, Rules
 from toolscout.access.rate_limit import Buckets
 from toolscout.catalogue.store import Origin
-from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
+from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
+from toolscout.gateway.answers import Answers, make_result, refuse
 from toolscout.gateway.calls import Calls, explain_faults
 from toolscout.gateway.exchange import Exchange
+from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
 from toolscout.gateway.relay import ask_to_open, is_question
 from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
-from toolscout.gateway.upstream import Upstreams
+from toolscout.gateway.result_pages import read_result
+from toolscout.gateway.results import Results, wants_everything
+from toolscout.gateway.upstreams import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
-from toolscout.types import Search, Tool
+from toolscout.types import Tool
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -51,10 +56,11 @@ class Options:
 
     Attributes:
         configs: mcpServers files to read into the catalogue.
-        pins: ids of tools that are listed beside the three meta-tools.
+        pins: ids of tools that are listed beside the meta-tools.
         allow_python: whether Python functions of the catalogue may be called.
         call_timeout: seconds for one call. A server's own `timeout` takes precedence.
         budget: approximate number of tokens for an answer of search_tools or describe_tools.
+        result_budget: approximate number of tokens for the result of a call.
     """
 
     configs: tuple[Path, ...] = ()
@@ -62,6 +68,7 @@ class Options:
     allow_python: bool = False
     call_timeout: float = 60.0
     budget: int = 3_000
+    result_budget: int = 10_000
 
 
 class Gateway:
@@ -81,7 +88,7 @@ class Gateway:
         scout: Scout,
         options: Options = Options(),
         *,
-        policies: Policies | None = None,
+        policies: Policies | LivePolicies | None = None,
         credential: str | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -104,8 +111,12 @@ class Gateway:
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
+        self.results = Results(self.upstreams.spills.folder, options.result_budget)
         self._buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
+        self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
+        self.health = Health(self.upstreams)
+        self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
         self._pins = show.name_pinned_tools(options.pins)
         from toolscout.gateway.protocol import Protocol
@@ -127,6 +138,7 @@ class Gateway:
                 self.upstreams.relay.close()
                 with anyio.CancelScope(shield=True):
                     await self.stop()
+                    self.health.remove()
                     end = functools.partial(self._threads.shutdown, cancel_futures=True)
                     await anyio.to_thread.run_sync(end)  # the threads use the store until they have ended
 
@@ -135,24 +147,32 @@ class Gateway:
         self._server_scope.cancel()
         await self._all_stopped.wait()
         await self.calls.close()
+        self.upstreams.spills.close()
 
     async def _run_servers(self) -> None:
         import anyio
 
-        def list_origins() -> list[Origin]:
-            stored = self.scout.store.origins()
-            stored_names = {(origin.locator, origin.name) for origin in stored}
-            files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
-            return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
-
         try:
             with self._server_scope:
-                origins = await self.upstreams.run_in_thread(list_origins)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self.upstreams.run, [origin for origin in origins if origin.kind == "mcp"])
+                    group.start_soon(self.upstreams.run, self._list_origins, self._look_after)
                     group.start_soon(self._sync_other_sources)
         finally:
             self._all_stopped.set()
+
+    def _list_origins(self) -> list[Origin]:
+        """List the origins of MCP servers: those of the catalogue, and the configuration files of the options."""
+        stored = [origin for origin in self.scout.store.origins() if origin.kind == "mcp"]
+        stored_names = {(origin.locator, origin.name) for origin in stored}
+        files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
+        return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
+
+    def _look_after(self) -> None:
+        """Apply changes of the policy file, and write what the servers do for `toolscout status`."""
+        if isinstance(self.policies, LivePolicies):
+            self.policies.refresh(self.say)
+        self.health.write()
+        self.results.purge_if_due()
 
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
@@ -185,29 +205,30 @@ class Gateway:
             return caller
         return self.speaker
 
-    @functools.cached_property
+    @property
     def speaker(self) -> Caller:
-        """The caller on stdio.
+        """The caller on stdio. One who had access and lost it sees nothing any more.
 
         Raises:
-            Denied: if the credential is not valid.
+            Denied: if the credential was never valid.
         """
-        return self.policies.caller(self._credential)
+        version = getattr(self.policies, "version", 0)
+        if self._speaker is None or self._speaker[0] != version:
+            try:
+                self._speaker = version, self.policies.caller(self._credential)
+            except Denied:
+                if self._speaker is None:
+                    raise
+                self._speaker = version, Caller(self._speaker[1].name, Rules())
+        return self._speaker[1]
+
+    @speaker.setter
+    def speaker(self, caller: Caller) -> None:
+        self._speaker = getattr(self.policies, "version", 0), caller
 
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
-        upstreams = self.upstreams.servers.values()
-        starting = sorted({server.name for server in upstreams if server.state == "starting"} | self._syncing)
-        failed = sorted((server.name, server.message) for server in upstreams if server.state == "error")
-        if caller.rules is not None:
-            notes = [f"{len(starting)} servers are still starting"] if starting else []
-            return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
-        notes = [f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:10]]
-        notes += [
-            f"server {name!r} does not answer: {show.clip(show.make_plain(why), 200)}" for name, why in failed[:10]
-        ]
-        unnamed = len(starting) + len(failed) - len(notes)
-        return notes + ([f"and {unnamed} more servers"] if unnamed else [])
+        return describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
 
     # --- the list of tools
 
@@ -242,7 +263,7 @@ class Gateway:
         tools, _ = self.lookup.find_tools(caller, self._pins)
         return {self._pins[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
 
-    # --- the three meta-tools
+    # --- the meta-tools
 
     async def call_tool(
         self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
@@ -253,15 +274,16 @@ class Gateway:
         arguments: dict[str, Any] = params.arguments or {}
         if params.name in show.META_TOOLS:
             arguments, exchange.notes = repair_request(params.name, arguments)
+        exchange.wants_everything = wants_everything(params.model_copy(update={"arguments": arguments}))
         if refusal := self._check_limits(caller, params.name, arguments):
-            return _refuse(refusal)
+            return refuse(refusal)
         if params.name not in show.META_TOOLS:
             pinned = await self.upstreams.run_in_thread(self._find_pinned, caller)
             tool = pinned.get(params.name)
             id = tool.id if tool else params.name
             return await self._relay_call(exchange, id, arguments, None)
         if wrong := explain_faults(show.META_TOOL_RECORDS[params.name], arguments):
-            return _refuse("; ".join(wrong))
+            return refuse("; ".join(wrong))
         try:
             if params.name == "search_tools":
                 return await self._answer_search(
@@ -269,8 +291,12 @@ class Gateway:
                 )
             if params.name == "describe_tools":
                 return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
+            if params.name == "read_result":
+                answer = await self.upstreams.run_in_thread(read_result, self.results, caller.name, **arguments)
+                page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
+                return page
         except ToolscoutError as error:
-            return _refuse(str(error))
+            return refuse(str(error))
         return await self._relay_call(exchange, arguments["id"], arguments["arguments"], arguments.get("search_id"))
 
     def _check_limits(self, caller: Caller, name: str, arguments: dict[str, Any]) -> str:
@@ -302,68 +328,17 @@ class Gateway:
     async def _answer_search(
         self, exchange: Exchange, queries: Sequence[str], limit: int | None, detail: str
     ) -> CallToolResult:
+        await self.upstreams.wait_listed()
         caller = exchange.caller
         searches = await self.upstreams.run_in_thread(
             self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
         )
-        answer, text = await self.upstreams.run_in_thread(self._build_search_answer, exchange, searches, detail)
-        return _make_result(answer, text)
-
-    def _build_search_answer(
-        self, exchange: Exchange, searches: Sequence[Search], detail: str
-    ) -> tuple[dict[str, Any], str]:
-        """Build the structured content and the text of a search answer."""
-        caller = exchange.caller
-        results: list[dict[str, Any]] = []
-        for search in searches:
-            tools = []
-            for hit in search.hits:
-                if hit.tool is None:
-                    continue
-                refusal = self._explain_refusal(caller, hit.tool)
-                if detail == "full":
-                    entry = show.describe_tool(hit.tool, refusal, max(200, self.options.budget // 3))
-                else:
-                    entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
-                    entry["description"] = show.first_sentence(hit.tool.description)
-                    if refusal:
-                        entry["not_callable"] = refusal
-                tools.append(entry)
-            results.append(
-                {
-                    "query": search.query,
-                    "search_id": search.search_id,
-                    "answer": search.answer,
-                    "reason": search.reason and show.make_plain(search.reason),
-                    "tools": tools,
-                }
-            )
-        return show.fill_search_answer(results, [*exchange.notes, *self._collect_notes(caller)], self.options.budget)
-
-    def _explain_refusal(self, caller: Caller, tool: Tool) -> str:
-        return self.calls.explain_refusal(tool) if caller.may_call(tool) else "you may see this tool, but not call it"
+        answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
+        return make_result(answer, text)
 
     async def _answer_describe(self, exchange: Exchange, ids: list[str]) -> CallToolResult:
-        answer, text = await self.upstreams.run_in_thread(self._build_descriptions, exchange, ids)
-        return _make_result(answer, text, is_error=not answer["tools"])
-
-    def _build_descriptions(self, exchange: Exchange, ids: list[str]) -> tuple[dict[str, Any], str]:
-        caller = exchange.caller
-        visible, missing = self.lookup.find_tools(caller, ids)
-        meant = {id: self.lookup.resolve_id(caller, id) for id in missing}
-        for id, other in meant.items():
-            if other:
-                del missing[id]
-                visible |= self.lookup.find_tools(caller, [other])[0]
-                exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {other!r}")
-        budget = max(100, self.options.budget // max(1, len(visible)))
-        tools = [show.describe_tool(tool, self._explain_refusal(caller, tool), budget) for tool in visible.values()]
-        answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
-        text = show.render_descriptions(answer)
-        if exchange.notes:
-            answer["notes"] = exchange.notes
-            text = "\n".join([text, *(f"Note: {note}" for note in exchange.notes)])
-        return answer, text
+        answer, text = await self.upstreams.run_in_thread(self.answers.build_descriptions, exchange, ids)
+        return make_result(answer, text, is_error=not answer["tools"])
 
     async def _relay_call(
         self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
@@ -373,7 +348,7 @@ class Gateway:
         try:
             return await self.upstreams.relay.run(exchange, work)
         except Unavailable as error:
-            return _refuse(str(error), id=id)
+            return refuse(str(error), id=id)
 
     async def _answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None) -> Any:
         """Call a tool for a caller. The outcome is in the journal before the agent gets the answer."""
@@ -386,26 +361,27 @@ class Gateway:
             try:
                 result = await self._call_upstream(exchange, id, arguments)
             except UserError as error:
-                result = _refuse(str(error), id=id)
+                result = refuse(str(error), id=id)
             except MCPError as error:
                 if (answer := ask_to_open(error, exchange)) is not None:
                     return answer
                 message = show.quote(show.clip(show.make_plain(error.message), 2_000))
-                result = _refuse(f"the tool's server answered with the error {message} (code {error.code})", id=id)
+                result = refuse(f"the tool's server answered with the error {message} (code {error.code})", id=id)
         finally:
             with anyio.CancelScope(shield=True):
                 if not is_question(result):
                     ok = result is not None and not result.is_error
                     seconds = time.perf_counter() - started - exchange.asked_s
                     await self._write_call(exchange.caller, exchange.tool_id or id, ok, search, seconds * 1000)
-        return add_notes(result, exchange.notes)
+        if is_question(result):
+            return result
+        return add_notes(await self._fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
 
     async def _call_upstream(
         self, exchange: Exchange, id: str, arguments: dict[str, Any]
     ) -> CallToolResult | InputRequiredResult:
-        """Check the tool and its arguments, and call it. For an MCP server its definition is read again first."""
-        import anyio
-
+        """Check that the caller may call the tool, and call it."""
+        await self.upstreams.wait_planned()
         caller = exchange.caller
         try:
             tool = await self._require_tool(caller, id, waiting=True)
@@ -414,10 +390,20 @@ class Gateway:
             if not meant:
                 raise
             exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {meant!r}")
-            exchange.tool_id = id = meant
-            tool = await self._require_tool(caller, id, waiting=True)
-        if refusal := self._explain_refusal(caller, tool):
-            return _refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+            exchange.tool_id = meant
+            tool = await self._require_tool(caller, meant, waiting=True)
+        if refusal := self.answers.explain_refusal(caller, tool):
+            return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+        with self.upstreams.use(tool.source):
+            return await self._call_checked(exchange, tool, arguments)
+
+    async def _call_checked(
+        self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool that the caller may call. For an MCP server its definition is read again first."""
+        import anyio
+
+        caller = exchange.caller
         upstream, session = self.upstreams.servers.get(tool.source), None
         if upstream is not None:
             seconds = self.calls.timeout_of(tool)
@@ -430,11 +416,24 @@ class Gateway:
             if session is None:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
-            tool = await self._require_tool(caller, id)  # as the server defines it now
+            tool = await self._require_tool(caller, tool.id)  # as the server defines it now
         arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
         result: CallToolResult | InputRequiredResult = await self.calls.call(tool, arguments, exchange, session)
         self.protocol.offers.remember_links(caller, tool.source, result)
         return result
+
+    async def _fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
+        """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
+        spill = self.upstreams.spills.take(result.meta)
+        if spill is None and (exchange.wants_everything or self.results.fits(result)):
+            return result
+        cover = self.calls.cover(id.partition("/")[0])
+        caller, everything = exchange.caller.name, exchange.wants_everything
+        details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
+        try:
+            return await self.upstreams.run_in_thread(self.results.fit, result, spill, **details)
+        except Unavailable as error:
+            return refuse(str(error), id=id)
 
     async def _require_tool(self, caller: Caller, id: str, *, waiting: bool = False) -> Tool:
         """Return the tool if the caller may see it.
@@ -467,13 +466,3 @@ class Gateway:
             await self.upstreams.run_in_thread(write)
         except ToolscoutError as error:
             self.say(f"a call could not be written to the journal: {error}")
-
-
-def _make_result(answer: dict[str, Any], text: str, *, is_error: bool = False) -> CallToolResult:
-    from mcp_types import CallToolResult, TextContent
-
-    return CallToolResult(content=[TextContent(text=text)], structured_content=answer, is_error=is_error)
-
-
-def _refuse(message: str, **fields: Any) -> CallToolResult:
-    return _make_result({"error": message, **fields}, message, is_error=True)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import ElicitRequestParams, ElicitResult, ErrorData, LoggingMessageNotificationParams
 
+    from toolscout.sources.mcp_spill import Spills
+
 __all__ = ["Connection", "connect"]
 
 MAX_LIST_PAGES: Final = 1000
@@ -127,7 +129,9 @@ def _encode_page(tools: list[Any]) -> str:
 
 
 @asynccontextmanager
-async def connect(server: Server, *, settings: Settings, person: bool = False) -> AsyncIterator[Connection]:
+async def connect(
+    server: Server, *, settings: Settings, person: bool = False, spills: Spills | None = None
+) -> AsyncIterator[Connection]:
     """Open a session with a server, and start the server if it is a command.
 
     When the block is left, the session ends with every process that it started. Every error, also one inside the
@@ -137,6 +141,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
         server: as `parse_server` or `server_from_locator` return it. Its `${…}` are filled in here.
         settings: `mcp_timeout` and `home`.
         person: whether somebody can be asked to sign in.
+        spills: receives the values of large results, which are then empty in the result. None: a result may have
+            16 MiB.
 
     Raises:
         SourceError: with the name of the server, what was expected and what happened.
@@ -152,7 +158,7 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
     with anyio.CancelScope() as scope:
-        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout)
+        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout, spills)
         try:
             with watch.run_clock("an answer to its start"):
                 transport = _open_transport(ready, watch, settings, person)
@@ -182,8 +188,9 @@ class _Watch:
         status: HTTP status of the last answer to a message; 0 before there is one.
     """
 
-    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float) -> None:
+    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float, spills: Spills | None) -> None:
         self.server = server
+        self.spills = spills
         self.scope = scope
         self.seconds = seconds
         self.left = seconds
@@ -365,7 +372,8 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
     tokens = TokenFile(settings.home, server.url)
     watch.tokens = tokens
     signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
-    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.pause_clock), note_status)
+    approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
+    guard = Guard(server.url, approve, note_status, watch.spills)
     async with nullcontext() if _sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
@@ -399,6 +407,7 @@ async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
                 env={**get_default_environment(), **inherited, **server.env},
                 cwd=server.cwd or None,
                 errors=errors,
+                spills=watch.spills,
             ) as streams:
                 yield streams
     finally:
