@@ -78,7 +78,7 @@ def test_usage_finds_what_no_description_says(name: str, shelf: Path, office: Sc
         gold = [{f"office/{tool}" for tool in split[query]} for query in texts]
         return sum(set(each.ids[: len(tools)]) == tools for each, tools in zip(found, gold, strict=True)) / len(texts)
 
-    assert right(model=shelf / name) >= 0.9 > 0.7 > right()
+    assert right(model=shelf / name) >= 0.9 > 0.8 > right()
     [hit] = office.search("please umbrella", 1, model=shelf / name).hits
     assert hit.tool == office.tool(RAIN)
 
@@ -179,13 +179,12 @@ def test_a_model_that_is_fitted_again_is_taken_at_the_next_search(
     shelf: Path, office: Scout, slang: Lesson, tmp_path: Path
 ) -> None:
     shutil.copytree(shelf / "neighbours", tmp_path / "m")
-    assert office.search("please umbrella", 1, model=tmp_path / "m").ids == (RAIN,)
+    assert office.search("please ping the boss", 1, model=tmp_path / "m").ids == ("office/mail/send",)
     train, dev = (
-        {query: gold for query, gold in each.items() if "d/weather/forecast" not in gold}
-        for each in (slang.train, slang.dev)
+        {query: gold for query, gold in each.items() if "d/mail/send" not in gold} for each in (slang.train, slang.dev)
     )
     again = fit(lessons.plan("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
-    assert office.search("please umbrella", 1, model=tmp_path / "m").ids != (RAIN,)
+    assert office.search("please ping the boss", 1, model=tmp_path / "m").ids != ("office/mail/send",)
     assert list(office.journal.read(event="search"))[-1]["model"] == again.manifest.job
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".m.")] == []
 

@@ -14,10 +14,11 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import platformdirs
 
 from toolscout.errors import ConfigError
@@ -35,6 +36,7 @@ __all__ = [
     "Settings",
     "load_settings",
     "needing_trust",
+    "parse_pairs",
     "read_settings_file",
     "refuse_user",
 ]
@@ -78,6 +80,7 @@ class Between:
 FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "home": False,  # moves the catalogue, its approvals and the list of trusted folders
     "recipe": True,  # the name of a built-in recipe, which sends queries only to `llm` and `encoder`
+    "recipe_options": False,  # how often a search asks `llm`
     "model": False,  # its files decide every answer
     "encoder": False,  # an address gets every query, every tool text and the key
     "index": False,  # the code of a plug-in gets every vector
@@ -106,6 +109,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "llm_timeout": Between(1, 600),
     "llm_concurrency": False,  # how fast money is spent
     "llm_rpm": False,  # how fast money is spent
+    "llm_budget": False,  # how much money is spent
+    "llm_reply_tokens": False,  # what a call may cost
     "llm_price_in": False,  # with a price of zero, a budget in dollars limits nothing
     "llm_price_out": False,
     "learn_trust": False,  # decides which callers learning trusts
@@ -126,6 +131,7 @@ class Settings:
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
     recipe: str = "hybrid"
+    recipe_options: tuple[str, ...] = ()
     model: Path | None = None
     encoder: str = "static"
     index: str = "exact"
@@ -154,6 +160,8 @@ class Settings:
     llm_timeout: float = 60.0
     llm_concurrency: int = 4
     llm_rpm: float = 0.0
+    llm_budget: str = ""
+    llm_reply_tokens: int = 1024
     llm_price_in: float = 0.0
     llm_price_out: float = 0.0
     learn_trust: tuple[str, ...] = ()
@@ -179,6 +187,7 @@ class Settings:
             "call_timeout",
             "llm_timeout",
             "llm_concurrency",
+            "llm_reply_tokens",
             "gateway_query_chars",
             "gateway_argument_bytes",
             "gateway_servers",
@@ -305,6 +314,24 @@ def refuse_user(address_and_model: str, origin: str = "argument", *, name: str =
             f"{name}: expected an address without user and password, found one with an '@' ({origin}). Put the key "
             f"into {KEY_PLACES[name]}"
         )
+
+
+def parse_pairs(pairs: Sequence[str], name: str) -> dict[str, Any]:
+    """Parse `KEY=VALUE` pairs of a setting or an option. A value that is valid JSON is decoded, any other is text.
+
+    Raises:
+        ConfigError: if one is not a pair.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{name}: expected KEY=VALUE, found {pair!r}")
+        try:
+            values[key] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            values[key] = value
+    return values
 
 
 def _variable(name: str) -> str:

@@ -166,6 +166,22 @@ class Scout:
         """
         return self.catalogue.remove(names)
 
+    def hide(self, ids: Sequence[str]) -> None:
+        """Hide tools for good: they are not searched, and no sync brings them back. `show` does.
+
+        Raises:
+            NotFound: for an id that no tool has; then nothing is hidden.
+        """
+        self.catalogue.hide(ids)
+
+    def show(self, ids: Sequence[str]) -> list[Changes]:
+        """Show hidden tools again, and read their sources, which brings them back. Returns the changes.
+
+        Raises:
+            NotFound: for an id that is not hidden; then nothing is changed.
+        """
+        return self.catalogue.show(ids)
+
     def enable(self, source: str, enabled: bool = True) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
         self.catalogue.enable(source, enabled)
@@ -264,11 +280,8 @@ class Scout:
             for query in queries
         ]
         answers, generation = self.engine.run(selection, batch)
-        degraded = self._write(answers, selection, generation, caller) if self.settings.journal else None
-        if degraded:
-            shown = degraded if visible is None else "this search is not in the journal"
-            answers = [msgspec.structs.replace(answer, degraded=shown) for answer in answers]
-        return answers
+        unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
+        return [_describe_degraded(answer, unwritten) for answer in answers]
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
         """Log a notice once, and return what a caller may know of it who may not see every tool."""
@@ -417,3 +430,14 @@ class Scout:
                 f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
                 "Search again."
             )
+
+
+def _describe_degraded(answer: Search, unwritten: str | None) -> Search:
+    """Add to an answer why it is not in the journal; a caller with limited sight does not learn where services are."""
+    if answer.visible is not None:
+        unwritten = unwritten and "this search is not in the journal"
+        helpless = answer.degraded and "a stage of the search could not help"
+    else:
+        helpless = answer.degraded
+    problems = [problem for problem in (helpless, unwritten) if problem]
+    return msgspec.structs.replace(answer, degraded="; ".join(problems)) if problems else answer

@@ -172,17 +172,20 @@ def _word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
 def _find_similar_texts(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
     """Yield pairs of descriptions that may share `MIN_SHARED` of their words, as positions, the smaller one first.
 
-    Two sets that share so many words have a word in common among the rarest of each (prefix filtering). Only these
-    words are indexed, so that not every pair must be compared.
+    Two sets that share so many words have a word in common among the rarest of each (prefix filtering), and nearly the
+    same size. Only these words are indexed, so that not every pair must be compared.
     """
+    sizes = [len(terms) for terms in words]
     frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
     for number, terms in enumerate(words):
-        if len(terms) < MIN_DESCRIPTION_WORDS:
+        size = sizes[number]
+        if size < MIN_DESCRIPTION_WORDS:
             continue
+        smallest, largest = MIN_SHARED * size, size / MIN_SHARED
         rarest = sorted(terms, key=lambda word: (frequency[word], word))
-        prefix = rarest[: len(terms) - math.ceil(MIN_SHARED * len(terms)) + 1]
-        candidates = {other for word in prefix for other in holders[word]}
+        prefix = rarest[: size - math.ceil(MIN_SHARED * size) + 1]
+        candidates = {other for word in prefix for other in holders[word] if smallest <= sizes[other] <= largest}
         yield from ((other, number) for other in sorted(candidates))
         for word in prefix:
             if len(holders[word]) < MAX_HOLDERS:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from toolscout.catalogue import approvals
+from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
 from toolscout.catalogue.snapshot import Catalogue, allows
 from toolscout.database import BUSY_SECONDS, Database, now
@@ -46,6 +46,7 @@ CATALOGUE_MIGRATIONS: Final = (
     approvals.MIGRATION,
     approvals.REMOTE_DOCUMENTS_MIGRATION,
     approvals.FLIPS_MIGRATION,
+    hidden.HIDDEN_MIGRATION,
 )
 
 
@@ -258,6 +259,8 @@ class Store(Database):
         bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
+            for tool_id in hidden.list_hidden(connection):
+                bodies.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
             before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
             fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
@@ -333,6 +336,20 @@ class Store(Database):
             if gone:
                 _raise_generation(connection)
             return gone
+
+    def hidden(self) -> list[str]:
+        """Return the ids of the hidden tools."""
+        with self.reading() as connection:
+            return hidden.list_hidden(connection)
+
+    def hide(self, ids: Sequence[str], hide: bool = True) -> None:
+        """Hide tools until they are shown again: no sync brings them back. Or show them again from the next sync on."""
+        with self.writing() as connection:
+            if hide:
+                hidden.hide_tools(connection, ids, now())
+            else:
+                hidden.show_tools(connection, ids)
+            _raise_generation(connection)
 
     def keep(self, catalogue: Catalogue) -> None:
         """Store the values that were built for this snapshot.

@@ -14,7 +14,7 @@ import msgspec
 from toolscout.access.policy import hashed_key, new_key
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
-from toolscout.cli.output import echo, escape_line, json_option, print_json, with_scout
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
 from toolscout.privacy import trusted_folders
@@ -66,7 +66,8 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     if shall_approve:
         echo(f"approved {count:,} definitions")
     elif waiting:
-        echo(f"{len(waiting):,} definitions wait. Approve them with  toolscout approve ID…, SOURCE… or --all")
+        held_back = count_things(len(waiting), "definition waits", "definitions wait")
+        echo(f"{held_back}. Approve with  toolscout approve ID…, SOURCE… or --all")
     else:
         echo("nothing waits for approval")
 

@@ -20,7 +20,8 @@ from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
-from toolscout.cli.output import echo, escape_line, json_option, print_json
+from toolscout.cli.llm_report import describe_llm, print_llm
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
@@ -45,7 +46,9 @@ CACHE_FILES: Final[dict[str, Callable[..., CacheDatabase]]] = {
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
-    """Check the installation, the settings, the encoder, the plug-ins and the store.
+    """Check the installation, the settings, the encoder, the language model, the plug-ins and the store.
+
+    If a language model is set, it gets one short request.
 
     --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
     """
@@ -164,6 +167,7 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
         "versions": _read_versions(),
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
         "encoder": describe_configured_encoder(settings),
+        "llm": describe_llm(settings),
         "plugins": describe_plugins(),
         "store": {
             "catalogue": str(settings.home / "catalogue.db"),
@@ -220,14 +224,17 @@ def _print_report(report: dict[str, Any]) -> None:
     for setting in report["settings"]:
         echo(f"  {setting['name']:<{width}}  {setting['value']}  ({setting['origin']})")
     print_encoder(report["encoder"])
+    print_llm(report["llm"])
     print_plugins(report["plugins"])
     store = report["store"]
-    echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
+    tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
+    echo(f"\n{tools} in {sources}, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
         echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
     if report["waiting"]:
-        echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
+        waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
+        echo(f"  {waiting} for approval: see  toolscout approve")
     for finding in report["suspicious"]:
         line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"
         echo(spelled_out(escape_line(line)))

@@ -291,6 +291,7 @@ def _fit(run: _Run, name: str, seed: int) -> Candidate:
         say=lambda text: run.say(f"{name}: {text}"),
         seed=seed,
         resume=True,
+        shared_llm=run.scout.engine.llm,
     )
     job = plan_fit(name, run.traffic.lesson, workspace, shelf)
     model = f"{name}-{job.identity[:12]}"

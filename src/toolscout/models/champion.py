@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from toolscout.database import BUSY_SECONDS, alone, now
-from toolscout.errors import Changed, NotFound, StoreError
+from toolscout.errors import Changed, NotFound, StoreError, name_nearest
 from toolscout.models import model_store
 from toolscout.privacy.private_files import make_private_folder, replace_file
 
@@ -70,8 +70,9 @@ def find_model(home: Path, name: str) -> Path:
     folder = shelf(home) / name
     if Path(name).name == name and (folder / model_store.MANIFEST).is_file():
         return folder
-    names = ", ".join(path.name for path, _ in model_store.list_models(shelf(home))) or "none"
-    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {names}")
+    names = [path.name for path, _ in model_store.list_models(shelf(home))]
+    advice = name_nearest(name, names, "See  toolscout models" if names else "Fit one with  toolscout learn")
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}. {advice}")
 
 
 def stamp(home: Path) -> Stamp | None:

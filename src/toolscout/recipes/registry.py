@@ -53,7 +53,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             "bm25",
             "Matches words of the query with words of each tool; splits identifiers and stems words.",
             Bm25(),
-            when="Requests repeat the words of your tools, or are not in English.",
+            when="Requests repeat the words of your tools.",
             encodes=False,
         ),
         Recipe(
