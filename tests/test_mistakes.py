@@ -78,6 +78,7 @@ MISTAKES = {
     "selftest --min-recall 80": "0<=x<=1",
     "lint --most 0": "x>=1",
     "gateway --print-config zed": "is not one of 'claude', 'cursor', 'vscode'",
+    "gateway --print-config claude --policy nowhere.toml": "expected a policy file",
     "gateway --port 99999": "1<=x<=65535",
     "gateway --budget 10": "x>=200",
     "serve --port 99999": "0<=x<=65535",

@@ -72,12 +72,14 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
     policy, is_required = options["policy"] or scout.settings.home / POLICY_FILE, options["policy"] is not None
     options["policy"] = policy if is_required or policy.exists() else None
+    from toolscout.access.live_policy import LivePolicies
+
+    policies = LivePolicies(policy, is_required=is_required)  # a missing or invalid file is refused
     if options["print_config"]:
         print_json(_build_client_entry(scout, configs, discover, options))
         return
     import anyio
 
-    from toolscout.access.live_policy import LivePolicies
     from toolscout.gateway import Gateway, Options
 
     if discover:
@@ -96,7 +98,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["budget"] or settings.gateway_budget,
             options["result_budget"] or settings.gateway_result_budget,
         ),
-        policies=LivePolicies(policy, is_required=is_required),
+        policies=policies,
         credential=os.environ.get(KEY_VARIABLE),
         say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
