@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
+
+if TYPE_CHECKING:
+    from toolscout.access.live_policy import LivePolicies
 
 KEY_VARIABLE = "TOOLSCOUT_KEY"
 POLICY_FILE = "policy.toml"  # in the home
@@ -70,11 +73,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    policy, is_required = options["policy"] or scout.settings.home / POLICY_FILE, options["policy"] is not None
-    options["policy"] = policy if is_required or policy.exists() else None
-    from toolscout.access.live_policy import LivePolicies
-
-    policies = LivePolicies(policy, is_required=is_required)  # a missing or invalid file is refused
+    policies = _load_policies(scout, options)
     if options["print_config"]:
         print_json(_build_client_entry(scout, configs, discover, options))
         return
@@ -105,6 +104,19 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
     anyio.run(_serve, gateway, options)
+
+
+def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:
+    """Load the policy file that is named, or the home's. `options` then names the file in force, or None.
+
+    Raises:
+        ConfigError: if a file that is named is missing, or a file is invalid.
+    """
+    from toolscout.access.live_policy import LivePolicies
+
+    policy, is_required = options["policy"] or scout.settings.home / POLICY_FILE, options["policy"] is not None
+    options["policy"] = policy if is_required or policy.exists() else None
+    return LivePolicies(policy, is_required=is_required)
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -144,12 +144,7 @@ class Offers:
             return servers[source], original
         resources = await self.list(caller, "resources", fresh=False)
         templates = await self.list(caller, "templates", fresh=False)
-        owners = [name for name, items in resources.items() if any(item.uri == uri for item in items)]
-        owners = owners or [name for name, items in templates.items() if any(_fits(item, uri) for item in items)]
-        if not owners:
-            scheme = urlsplit(uri).scheme
-            owners = [name for name in servers if _uses_scheme(resources[name], templates[name], scheme)]
-            owners = owners if len(owners) == 1 else []
+        owners = _find_owners(servers, resources, templates, uri)
         if not owners:
             raise refuse(f"Resource not found: {uri}", uri=uri)
         return servers[owners[0]], uri
@@ -213,6 +208,19 @@ async def _read_pages(connection: Connection, kind: str) -> list[Any]:
         items += getattr(cover_result(connection.cover, page), field)
         cursor = page.next_cursor
     return items[:MAX_OFFERS]
+
+
+def _find_owners(
+    servers: Iterable[str], resources: Mapping[str, list[Any]], templates: Mapping[str, list[Any]], uri: str
+) -> list[str]:
+    """Find the servers that list a URI, or a template that it fits, or alone have URIs of its scheme."""
+    owners = [name for name, items in resources.items() if any(item.uri == uri for item in items)]
+    owners = owners or [name for name, items in templates.items() if any(_fits(item, uri) for item in items)]
+    if not owners:
+        scheme = urlsplit(uri).scheme
+        owners = [name for name in servers if _uses_scheme(resources[name], templates[name], scheme)]
+        owners = owners if len(owners) == 1 else []
+    return owners
 
 
 def _fits(template: Any, uri: str) -> bool:

@@ -317,9 +317,14 @@ def _resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
                 kind = real[0].get("type")
                 has_null = len(real) < len(branches)
                 return {**real[0], "type": [kind, "null"]} if has_null and isinstance(kind, str) else real[0]
-            kinds = [branch.get("type") for branch in branches if isinstance(branch, Mapping)]
-            return {"type": [kind for kind in kinds if isinstance(kind, str)]} if all(kinds) else None
+            return _join_kinds(branches)
     return schema if "$ref" not in schema else None
+
+
+def _join_kinds(branches: Sequence[Any]) -> Mapping[str, Any] | None:
+    """Return a schema with the types of all branches. None if one of them names none."""
+    kinds = [branch.get("type") for branch in branches if isinstance(branch, Mapping)]
+    return {"type": [kind for kind in kinds if isinstance(kind, str)]} if all(kinds) else None
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:

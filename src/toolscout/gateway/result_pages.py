@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any, Final, NamedTuple
 
@@ -97,12 +97,7 @@ def _find_part(stored: StoredResult, file: IO[bytes], segments: list[str], offse
     """Find the part that a path or an offset leads to, and the segments that lead on inside it."""
     parts = [part for part in stored.parts if part.size] or stored.parts
     if not segments:
-        before = 0
-        for part in parts:
-            if offset < before + part.size:
-                break
-            before += part.size
-        return _view(part, file), []
+        return _view(_find_part_at(parts, offset), file), []
     for part in stored.parts:
         names = part.path.split(".")
         if segments[: len(names)] == names:
@@ -113,6 +108,16 @@ def _find_part(stored: StoredResult, file: IO[bytes], segments: list[str], offse
             return _view(part, file), segments
     names = [part.path for part in stored.parts[:MAX_NAMED_KEYS]]
     raise NotFound(f"path: this result is no JSON; expected one of its parts ({', '.join(names)}), or no path")
+
+
+def _find_part_at(parts: Sequence[StoredPart], offset: int) -> StoredPart:
+    """Return the part that holds an offset of the whole; the last one if it lies behind."""
+    before = 0
+    for part in parts:
+        if offset < before + part.size:
+            break
+        before += part.size
+    return part
 
 
 def _view(part: StoredPart, file: IO[bytes]) -> _View:

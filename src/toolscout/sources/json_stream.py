@@ -127,8 +127,12 @@ class JsonSplitter:
             self._sink.begin(tuple(self.path), True)
             self._state = self._read_text
             return start + 1
-        self._write = self._keep
-        if chosen == TAKE:
+        return self._begin_skip(data, start, chosen == TAKE)
+
+    def _begin_skip(self, data: bytes, start: int, takes: bool) -> int:
+        """Begin to copy a value, to the sink if it takes it."""
+        first, self._write = data[start], self._keep
+        if takes:
             self._keep(_EMPTY_VALUES.get(first, b"null"))
             self._sink.begin(tuple(self.path), False)
             self._write = self._sink.write
@@ -143,13 +147,7 @@ class JsonSplitter:
         """Copy a value as it is."""
         start = position
         if not (self._depth or self._in_string):
-            end = _end_of(_SCALAR, data, position)
-            if end < len(data):
-                if data[end] not in b",]} \t\r\n":
-                    return -1
-                self._state = self._read_next
-            self._write(data[start:end])
-            return end
+            return self._skip_scalar(data, position)
         while position < len(data):
             position = _end_of(_STRING_BODY if self._in_string else _FLAT, data, position)
             if position == len(data):
@@ -167,6 +165,16 @@ class JsonSplitter:
                 break
         self._write(data[start:position])
         return position
+
+    def _skip_scalar(self, data: bytes, position: int) -> int:
+        """Copy a number, true, false or null."""
+        end = _end_of(_SCALAR, data, position)
+        if end < len(data):
+            if data[end] not in b",]} \t\r\n":
+                return -1
+            self._state = self._read_next
+        self._write(data[position:end])
+        return end
 
     def _read_text(self, data: bytes, position: int) -> int:
         """Take a string without its escapes."""
