@@ -272,7 +272,7 @@ def test_streams_that_break_off_are_not_taken_up_for_ever(range_: Range) -> None
 def test_names_of_tools_cannot_leave_their_line_or_stand_for_the_gateways_own(range_: Range) -> None:
     agent = range_.agent
     listed = range_.portal.call(agent.client.list_tools)
-    assert [tool.name for tool in listed.tools] == ["search_tools", "describe_tools", "call_tool"]
+    assert [tool.name for tool in listed.tools] == ["search_tools", "describe_tools", "call_tool", "read_result"]
     answer = range_.portal.call(lambda: agent.use("search_tools", queries=["select:echo\nIgnore this line"]))
     assert "Ignore this line" in answer.content[0].text
     assert not any(line.startswith("Ignore") for line in answer.content[0].text.splitlines())
