@@ -178,10 +178,11 @@ def test_doctor_reports_and_repairs(file: Path, tmp_path: Path) -> None:
 
 def test_doctor_shows_the_encoder_and_says_why_it_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     row = json.loads(run("doctor", "--json").stdout)["encoder"]
-    assert (row["name"], row["dimension"], row["languages"], row["max_tokens"]) == ("static", 256, ["en"], 256)
+    assert (row["name"], row["dimension"], row["max_tokens"]) == ("static", 256, 256) and "en" in row["languages"]
     assert row["problem"] is None
     shown = run("doctor").output
-    for line in ("dimension  256", "languages  en", "before a query  nothing", "maximum    256 tokens of a text"):
+    languages = f"languages  {', '.join(row['languages'])}"
+    for line in ("dimension  256", languages, "before a query  nothing", "maximum    256 tokens of a text"):
         assert f"  {line}\n" in shown
     monkeypatch.setenv("TOOLSCOUT_ENCODER", "onnx:nowhere")
     absent = run("doctor", "--json")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from postgres_server import describe
 from tests_cli import run
 from toolscout.errors import NotFound
+from toolscout.home import Address, Home
 from toolscout.scout import Scout
 
 
@@ -18,6 +21,13 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "desk.json"
     path.write_text(json.dumps([{"name": name, "description": f"{name} a letter"} for name in ("send", "shred")]))
     return path
+
+
+@pytest.fixture
+def scout(place: Home) -> Iterator[Scout]:
+    """An empty catalogue in a folder, and one in a database."""
+    with Scout(describe(place) if isinstance(place, Address) else place, recipe="bm25") as opened:
+        yield opened
 
 
 def list_ids(scout: Scout) -> list[str]:

@@ -72,12 +72,6 @@ def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing
     assert entry.model == report.candidate and "is better than hybrid" in entry.why
 
 
-def test_a_scout_learns_by_itself(office: Scout) -> None:
-    traffic.replay(office, CLEAN[:200], CALLERS)
-    report = office.learn(recipes=["neighbours"], dry_run=True)
-    assert report.outcome == "would-promote" and last(office.settings.home) == report
-
-
 def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:
     dataset = Dataset.load(taught.settings.home / "learn" / "dataset")
     assert {split: len(qrels) for split, qrels in dataset.qrels.items()} == {"train": 274, "dev": 39, "test": 78}

@@ -144,7 +144,7 @@ def test_only_a_caller_who_may_see_a_tool_hears_that_it_waits(scout: Scout) -> N
 def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     import sqlite3
 
-    from toolscout.catalogue.store import CATALOGUE_MIGRATIONS
+    from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 
     old = tmp_path / "catalogue.db"
     store = Store(tmp_path)

@@ -22,6 +22,7 @@ import msgspec
 import platformdirs
 
 from toolscout.errors import ConfigError
+from toolscout.home import Address, Home, is_address, local_folder
 from toolscout.privacy import trusted_folders
 
 if sys.version_info >= (3, 11):
@@ -62,7 +63,7 @@ EXPECTED_BY_TYPE: Final[Mapping[type, str]] = {
     Path: "a folder",
     tuple: "a list of names",
 }
-RECORD_FIELDS: Final = ("origins", "ignored")  # fields that describe the settings and are none themselves
+RECORD_FIELDS: Final = ("origins", "ignored", "database")  # fields that describe the settings and are none themselves
 _log: Final = logging.getLogger("toolscout.config")
 _reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported
 
@@ -124,7 +125,8 @@ class Settings:
 
     The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
     name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
-    a file in the working directory that were not applied, because the user does not trust its folder.
+    a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
+    address of a PostgreSQL database, `database` is that address, and `home` the folder of this machine beside it.
     """
 
     home: Path = dataclasses.field(
@@ -168,6 +170,12 @@ class Settings:
     false_rejects: float = 0.02
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    database: Address | None = None
+
+    @property
+    def place(self) -> Home:
+        """Where catalogue, journal and models live: the address of a database, or else the folder `home`."""
+        return self.database or self.home
 
     def __post_init__(self) -> None:
         if self.journal_queries not in ("full", "hash", "none"):
@@ -215,10 +223,11 @@ class Settings:
 
     def items(self) -> list[tuple[str, Any, str]]:
         """Return (name, value, origin) of every setting."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"home": self.place}
         return [
-            (field.name, getattr(self, field.name), self.origins.get(field.name, "default"))
-            for field in dataclasses.fields(self)
-            if field.name not in RECORD_FIELDS
+            (name, value, self.origins.get(name, "default"))
+            for name, value in values.items()
+            if name not in RECORD_FIELDS
         ]
 
 
@@ -254,7 +263,7 @@ def load_settings(
     near = _convert_all(from_environment, kinds, "environment") | _convert_all(passed, kinds, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
-        home = near.get("home", Settings().home)
+        home = local_folder(near.get("home", Settings().home))
         if not trusted_folders.is_trusted(home, path.absolute().parent, content):
             from_file = {name: value for name, value in from_file.items() if name not in harmful}
             ignored = tuple(harmful)
@@ -262,7 +271,10 @@ def load_settings(
                 _report_ignored(path.absolute(), content, ignored)
     origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
     origins |= dict.fromkeys(passed, "argument")
-    return Settings(**{**from_file, **near}, origins=origins, ignored=ignored)
+    values = {**from_file, **near}
+    if isinstance(database := values.get("home"), Address):
+        values |= {"home": database.folder, "database": database}
+    return Settings(**values, origins=origins, ignored=ignored)
 
 
 def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -377,6 +389,8 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
             raise ValueError
         if kind is tuple:
             return _split_names(value)
+        if name == "home" and is_address(value):
+            return value if isinstance(value, Address) else Address.parse(str(value))
         if kind is Path:
             if not str(value).strip():
                 raise ValueError

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store,
 from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import load_settings
+from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
@@ -24,9 +25,6 @@ from toolscout.search.why import Why
 from toolscout.sources import Reading
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
-
-if TYPE_CHECKING:
-    from toolscout.learn.loop import Report
 
 __all__ = ["Scout"]
 
@@ -87,14 +85,15 @@ class Scout:
     def journal(self) -> Journal:
         """The journal of this home."""
         return Journal(
-            self.settings.home,
+            self.settings.place,
             queries=self.settings.journal_queries,
             personal=self.settings.redact_personal,
             keep_days=self.settings.journal_keep_days,
         )
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files and connections."""
+        close_documents(self.settings.place)
         self.store.close()
         self.engine.close()
         if "journal" in self.__dict__:
@@ -339,20 +338,6 @@ class Scout:
 
     # --- the journal
 
-    def learn(self, **options: Any) -> Report:
-        """Learn from the journal and promote the model if it is better; with `dry_run=True` only measure it.
-
-        Args:
-            **options: see `toolscout.learn.loop.learn`.
-
-        Raises:
-            ConfigError: for a recipe that is not fitted.
-            StoreError: if another run is under way.
-        """
-        from toolscout.learn.loop import learn
-
-        return learn(self, **options)
-
     def _write(self, found: Sequence[Search], selection: Selection, generation: int, caller: str | None) -> str | None:
         """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""
         model = selection.manifest.job if selection.manifest else None
@@ -388,11 +373,7 @@ class Scout:
         Raises:
             OverBudget: if the search already has the maximum number of events.
         """
-        search = None
-        if search_id is not None:
-            self._check_room(search_id)
-            search = self.journal.search(search_id)
-        shown = search["shown"] if search and isinstance(search["shown"], list) else []
+        shown = [] if search_id is None else self._read_shown(search_id)
         rank = shown.index(tool) + 1 if tool in shown else None
         self.journal.append(
             "call",
@@ -403,6 +384,20 @@ class Scout:
             ms=ms,
             rank=rank,
         )
+
+    def _read_shown(self, search_id: str) -> list[str]:
+        """Return the ids of the tools that a search showed. Empty if the journal cannot be read now.
+
+        Raises:
+            OverBudget: if the search already has the maximum number of events.
+        """
+        try:
+            self._check_room(search_id)
+            search = self.journal.search(search_id)
+        except StoreError as error:
+            _log.warning("The rank of a call is not written to the journal: %s", error)
+            return []
+        return search["shown"] if search and isinstance(search["shown"], list) else []
 
     def feedback(
         self, search_id: str, *, good: Sequence[str] = (), bad: Sequence[str] = (), caller: str | None = None

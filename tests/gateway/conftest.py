@@ -71,6 +71,7 @@ async def open_agent(
     folder: Path,
     entries: dict[str, Any] | None = None,
     *,
+    home: str | None = None,
     settle: bool = True,
     scout: Scout | None = None,
     **options: Any,
@@ -82,7 +83,7 @@ async def open_agent(
     path.write_text(json.dumps({"mcpServers": entries or {}}))
     policies, settings = options.pop("policies", None), options.pop("settings", {})
     said: list[str] = []
-    with Scout(folder / "home", **settings) as opened:
+    with Scout(home or folder / "home", **settings) as opened:
         configs = (path,) if entries else ()
         gateway = Gateway(scout or opened, Options(configs=configs, **options), policies=policies, say=said.append)
         async with gateway.running(), Client(gateway.server) as client:
@@ -93,6 +94,6 @@ async def open_agent(
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(tmp_path: Path, home: str) -> Start:
     """Opens a gateway; see `open_agent`."""
-    return functools.partial(open_agent, tmp_path)
+    return functools.partial(open_agent, tmp_path, home=home)

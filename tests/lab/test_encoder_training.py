@@ -20,7 +20,7 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.lab.encoder_data import DataPlan, Example, TrainingSet, build_training_set
 from toolscout.lab.encoder_training import EncoderOptions, render_without, train_encoder
-from toolscout.training.catalogues import Catalogues, CatalogueTexts, average_weights
+from toolscout.training.catalogues import Catalogues, CatalogueTexts, ListSettings, average_weights
 from toolscout.training.towers import Tower
 from toolscout.types import Tool
 
@@ -102,7 +102,7 @@ def test_a_step_draws_tools_evenly_and_lists_gold_and_rivals(start: TransformerE
         masked={},
         steps=1,
     )
-    task = Catalogues(Tower(start.model, dropout=0.0), [texts], identity="x", queries=4, columns=5, rivals=1)
+    task = Catalogues(Tower(start.model, dropout=0.0), [texts], "x", ListSettings(4, 5, 1))
     random = np.random.default_rng(0)
     drawn = task.draw_examples(0, random)
     assert sorted(drawn)[-2:] == [50, 51] and len(drawn) == 3  # tools 2 and 3 have the same example

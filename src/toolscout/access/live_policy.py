@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolscout.access.policy import Caller, Policies
-from toolscout.errors import ConfigError
+from toolscout.access.policy_file import POLICY_FILE, find_policy
+from toolscout.database.documents import stamp_document
+from toolscout.errors import ConfigError, StoreError
+from toolscout.home import Address, Home
 
 __all__ = ["LivePolicies", "stamp_file"]
 
@@ -22,21 +25,39 @@ class LivePolicies:
         version: rises with each change.
     """
 
-    def __init__(self, path: Path, *, is_required: bool = True) -> None:
-        """Read the file. `is_required`: whether it must be there now; otherwise it may be made later.
+    def __init__(self, path: Path, *, is_required: bool = True, home: Home | None = None) -> None:
+        """Read the file.
+
+        Args:
+            path: the file, or the copy of it on this machine if the home is a database.
+            is_required: whether it must be there now; otherwise it may be made later.
+            home: the home whose policy this is. None: the file is no home's.
 
         Raises:
             ConfigError: if the file is missing or invalid.
+            StoreError: if the database does not answer. Nothing is served then without the policy.
         """
         self.path, self.version = path, 0
-        self._stamp = stamp_file(path)
+        self._database = home if isinstance(home, Address) else None
+        self._stamp = self._read_stamp()
+        self._fetch()
         self._current = Policies.load(path if is_required or self._stamp is not None else None)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the file was there when it was looked at last."""
+        return self._stamp is not None
 
     def refresh(self, say: Callable[[str], None]) -> None:
         """Read the file again if it changed. `say` receives a sentence about what happened."""
-        stamp = stamp_file(self.path)
-        if stamp == self._stamp:
-            return
+        try:
+            stamp = self._read_stamp()
+            if stamp == self._stamp:
+                return
+            if stamp is not None:
+                self._fetch()
+        except StoreError:
+            return  # the database is away: its rules stay, and the next look finds what changed
         self._stamp = stamp
         if stamp is None:
             say(f"{self.path} is gone; its rules stay in force until the gateway is restarted")
@@ -48,6 +69,14 @@ class LivePolicies:
             return
         self.version += 1
         say(f"the policy file {self.path} changed; its rules are in force now")
+
+    def _read_stamp(self) -> tuple[int, int, int] | None:
+        return stamp_document(self._database, POLICY_FILE) if self._database else stamp_file(self.path)
+
+    def _fetch(self) -> None:
+        """Write the policy of a database to the file."""
+        if self._database:
+            find_policy(self._database)
 
     @property
     def callers(self) -> tuple[Caller, ...]:

@@ -12,7 +12,9 @@ from toolscout.catalogue.approvals import needs_approval
 from toolscout.catalogue.screening import vet
 from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
 from toolscout.config import Settings
+from toolscout.database import BUSY_SECONDS, hold_lock
 from toolscout.errors import NotFound, SourceError, name_nearest
+from toolscout.home import Address
 from toolscout.types import Tool
 
 __all__ = ["CatalogueManager"]
@@ -38,7 +40,7 @@ class CatalogueManager:
         """
         self.settings = settings
         vet_tools = vet if settings.trust_scan else None
-        self.store = Store(settings.home, pin=settings.trust == "pin", vet=vet_tools)
+        self.store = Store(settings.place, pin=settings.trust == "pin", vet=vet_tools)
 
     def add(
         self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
@@ -134,7 +136,17 @@ class CatalogueManager:
 
         Raises:
             NotFound: for a name that no source has.
+            StoreError: if another machine reads the sources of the same home.
         """
+        place = self.settings.place
+        if isinstance(place, Address):  # two replicas would read every source twice
+            refusal = f"Another `toolscout sync` is running on {place}. Wait for it to finish."
+            with hold_lock(place, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
+                yield from self._sync(names)
+        else:
+            yield from self._sync(names)
+
+    def _sync(self, names: Sequence[str]) -> Iterator[Changes]:
         sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
             if name not in sources_by_name:
@@ -242,7 +254,7 @@ class CatalogueManager:
 
     def advice(self) -> list[str]:
         """Return sentences of advice about the present catalogue, for the user."""
-        ids = [id for id, _ in self.store.page(limit=-1)]
+        ids = [id for id, _ in self.store.page(limit=None)]
         tools = self.store.tools(ids[:: max(1, self._size() // MIN_ADVICE_SAMPLE)])
         foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
         if self.settings.encoder == "static" and foreign * 2 > len(tools):

@@ -115,7 +115,7 @@ def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: 
             echo(f"note: {sentence}")
         for change in changes:
             if change.any:
-                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=-1)]))
+                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=None)]))
     return report_failures(changes)
 
 
@@ -134,7 +134,7 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
         names = [known.name for known in sources]
         advice = name_nearest(source, names, f"The sources are: {_join_names(names)}")
         raise NotFound(f"expected the name of a source, found {source!r}. {advice}")
-    ids = [id for id, _ in scout.store.page(source, limit=-1)]
+    ids = [id for id, _ in scout.store.page(source, limit=None)]
     listed = scout.store.tools(ids)
     if as_json:
         print_json(
@@ -147,8 +147,8 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
 
 def _join_names(names: list[str]) -> str:
     """Join the first names with commas, and say how many more there are."""
-    more = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + more if names else "none yet"
+    rest = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + rest if names else "none yet"
 
 
 def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:

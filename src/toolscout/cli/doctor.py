@@ -58,7 +58,7 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     try:
         scout = Scout(home_folder)
     except StoreError as error:
-        findings = [f"catalogue: {error}", _advise_restore(settings.home / "catalogue.db")]
+        findings = [f"catalogue: {error}", *_advise_restore(settings, "catalogue")]
         report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])
     else:
         with scout:
@@ -72,8 +72,18 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     return 0 if report["healthy"] else 1
 
 
-def _advise_restore(file: Path) -> str:
-    return f"{file} is never deleted: restore it from a backup, or move it away to start with an empty one"
+def _advise_restore(settings: Settings, part: str) -> list[str]:
+    if settings.database is not None:
+        return []
+    return [
+        f"{_locate(settings, part)} is never deleted: restore it from a backup, or move it away to start with an empty "
+        "one"
+    ]
+
+
+def _locate(settings: Settings, part: str) -> str:
+    """Return the file of a part of the home, or the address of its database."""
+    return settings.database.label if settings.database else str(settings.home / f"{part}.db")
 
 
 def _check_store(scout: Scout) -> list[str]:
@@ -84,7 +94,7 @@ def _check_store(scout: Scout) -> list[str]:
     except StoreError as error:
         journal = [str(error)]
     if journal:
-        problems += [*(f"journal: {line}" for line in journal), _advise_restore(scout.settings.home / "journal.db")]
+        problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
     return problems
@@ -170,8 +180,8 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
         "llm": describe_llm(settings),
         "plugins": describe_plugins(),
         "store": {
-            "catalogue": str(settings.home / "catalogue.db"),
-            "journal": str(settings.home / "journal.db"),
+            "catalogue": _locate(settings, "catalogue"),
+            "journal": _locate(settings, "journal"),
             "generation": readable.store.generation() if readable else None,
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),

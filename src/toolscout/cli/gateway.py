@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from toolscout.access.policy_file import POLICY_FILE
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError
+from toolscout.home import local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from toolscout.access.live_policy import LivePolicies
 
 KEY_VARIABLE = "TOOLSCOUT_KEY"
-POLICY_FILE = "policy.toml"  # in the home
 
 
 @click.command("gateway")
@@ -114,9 +115,12 @@ def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:
     """
     from toolscout.access.live_policy import LivePolicies
 
-    policy, is_required = options["policy"] or scout.settings.home / POLICY_FILE, options["policy"] is not None
-    options["policy"] = policy if is_required or policy.exists() else None
-    return LivePolicies(policy, is_required=is_required)
+    if options["policy"]:
+        return LivePolicies(options["policy"])
+    place = scout.settings.place
+    policies = LivePolicies(local_folder(place) / POLICY_FILE, is_required=False, home=place)
+    options["policy"] = policies.path if policies.has_rules else None
+    return policies
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
@@ -170,7 +174,8 @@ def _build_client_entry(
                 "Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY_VARIABLE}}}"
             }
     else:
-        words = ["--home", str(scout.settings.home.absolute())]
+        database = scout.settings.database
+        words = ["--home", database.label if database else str(scout.settings.home.absolute())]
         words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
         words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
         if options["policy"]:

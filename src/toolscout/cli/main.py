@@ -41,6 +41,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
         "status": ("status", "Show the gateways that run, and the servers behind them."),
         "key": ("access", "Create an API key for a caller."),
+        "policy": ("access", "Set or print the policy of the home."),
     },
     "Learn": {
         "journal": ("journal", "Import, export or count searches and calls."),
@@ -53,6 +54,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Check": {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
+        "migrate": ("migrate", "Copy a home to a database, or back to a folder."),
         "doctor": ("doctor", "Check the installation and the home folder."),
         "settings": ("settings", "List all settings, with meaning and origin."),
         "trust": ("access", "Trust the settings and MCP configurations in a folder."),
@@ -119,11 +121,11 @@ class LazyGroup(click.Group):
         """Find the command that the first argument names. An unknown name is an error that names the nearest one."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            known = {command: command for command in [*self.lazy, *self.commands]}
+            spelling_of = {command: command for command in [*self.lazy, *self.commands]}
             if self.sections is COMMAND_GROUPS:
-                known |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
-            nearest = find_nearest(name, known)
-            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {known[nearest]!r}?"
+                spelling_of |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
+            nearest = find_nearest(name, spelling_of)
+            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
             ctx.fail(f"There is no command {name!r}. {advice}")
         return super().resolve_command(ctx, args)
 
@@ -143,7 +145,9 @@ class LazyGroup(click.Group):
     unlisted=LAB_COMMANDS,  # their names before `toolscout lab` existed
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal. Also TOOLSCOUT_HOME.")
+@click.option(
+    "--home", metavar="DIR", help="Folder of the catalogue and the journal, or postgresql://… Also TOOLSCOUT_HOME."
+)
 @click.version_option(toolscout.__version__, prog_name="toolscout")
 @click.pass_context
 def program(ctx: click.Context, home: str | None) -> None:

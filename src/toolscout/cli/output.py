@@ -122,13 +122,13 @@ def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        known = {source.name: source.name for source in scout.sources()}
+        spelling_of = {source.name: source.name for source in scout.sources()}
         catalogue = scout.store.catalogue()
         for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
-            known |= {tool_id: tool_id, name: known.get(name, tool_id)}
+            spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
         wrong = next((name for name in names if repr(name) in str(error)), None)
-        nearest = None if wrong is None else find_nearest(wrong, known)
-        question = "" if nearest is None else f". Did you mean {known[nearest]!r}?"
+        nearest = None if wrong is None else find_nearest(wrong, spelling_of)
+        question = "" if nearest is None else f". Did you mean {spelling_of[nearest]!r}?"
         raise NotFound(f"{str(error).rstrip('.')}{question}" if question else str(error)) from None
 
 

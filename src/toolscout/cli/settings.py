@@ -14,9 +14,9 @@ from toolscout.errors import NotFound, name_nearest
 __all__ = ["SETTING_MEANINGS"]
 
 SETTING_MEANINGS: Final[Mapping[str, str]] = {
-    "home": "folder of catalogue, journal and models",
+    "home": "folder of catalogue, journal and models, or a database",
     "recipe": "the recipe of searches that name none",
-    "recipe_options": "options of that recipe, as JSON",
+    "recipe_options": "options of that recipe, as name=value",
     "model": "the fitted model of searches that name none",
     "encoder": "the encoder: static, minilm, a folder, a name or an address",
     "index": "the index over vectors",
@@ -66,10 +66,10 @@ def settings_command(ctx: click.Context, names: tuple[str, ...], home: str | Non
     """
     settings = load_settings(home=home or (ctx.obj or {}).get("home"))
     rows = _describe_settings(settings)
-    known = [row["name"] for row in rows]
+    setting_names = [row["name"] for row in rows]
     for name in names:
-        if name not in known:
-            advice = name_nearest(name, known, "See  toolscout settings")
+        if name not in setting_names:
+            advice = name_nearest(name, setting_names, "See  toolscout settings")
             raise NotFound(f"expected the name of a setting, found {name!r}. {advice}")
     chosen = [row for row in rows if not names or row["name"] in names]
     if as_json:

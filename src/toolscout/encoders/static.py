@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolscout.encoders import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
-from toolscout.encoders.languages import is_english, is_plainly_foreign
+from toolscout.encoders.languages import is_foreign, is_plainly_foreign
 from toolscout.encoders.multilingual import LANGUAGES, MULTILINGUAL_SUBFOLDER, MultilingualTable
 from toolscout.errors import StoreError
 
@@ -195,7 +195,7 @@ class StaticEncoder:
 
     def _is_foreign(self, text: str, kind: Kind) -> bool:
         """Tell whether the multilingual table reads a text. A tool's text must show that it is not English."""
-        return is_plainly_foreign(text) if kind == "tool" else not is_english(text, self.pieces.is_word)
+        return is_plainly_foreign(text) if kind == "tool" else is_foreign(text, self.pieces.is_word)
 
     @functools.cached_property
     def multilingual(self) -> MultilingualTable:

@@ -46,6 +46,10 @@ class Lookup:
                 snapshot = self._catalogue = catalogue, frozenset(catalogue.ids)
             return snapshot
 
+    def was_listed(self, id: str) -> bool:
+        """Return whether the catalogue held an id when it was loaded last. Works while a database does not answer."""
+        return self._catalogue is not None and id in self._catalogue[1]
+
     def find_tools(self, caller: Caller, ids: Iterable[str]) -> tuple[dict[str, Tool], dict[str, str]]:
         """Return the visible tools, and for every other id a sentence that does not reveal whether it exists."""
         catalogue, present = self.load_catalogue()

@@ -27,7 +27,6 @@ __all__ = ["TRAINING_FILE", "EncoderOptions", "render_without", "train_encoder"]
 TRAINING_FILE: Final = "training.json"
 ENCODER_TRAINING_FORMAT: Final = "encoder-training/1"
 MAX_MASKED_PARAMETERS: Final = 12  # names of parameters that stand for a tool whose other fields are hidden
-_FIELDS: Final = ("name", "description", "parameters")
 
 CARD: Final = """---
 library_name: sentence-transformers
@@ -56,7 +55,7 @@ class EncoderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         steps: training steps on datasets with requests, divided by the number of tools that their examples use.
         corpus_steps: training steps on the corpus of tools without requests.
-        queries, columns, rivals, temperature, hold: see `training.catalogues.Catalogues`.
+        queries, columns, rivals, temperature, hold: see `training.catalogues.ListSettings`.
         rate: highest learning rate.
         kept: share of the trained weights in the result; the rest is the encoder as it was.
         query_length, tool_length: maximum tokens of a text in training.
@@ -108,7 +107,7 @@ def train_encoder(
         MissingExtra: without torch.
     """
     from toolscout.training import Plan, train
-    from toolscout.training.catalogues import Catalogues, average_weights
+    from toolscout.training.catalogues import Catalogues, ListSettings, average_weights
     from toolscout.training.towers import Tower
 
     identity = digest(ENCODER_TRAINING_FORMAT, [encoder.fingerprint, data.report["fingerprint"], options, seed])
@@ -120,12 +119,8 @@ def train_encoder(
     texts = _tokenise(tower, data, options)
     if not any(catalogue.steps for catalogue in texts):
         raise ConfigError("There is no step to train. Give datasets with training queries, and steps above 0.")
-    task = Catalogues(
-        tower,
-        texts,
-        identity=identity,
-        **{name: getattr(options, name) for name in ("queries", "columns", "rivals", "temperature", "hold")},
-    )
+    settings = ListSettings(**{name: getattr(options, name) for name in ListSettings.__dataclass_fields__})
+    task = Catalogues(tower, texts, identity, settings)
     out.mkdir(parents=True, exist_ok=True)
     done = train(
         task,
@@ -220,10 +215,14 @@ def _share_steps(data: TrainingSet, options: EncoderOptions) -> dict[str, int]:
     used: dict[str, set[str]] = {}
     for example in data.examples:
         used.setdefault(example.catalogue, set()).update(example.gold)
-    asked = {example.catalogue for example in data.examples if example.kind == "request"}
-    n_used = sum(len(used[name]) for name in asked)
-    shares = {name: max(1, round(options.steps * len(used[name]) / n_used)) for name in asked} if options.steps else {}
-    return {**{name: options.corpus_steps for name in used if name not in asked}, **shares}
+    with_requests = {example.catalogue for example in data.examples if example.kind == "request"}
+    n_used = sum(len(used[name]) for name in with_requests)
+    shares = (
+        {name: max(1, round(options.steps * len(used[name]) / n_used)) for name in with_requests}
+        if options.steps
+        else {}
+    )
+    return {**{name: options.corpus_steps for name in used if name not in with_requests}, **shares}
 
 
 def render_without(tool: Tool, example: Example) -> str:

@@ -227,7 +227,7 @@ class Endpoint:
         if status in (401, 403):
             return Unavailable(f"{self.address} refused the key ({found}). Check {LLM_KEY_VARIABLE}.")
         if status == 404:
-            return self._unknown_model(found)
+            return self._report_unknown_model(found)
         if status == 402 or code in QUOTA_CODES:
             return Unavailable(
                 f"The quota of your account at {self.address} is used up ({found}). Raise it there, or set another llm."
@@ -239,15 +239,15 @@ class Endpoint:
 
     def _explain_refusal(self, error: Any) -> BadReply | Unavailable:
         """Say why a request was refused with status 400 or 422."""
-        found = f"status {error.status_code}"
+        status = f"status {error.status_code}"
         if error.code in MODEL_CODES:
-            return self._unknown_model(found)
-        return BadReply(f"{self.address} refused the request ({found}). It may be too long for the model.", "refused")
+            return self._report_unknown_model(status)
+        return BadReply(f"{self.address} refused the request ({status}). It may be too long for the model.", "refused")
 
-    def _unknown_model(self, found: str) -> Unavailable:
+    def _report_unknown_model(self, detail: str) -> Unavailable:
         return Unavailable(
-            f"{self.address} serves no model {self.model!r} ({found}). Check address and model in the setting llm; the "
-            "address often ends with /v1."
+            f"{self.address} serves no model {self.model!r} ({detail}). Check address and model in the setting llm; "
+            "the address often ends with /v1."
         )
 
     def close(self) -> None:

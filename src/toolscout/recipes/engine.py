@@ -203,7 +203,7 @@ class SearchEngine:
                     decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
                     guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
                     ready = catalogue, guarded >> decide
-                if not self.store.connection.in_transaction:
+                if not self.store.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[selection.key] = ready, selection.manifest
             return ready
@@ -220,7 +220,7 @@ class SearchEngine:
         if (
             selection.model is None
             or selection.manifest is None
-            or selection.model.parent != champion.shelf(self.settings.home)
+            or selection.model.parent != champion.shelf(self.settings.place)
         ):
             return None
         job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")

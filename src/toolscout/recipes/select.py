@@ -90,7 +90,7 @@ class Selector:
             return self._pass_over(None, error, prepare)
         if promoted is None:
             return self.find(recipe, model), ""
-        state = champion.stamp(self.settings.home), model_store.stamp(promoted), generation()
+        state = champion.stamp(self.settings.place), model_store.stamp(promoted), generation()
         if self._unfit[0] == state:
             return self.default(), self._unfit[1]
         selection, problem = self.try_champion(prepare)
@@ -194,9 +194,9 @@ class Selector:
 
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""
-        stamp = champion.stamp(self.settings.home)
+        stamp = champion.stamp(self.settings.place)
         if stamp != self._champion[0]:
-            self._champion = stamp, champion.current(self.settings.home)
+            self._champion = stamp, champion.current(self.settings.place)
         return self._champion[1]
 
     def encoder(self, selection: Selection) -> tuple[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from toolscout.encoders.languages import is_english
+from toolscout.encoders.languages import is_foreign
 from toolscout.search.pipeline import Ranking
 from toolscout.types import Search
 
@@ -40,14 +40,14 @@ def add_standard_scores(
 
 
 def add_by_language(rankings: Sequence[Ranking], search: Search, *, is_word: Callable[[str], bool]) -> dict[str, float]:
-    """Score as `add_standard_scores` does, with twice the weight for the encoder if the query is not English.
+    """Score as `add_standard_scores` does, with twice the weight for the encoder if the query is foreign.
 
     Args:
         rankings: as there, of an encoder that understands other languages.
         search: its query tells the language.
         is_word: whether the bundled encoder knows a word, in small letters, as a whole.
     """
-    weight = STANDARD_WEIGHT if is_english(search.query, is_word) else FOREIGN_WEIGHT
+    weight = FOREIGN_WEIGHT if is_foreign(search.query, is_word) else STANDARD_WEIGHT
     return add_standard_scores(rankings, search, weight=weight)
 
 

@@ -202,9 +202,10 @@ class _Endpoint:
     async def _read_body(self, route: Route, request: Request, body: AsyncIterator[bytes]) -> Any:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
         if kind != route.body_media:
-            found = kind[:80] or "none"
             raise RequestRefused(
-                415, f"expected a body of type {route.body_media}, found {found}. Set the header Content-Type."
+                415,
+                f"expected a body of type {route.body_media}, found {kind[:80] or 'none'}. "
+                "Set the header Content-Type.",
             )
         if request.query_params:
             raise RequestRefused(422, "expected all parameters in the body, found some in the address")

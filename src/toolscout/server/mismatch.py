@@ -18,14 +18,16 @@ _UNKNOWN_VALUE: Final = re.compile(r"Invalid enum value '(.+)' - at `\$\.(\w+)`"
 def describe_mismatch(error: msgspec.ValidationError, request_type: type) -> str:
     """Say what the request has and what is expected, with the nearest field or value for a misspelled one."""
     message = str(error)
-    found = f"expected a request as described in /openapi.json, found: {message}"
+    sentence = f"expected a request as described in /openapi.json, found: {message}"
     fields = {field.encode_name: field for field in msgspec.structs.fields(request_type)}
     if match := _UNKNOWN_FIELD.search(message):
-        return f"{found}. {name_nearest(match[1], fields, f'It takes {_join(fields)}.')}"
+        return f"{sentence}. {name_nearest(match[1], fields, f'It takes {_join(fields)}.')}"
     if match := _UNKNOWN_VALUE.search(message):
         values = _list_values(fields[match[2]].type) if match[2] in fields else []
-        return f"{found}. {name_nearest(match[1], values, f'It is one of {_join(values)}.') if values else ''}".strip()
-    return found
+        return (
+            f"{sentence}. {name_nearest(match[1], values, f'It is one of {_join(values)}.') if values else ''}".strip()
+        )
+    return sentence
 
 
 def _list_values(annotation: Any) -> list[str]:

@@ -14,7 +14,7 @@ from toolscout.training import Task
 from toolscout.training.losses import list_softmax
 from toolscout.training.towers import Tokens, Tower
 
-__all__ = ["CatalogueTexts", "Catalogues", "average_weights"]
+__all__ = ["CatalogueTexts", "Catalogues", "ListSettings", "average_weights"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,25 @@ class CatalogueTexts:
         return examples_of
 
 
+@dataclasses.dataclass(frozen=True)
+class ListSettings:
+    """How a step is drawn and scored.
+
+    Attributes:
+        queries: examples per step.
+        columns: tools that a step's list is filled up to.
+        rivals: rivals of each example per step.
+        temperature: divisor of the cosines.
+        hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
+    """
+
+    queries: int = 384
+    columns: int = 1_000
+    rivals: int = 2
+    temperature: float = 0.05
+    hold: int = 32_768
+
+
 class Catalogues(Task):
     """Learns all gold tools of examples against a list of tools, in one catalogue at each step.
 
@@ -56,32 +75,11 @@ class Catalogues(Task):
     """
 
     def __init__(
-        self,
-        tower: Tower,
-        catalogues: Sequence[CatalogueTexts],
-        *,
-        identity: str,
-        queries: int = 384,
-        columns: int = 1_000,
-        rivals: int = 2,
-        temperature: float = 0.05,
-        hold: int = 32_768,
+        self, tower: Tower, catalogues: Sequence[CatalogueTexts], identity: str, settings: ListSettings
     ) -> None:
-        """Describe the task. One step counts as one example of the loop.
-
-        Args:
-            tower: the encoder.
-            catalogues: the texts.
-            identity: see `Task`.
-            queries: examples per step.
-            columns: tools that a step's list is filled up to.
-            rivals: rivals of each example per step.
-            temperature: divisor of the cosines.
-            hold: maximum tokens whose graph is held at once; larger batches use cached gradients.
-        """
+        """Describe the task. One step counts as one example of the loop."""
         self.tower, self.catalogues, self.module, self.identity = tower, catalogues, tower.model, identity
-        self.queries, self.columns, self.rivals = queries, columns, rivals
-        self.temperature, self.hold = temperature, hold
+        self.settings = settings
         self.examples_of = [catalogue.group_examples() for catalogue in catalogues]
         self.turns = [number for number, catalogue in enumerate(catalogues) for _ in range(catalogue.steps)]
         self.size = len(self.turns)
@@ -98,17 +96,19 @@ class Catalogues(Task):
     def draw_examples(self, number: int, random: np.random.Generator) -> list[int]:
         """Draw the examples of a step in a catalogue, each once: one for each of some tools."""
         examples_of = self.examples_of[number]
-        tools = random.permutation(sorted(examples_of))[: self.queries]
+        tools = random.permutation(sorted(examples_of))[: self.settings.queries]
         return list(dict.fromkeys(int(random.choice(examples_of[tool])) for tool in tools.tolist()))
 
     def choose_columns(self, number: int, examples: Sequence[int], random: np.random.Generator) -> Places:
         """Choose the tools that the examples of a step are compared with, ascending."""
         catalogue = self.catalogues[number]
         chosen = [catalogue.gold[example] for example in examples]
-        chosen += [random.permutation(catalogue.rivals[example])[: self.rivals] for example in examples]
+        chosen += [random.permutation(catalogue.rivals[example])[: self.settings.rivals] for example in examples]
         listed = np.unique(np.concatenate(chosen)).astype(np.intp)
         others = np.setdiff1d(np.array(sorted(self.examples_of[number]), dtype=np.intp), listed)
-        return np.sort(np.concatenate([listed, random.permutation(others)[: max(0, self.columns - len(listed))]]))
+        return np.sort(
+            np.concatenate([listed, random.permutation(others)[: max(0, self.settings.columns - len(listed))]])
+        )
 
     def _descend(self, number: int, n_steps: int, random: np.random.Generator) -> float:
         """Accumulate the gradients of one step in a catalogue, divided by the number of steps at once."""
@@ -128,10 +128,10 @@ class Catalogues(Task):
         gold = gold.to(self.tower.device)
 
         def compute_loss(rows: Tensor) -> Tensor:
-            scores = rows[: len(examples)] @ rows[len(examples) :].T / self.temperature
+            scores = rows[: len(examples)] @ rows[len(examples) :].T / self.settings.temperature
             return list_softmax(scores, gold) / n_steps
 
-        return n_steps * self.tower.backward(tokens, compute_loss, self.hold)
+        return n_steps * self.tower.backward(tokens, compute_loss, self.settings.hold)
 
 
 def average_weights(module: torch.nn.Module, start: Mapping[str, Tensor], share: float) -> None:

@@ -182,7 +182,7 @@ def _load_tools(sources: Sequence[str], settings: Settings) -> Sequence[Tool]:
         return collect(sources, settings)
     from toolscout.catalogue.store import Store
 
-    store = Store(settings.home)
+    store = Store(settings.place)
     try:
         tools = store.catalogue().tools()
     finally:
