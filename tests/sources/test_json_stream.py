@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from toolscout.sources.json_stream import ENTER, KEEP, TAKE, JsonPath, JsonSplitter
 from toolscout.sources.mcp_guard import _split_body, _split_events
-from toolscout.sources.mcp_limits import MAX_DISCARDED_BYTES, SPLIT_BYTES, LineSplitter, LongLine
+from toolscout.sources.mcp_limits import MAX_DISCARDED_BYTES, MAX_MESSAGE_BYTES, SPLIT_BYTES, LineSplitter, LongLine
 from toolscout.sources.mcp_spill import SPILL, Spills
 
 TEXTS = st.text(st.sampled_from('a\n"\\é😀\ud83d\udc00\x01/ud83d{]'), max_size=30)
@@ -127,6 +127,15 @@ def test_of_a_long_line_that_is_no_answer_no_file_stays(tmp_path: Path, cut: str
     assert [type(line) for line in splitter.feed(raw + b"\n")] == [LongLine]
     assert not list(tmp_path.glob("results/*"))
     assert list(splitter.feed(b"next\n")) == [b"next"]
+
+
+@pytest.mark.parametrize("head", [b"", b'{"result": {', b'{"result": {"content": [', b"[1", b"{}"])
+def test_white_space_counts_as_a_part_of_the_message(tmp_path: Path, head: bytes) -> None:
+    writer = Spills(tmp_path / "results").open()
+    writer.feed(head)
+    with pytest.raises(ValueError, match="smaller"):
+        for _ in range(MAX_MESSAGE_BYTES // 2**20 + 1):
+            writer.feed(b" " * 2**20)
 
 
 def test_a_result_over_http_goes_to_a_file_too(tmp_path: Path) -> None:

@@ -60,11 +60,13 @@ class JsonSplitter:
 
     Attributes:
         path: where the value stands that is read now.
+        skipped: bytes of white space that stand in no value and go nowhere.
     """
 
     def __init__(self, choose: Callable[[JsonPath], str], sink: Sink, keep: Callable[[bytes], object]) -> None:
         """Split by `choose`, which maps a path to `KEEP`, `ENTER` or `TAKE`. `keep` receives the rest."""
         self.path: list[str | int] = []
+        self.skipped = 0
         self._choose, self._sink, self._keep = choose, sink, keep
         self._containers = bytearray()  # brackets that are open around the value
         self._state: Callable[[bytes, int], int] = self._read_value
@@ -105,8 +107,13 @@ class JsonSplitter:
     # Each of these reads from `data[position:]`, returns the position after what it read, and sets the next state. The
     # same position with the same state asks for more bytes; -1 says that this is not JSON.
 
+    def _skip_space(self, data: bytes, position: int) -> int:
+        end = _end_of(_SPACE, data, position)
+        self.skipped += end - position
+        return end
+
     def _read_value(self, data: bytes, position: int) -> int:
-        start = _end_of(_SPACE, data, position)
+        start = self._skip_space(data, position)
         if start == len(data):
             return start
         first = data[start]
@@ -189,14 +196,14 @@ class JsonSplitter:
         return -1 if len(data) - end > 12 else end  # no escape has more bytes
 
     def _read_key(self, data: bytes, position: int) -> int:
-        start = _end_of(_SPACE, data, position)
+        start = self._skip_space(data, position)
         if start == len(data):
-            return position
+            return start
         if data[start] == ord("}") and self._may_close:
             return self._close(data, start)
         found = _OBJECT_KEY.match(data, start)
         if found is None:
-            return position if data[start] == _QUOTE else -1
+            return start if data[start] == _QUOTE else -1
         self.path[-1] = json.loads(b'"' + found[1] + b'"')
         self._keep(found[0])
         self._state, self._may_close = self._read_value, False
@@ -207,7 +214,7 @@ class JsonSplitter:
         if not self._containers:
             self._state = self._read_end
             return position
-        start = _end_of(_SPACE, data, position)
+        start = self._skip_space(data, position)
         if start == len(data):
             return start
         if data[start] != ord(","):
@@ -231,7 +238,7 @@ class JsonSplitter:
         return position + 1
 
     def _read_end(self, data: bytes, position: int) -> int:
-        return len(data) if not data[position:].strip() else -1
+        return end if (end := self._skip_space(data, position)) == len(data) else -1
 
 
 def _end_of(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:

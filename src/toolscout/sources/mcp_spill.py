@@ -82,7 +82,7 @@ class SpillWriter:
             self._splitter.feed(piece)
         except OSError as error:
             raise ValueError(f"the result cannot be written to {self._spills.folder}: {error.strerror}") from None
-        if len(self._rest) > MAX_MESSAGE_BYTES:
+        if len(self._rest) + self._splitter.skipped > MAX_MESSAGE_BYTES:
             raise ValueError("expected a smaller message")
 
     def finish(self) -> bytes:
