@@ -137,6 +137,13 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
+def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that the test may stop and kill."""
+    with PostgresServer(postgres_server.programs) as server:
+        yield server
+
+
+@pytest.fixture
 def postgres(postgres_server: PostgresServer) -> Address:
     """The address of an empty home in the server: a schema of its own."""
     return postgres_server.new_home()

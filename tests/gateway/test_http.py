@@ -152,19 +152,19 @@ def test_over_http_a_gateway_and_a_body_beyond_measure_are_refused(service: Serv
 def test_a_policy_in_the_home_is_in_force_without_being_named(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     Path(policy(tmp_path)).rename(tmp_path / "home" / "policy.toml")
-    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=55)
     assert done.returncode == 1 and "expected a valid key" in done.stderr
     assert f"the policy file {tmp_path / 'home' / 'policy.toml'}" in done.stderr
 
 
 def test_without_a_policy_it_listens_to_this_machine_alone(tmp_path: Path) -> None:
-    done = subprocess.run(command(tmp_path, "--http", "--host", "0.0.0.0"), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command(tmp_path, "--http", "--host", "0.0.0.0"), capture_output=True, text=True, timeout=55)
     assert done.returncode == 1 and "expected a policy file for 0.0.0.0" in done.stderr
 
 
 def test_a_key_that_is_nobodys_is_refused_over_stdio(tmp_path: Path) -> None:
     line = command(tmp_path, "--policy", policy(tmp_path))
-    done = subprocess.run(line, capture_output=True, text=True, timeout=30, env={**os.environ, "TOOLSCOUT_KEY": "x"})
+    done = subprocess.run(line, capture_output=True, text=True, timeout=55, env={**os.environ, "TOOLSCOUT_KEY": "x"})
     assert done.returncode == 1 and "toolscout: expected a valid key" in done.stderr and not done.stdout
 
 
@@ -232,5 +232,5 @@ def test_it_prints_what_to_paste(tmp_path: Path, editor: str, key: str) -> None:
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "toolscout", "gateway", "--config", str(tmp_path / "none.json")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=55)
     assert done.returncode == 1 and "expected an mcpServers JSON file" in done.stderr and not done.stdout

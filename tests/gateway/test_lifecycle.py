@@ -13,10 +13,14 @@ import pytest
 import toolscout.gateway.upstreams as upstreams
 from gateway.conftest import Agent, Start, busy, raw
 from gateway.test_gateway import run
+from postgres_server import PostgresServer, describe
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import hashed_key
+from toolscout.access.policy_file import POLICY_FILE
 from toolscout.cli.main import COMMANDS
+from toolscout.database.documents import close_documents, write_document
 from toolscout.gateway.lifecycle import MAX_FAILED_CALLS, Breaker
+from toolscout.home import local_folder
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.net
@@ -240,6 +244,37 @@ def test_a_changed_policy_is_in_force_and_an_invalid_one_changes_nothing(start: 
         await wait_for(True)  # nobody comes in without a key now
 
     run(start, body, {"a": busy()}, policies=policies)
+
+
+@pytest.mark.slow
+def test_a_gateway_outlives_the_database_of_its_home(start: Start, tmp_path: Path, own_server: PostgresServer) -> None:
+    address = own_server.new_home()
+    with Scout(describe(address)):
+        write_document(address, POLICY_FILE, policy_of("a/*").encode())
+    policies = LivePolicies(local_folder(address) / POLICY_FILE, is_required=False, home=address)
+
+    async def body(agent: Agent) -> None:
+        pid = await agent.text("a/pid")
+        own_server.stop()
+        await until(lambda: any("does not answer" in said for said in agent.said))
+        answer = await agent.call("a/pid")
+        assert answer.is_error and "does not answer" in answer.content[0].text
+        assert (await agent.use("search_tools", queries=["give back a text"])).is_error
+        (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": busy(), "new": busy()}}))
+        assert set(agent.gateway.upstreams.servers) == {"a"}
+        own_server.start()
+        write_document(address, POLICY_FILE, policy_of("new/*", "a/pid").encode())
+        await until(lambda: states(agent) == {"a": "ok", "new": "ok"})
+        assert await agent.text("a/pid") == pid, "its session went on"
+        with anyio.fail_after(10):
+            while (await agent.call("new/echo", text="x")).is_error:
+                await anyio.sleep(0.05)
+        assert (await agent.call("a/echo", text="x")).is_error
+        assert sum("does not answer" in said for said in agent.said) == 1
+        assert "the home can be read again" in agent.said
+
+    run(start, body, {"a": busy()}, policies=policies, home=describe(address))
+    close_documents(address)
 
 
 def test_a_server_that_hangs_is_left_alone_after_some_calls_and_tried_again(start: Start) -> None:

@@ -140,13 +140,6 @@ def test_a_lock_ends_with_its_holder_and_excludes_everybody_else(postgres: Addre
 # --- when the server goes away
 
 
-@pytest.fixture
-def own_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that the test may stop and kill."""
-    with PostgresServer(postgres_server.programs) as server:
-        yield server
-
-
 @pytest.mark.slow
 def test_a_restart_between_transactions_is_not_noticed(own_server: PostgresServer) -> None:
     address = own_server.new_home()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolscout.access.policy_file import POLICY_FILE
+from toolscout.access.policy_file import POLICY_FILE, find_policy
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError
@@ -74,10 +74,11 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    policies = _load_policies(scout, options)
     if options["print_config"]:
+        options["policy"] = options["policy"] or find_policy(scout.settings.place)
         print_json(_build_client_entry(scout, configs, discover, options))
         return
+    policies = _load_policies(scout, options)
     import anyio
 
     from toolscout.gateway import Gateway, Options

@@ -177,7 +177,11 @@ class Gateway:
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
         kinds = {"openapi", "schemas", "folder"} | ({"python"} if self.options.allow_python else set())
-        sources = await self.upstreams.run_in_thread(self.scout.sources)
+        try:
+            sources = await self.upstreams.run_in_thread(self.scout.sources)
+        except UserError as error:
+            self.say(f"documents and files are not read again: {error}")
+            return
         self._syncing = {source.name for source in sources if source.kind in kinds}
         for name in sorted(self._syncing):
             try:

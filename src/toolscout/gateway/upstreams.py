@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.access.live_policy import stamp_file
 from toolscout.catalogue.store import Changes, Origin
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, StoreError
 from toolscout.gateway.lifecycle import ListedServers, ProcessSlots
 from toolscout.gateway.relay import Relay
 from toolscout.gateway.upstream import Upstream, runs_gateway
@@ -52,6 +52,7 @@ class Upstreams:
         self.scout, self.say = scout, say
         self.listed = ListedServers(scout.settings.home)
         self._started_at, self._is_cold, self._is_planned = time.monotonic(), False, True  # until it runs
+        self._home_problem = ""
         self.spills = Spills(scout.settings.home / RESULTS_FOLDER)
         self._threads = threads
         self.slots: ProcessSlots
@@ -97,14 +98,33 @@ class Upstreams:
         self.slots = ProcessSlots(self.scout.settings.gateway_servers)
         self._start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
         await self.run_in_thread(self.listed.load)
-        self._is_cold = not (await self.run_in_thread(self.scout.store.catalogue)).ids
         applied: dict[OriginKey, tuple[Origin, object]] = {}
         async with anyio.create_task_group() as self._group:
             while True:
-                await self._follow(applied, await self.run_in_thread(_read_origins, list_origins))
-                self._is_planned = True
+                try:
+                    await self._update(applied, list_origins)
+                    self._note_home("")
+                except StoreError as error:  # a database may be away for a while
+                    self._note_home(str(error))
                 await self.run_in_thread(self._look_after, look_after)
                 await anyio.sleep(FOLLOW_PAUSE_S)
+
+    async def _update(
+        self, applied: dict[OriginKey, tuple[Origin, object]], list_origins: Callable[[], list[Origin]]
+    ) -> None:
+        """Apply what changed since the last look."""
+        if not self._is_planned:
+            self._is_cold = not (await self.run_in_thread(self.scout.store.catalogue)).ids
+        await self._follow(applied, await self.run_in_thread(_read_origins, list_origins))
+        self._is_planned = True
+
+    def _note_home(self, problem: str) -> None:
+        """Say when the home cannot be read, and when it can again."""
+        if problem and not self._home_problem:
+            self.say(f"{problem} Until then the servers stay as they are")
+        elif self._home_problem and not problem:
+            self.say("the home can be read again")
+        self._home_problem = problem
 
     def _look_after(self, look_after: Callable[[], None]) -> None:
         look_after()
@@ -119,8 +139,8 @@ class Upstreams:
             before = applied.get(_key_of(origin))
             if before is not None and (stamp == before[1] or stamp is None):
                 continue  # also if the file is gone for now: an editor may be replacing it
-            applied[_key_of(origin)] = origin, stamp
             await self._apply(origin)
+            applied[_key_of(origin)] = origin, stamp
 
     async def _apply(self, origin: Origin) -> None:
         """Bring the servers of an origin in step with its file. Calls that are under way end in their old session."""
