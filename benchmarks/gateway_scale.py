@@ -52,9 +52,8 @@ class Gateway:
         words = ["-m", "toolscout", "--home", str(self.folder / "home"), "gateway"]
         words += ["--config", str(self.folder / "mcp.json"), *self.options]
         code = f'echo $$ > {self.pid_file}; exec "$0" "$@"'
-        parameters = StdioServerParameters(
-            command="sh", args=["-c", code, sys.executable, *words], env={**os.environ, **self.variables}
-        )
+        own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **self.variables}  # compiled once, as when it is installed
+        parameters = StdioServerParameters(command="sh", args=["-c", code, sys.executable, *words], env=own)
         began = time.perf_counter()
         self.client = await self._stack.enter_async_context(Client(parameters))
         await self.client.list_tools()

@@ -264,6 +264,8 @@ class Gateway:
 
         A name is for display only. Permissions apply to the id behind it.
         """
+        if not self._pins:
+            return {}
         tools, _ = self.lookup.find_tools(caller, self._pins)
         return {self._pins[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
 
@@ -447,6 +449,8 @@ class Gateway:
         Raises:
             NotFound: if the caller may not see it.
         """
+        if (tool := self.lookup.find_now(caller, id)) is not None:
+            return tool
         tools, missing = await self.upstreams.run_in_thread(self.lookup.find_tools, caller, [id])
         if id in tools:
             return tools[id]

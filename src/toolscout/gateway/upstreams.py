@@ -83,6 +83,8 @@ class Upstreams:
 
     async def read_generation(self) -> int:
         """Read the current generation of the catalogue."""
+        if self.scout.settings.database is None:  # a folder answers in microseconds
+            return self.scout.store.generation()
         return await self.run_in_thread(self.scout.store.generation)
 
     async def run(self, list_origins: Callable[[], list[Origin]], look_after: Callable[[], None]) -> None:
@@ -114,7 +116,8 @@ class Upstreams:
     ) -> None:
         """Apply what changed since the last look."""
         if not self._is_planned:
-            self._is_cold = not (await self.run_in_thread(self.scout.store.catalogue)).ids
+            sources = await self.run_in_thread(self.scout.sources)
+            self._is_cold = not any(source.tools for source in sources)
         await self._follow(applied, await self.run_in_thread(_read_origins, list_origins))
         self._is_planned = True
 
