@@ -22,6 +22,7 @@ from toolscout.scout import Scout
 
 if TYPE_CHECKING:
     from toolscout.access.live_policy import LivePolicies
+    from toolscout.access.profiles import Profiles
 
 KEY_VARIABLE = "TOOLSCOUT_KEY"
 
@@ -62,6 +63,7 @@ KEY_VARIABLE = "TOOLSCOUT_KEY"
     type=click.IntRange(MIN_RESULT_BUDGET),
     help="Maximum tokens of a call's result; the rest is read by handle.  [default: 10000]",
 )
+@click.option("--profile", metavar="NAME", help="Serve only this part of the tools: a profile of profiles.toml.")
 @click.option(
     "--print-config",
     type=click.Choice(["claude", "cursor", "vscode"]),
@@ -79,6 +81,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
         print_json(_build_client_entry(scout, configs, discover, options))
         return
     policies = _load_policies(scout, options)
+    profiles = _load_profiles(scout, options)
     import anyio
 
     from toolscout.gateway import Gateway, Options
@@ -98,8 +101,10 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["call_timeout"] or settings.call_timeout,
             options["budget"] or settings.gateway_budget,
             options["result_budget"] or settings.gateway_result_budget,
+            options["profile"] or "",
         ),
         policies=policies,
+        profiles=profiles,
         credential=os.environ.get(KEY_VARIABLE),
         say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
@@ -124,6 +129,22 @@ def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:
     return policies
 
 
+def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
+    """Load the profiles of the home, and check the one that is named.
+
+    Raises:
+        NotFound: if there is none of this name.
+    """
+    from toolscout.access.profiles import PROFILE_FILE, Profiles
+
+    if options["profile"] and options["http"]:
+        raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
+    profiles = Profiles(scout.settings.home / PROFILE_FILE)
+    if options["profile"]:
+        profiles.require(options["profile"])
+    return profiles
+
+
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     import anyio
 
@@ -144,9 +165,8 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
         )
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
-        await serve(
-            gateway.server, gateway.policies, options["host"], options["port"], options["names"], gateway.health
-        )
+        where = options["host"], options["port"], options["names"]
+        await serve(gateway.server, gateway.policies, *where, gateway.health, gateway.profiles)
 
 
 async def _stop_at_signal(gateway: Any) -> None:
@@ -168,7 +188,8 @@ def _build_client_entry(
 ) -> dict[str, Any]:
     """Build the entry for a client's configuration, which starts the gateway or connects to it."""
     if options["http"]:
-        url = f"http://{options['host']}:{options['port']}/mcp"
+        profile = f"/p/{options['profile']}" if options["profile"] else ""
+        url = f"http://{options['host']}:{options['port']}/mcp{profile}"
         entry: dict[str, Any] = {"type": "http", "url": url}
         if options["policy"]:
             entry["headers"] = {
@@ -181,6 +202,7 @@ def _build_client_entry(
         words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
         if options["policy"]:
             words += ["--policy", str(options["policy"].expanduser().absolute())]
+        words += ["--profile", options["profile"]] if options["profile"] else []
         words += [word for pin in options["pins"] for word in ("--pin", pin)]
         program = shutil.which("toolscout")
         command = [program] if program else [sys.executable, "-m", "toolscout"]

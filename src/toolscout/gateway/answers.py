@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolscout.access.policy import Caller
+from toolscout.access.profiles import profile_of
 from toolscout.gateway import text as show
 from toolscout.gateway.calls import Calls
 from toolscout.gateway.exchange import Exchange
@@ -36,9 +37,13 @@ class Answers:
         """Explain why a caller cannot call a tool. Empty if they can."""
         return self.calls.explain_refusal(tool) if caller.may_call(tool) else "you may see this tool, but not call it"
 
+    def _choose_budget(self, caller: Caller) -> int:
+        profile = profile_of(caller)
+        return (profile.budget if profile else None) or self.budget
+
     def build_search(self, exchange: Exchange, searches: Sequence[Search], detail: str) -> tuple[dict[str, Any], str]:
         """Build the structured content and the text of a search answer."""
-        caller = exchange.caller
+        caller, budget = exchange.caller, self._choose_budget(exchange.caller)
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
@@ -47,7 +52,7 @@ class Answers:
                     continue
                 refusal = self.explain_refusal(caller, hit.tool)
                 if detail == "full":
-                    entry = show.describe_tool(hit.tool, refusal, max(200, self.budget // 3))
+                    entry = show.describe_tool(hit.tool, refusal, max(200, budget // 3))
                 else:
                     entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
                     entry["description"] = show.first_sentence(hit.tool.description)
@@ -63,7 +68,7 @@ class Answers:
                     "tools": tools,
                 }
             )
-        return show.fill_search_answer(results, [*exchange.notes, *self.collect_notes(caller)], self.budget)
+        return show.fill_search_answer(results, [*exchange.notes, *self.collect_notes(caller)], budget)
 
     def build_descriptions(self, exchange: Exchange, ids: list[str]) -> tuple[dict[str, Any], str]:
         """Build the structured content and the text of descriptions. An id that was misspelt gets a note."""
@@ -75,7 +80,7 @@ class Answers:
                 del missing[id]
                 visible |= self.lookup.find_tools(caller, [other])[0]
                 exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {other!r}")
-        budget = max(100, self.budget // max(1, len(visible)))
+        budget = max(100, self._choose_budget(caller) // max(1, len(visible)))
         tools = [show.describe_tool(tool, self.explain_refusal(caller, tool), budget) for tool in visible.values()]
         answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
         text = show.render_descriptions(answer)

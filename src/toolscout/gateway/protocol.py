@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import anyio
 from mcp.server import NotificationOptions, Server
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
@@ -35,6 +35,7 @@ from mcp_types import (
 )
 
 from toolscout.access.policy import Caller
+from toolscout.access.profiles import profile_of
 from toolscout.gateway import text as show
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL
 from toolscout.gateway.offers import Offers, refuse
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Protocol"]
 
 ANNOUNCE_PAUSE_S: Final = 0.2  # changes within this time are told once
+GREETINGS: Final = ("initialize", "server/discover")  # the requests whose answers hold the instructions
 LOG_LEVELS: Final = get_args(LoggingLevel)
 CHANGES: Final[dict[type, tuple[ServerEvent, str]]] = {
     ToolListChangedNotification: (ToolsListChanged(), "notifications/tools/list_changed"),
@@ -113,7 +115,17 @@ class Protocol:
             bind_principal=lambda context: self.gateway.get_caller(context).name,
         )
         server.middleware.append(RequestStateBoundary(security, default_audience=GATEWAY_NAME))
+        server.middleware.append(self._add_instructions)
         return server
+
+    async def _add_instructions(self, context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Put the instructions of the caller's profile before those of the gateway."""
+        result = await call_next(context)
+        if context.method in GREETINGS and isinstance(result, dict):
+            profile = profile_of(self.gateway.get_caller(context))
+            if profile is not None and profile.instructions:
+                return {**result, "instructions": f"{profile.instructions}\n\n{show.INSTRUCTIONS}"}
+        return result
 
     def _identify(self, context: ServerRequestContext[Any, Any]) -> Caller:
         """Return the caller of a request.
@@ -170,7 +182,7 @@ class Protocol:
         elif isinstance(message, ElicitCompleteNotification):
             await self.relay.pass_completion(message.params.elicitation_id)
         elif isinstance(message, ToolListChangedNotification):
-            if any(id.partition("/")[0] == source for id in self.gateway.options.pins):
+            if any(id.partition("/")[0] == source for id in self.gateway.list_all_pins()):
                 self._announce(ToolListChangedNotification)
         elif type(message) in CHANGES:
             self._announce(type(message))

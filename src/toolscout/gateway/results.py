@@ -5,6 +5,7 @@ The answer says what was left out. Only the caller who made the call can read it
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import secrets
@@ -92,6 +93,12 @@ class Results:
     def __init__(self, folder: Path, budget: int) -> None:
         self.folder, self.budget = folder, budget
         self._purged_at = float("-inf")
+
+    def within(self, budget: int | None) -> Results:
+        """Return the same results with another budget. None: this one."""
+        other = copy.copy(self)
+        other.budget = budget or self.budget
+        return other
 
     def fits(self, result: CallToolResult) -> bool:
         """Return whether a result is within the budget, so that it can be passed on unchanged."""

@@ -20,6 +20,7 @@ import msgspec
 
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Caller, Policies, Rules
+from toolscout.access.profiles import PROFILE_FILE, Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
 from toolscout.catalogue.store import Origin
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
@@ -61,6 +62,7 @@ class Options:
         call_timeout: seconds for one call. A server's own `timeout` takes precedence.
         budget: approximate number of tokens for an answer of search_tools or describe_tools.
         result_budget: approximate number of tokens for the result of a call.
+        profile: name of the profile that the caller on stdio uses. Empty: none.
     """
 
     configs: tuple[Path, ...] = ()
@@ -69,6 +71,7 @@ class Options:
     call_timeout: float = 60.0
     budget: int = 3_000
     result_budget: int = 10_000
+    profile: str = ""
 
 
 class Gateway:
@@ -89,6 +92,7 @@ class Gateway:
         options: Options = Options(),
         *,
         policies: Policies | LivePolicies | None = None,
+        profiles: Profiles | None = None,
         credential: str | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -98,6 +102,7 @@ class Gateway:
             scout: catalogue, search and journal.
             options: see `Options`.
             policies: who may do what. By default everybody may do everything.
+            profiles: by default those in the home.
             credential: the key or token of the caller on stdio.
             say: receives one sentence for each event.
 
@@ -107,6 +112,7 @@ class Gateway:
         require("mcp", "mcp")
         self.scout, self.options, self.say = scout, options, say
         self.policies = policies or Policies.load(None)
+        self.profiles = profiles or Profiles(scout.settings.home / PROFILE_FILE)
         self._credential = credential
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
@@ -118,7 +124,6 @@ class Gateway:
         self.health = Health(self.upstreams)
         self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
-        self._pins = show.name_pinned_tools(options.pins)
         from toolscout.gateway.protocol import Protocol
 
         self.protocol = Protocol(self)
@@ -171,6 +176,7 @@ class Gateway:
         """Apply changes of the policy file, and write what the servers do for `toolscout status`."""
         if isinstance(self.policies, LivePolicies):
             self.policies.refresh(self.say)
+        self.profiles.refresh(self.say)
         self.health.write()
         self.results.purge_if_due()
 
@@ -207,7 +213,14 @@ class Gateway:
         if isinstance(scope, dict) and CALLER in scope:
             caller: Caller = scope[CALLER]
             return caller
-        return self.speaker
+        if not self.options.profile:
+            return self.speaker
+        profile = self.profiles.find(self.options.profile)
+        return profile.narrow(self.speaker) if profile else Caller(self.speaker.name, Rules())  # it was removed
+
+    def list_all_pins(self) -> set[str]:
+        """List the ids of the tools that are pinned for somebody."""
+        return set(self.options.pins).union(*(profile.pins for profile in self.profiles.all))
 
     @property
     def speaker(self) -> Caller:
@@ -264,10 +277,12 @@ class Gateway:
 
         A name is for display only. Permissions apply to the id behind it.
         """
-        if not self._pins:
+        profile = profile_of(caller)
+        names = show.name_pinned_tools(self.options.pins if profile is None else profile.pins)
+        if not names:
             return {}
-        tools, _ = self.lookup.find_tools(caller, self._pins)
-        return {self._pins[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
+        tools, _ = self.lookup.find_tools(caller, names)
+        return {names[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
 
     # --- the meta-tools
 
@@ -298,7 +313,8 @@ class Gateway:
             if params.name == "describe_tools":
                 return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
             if params.name == "read_result":
-                answer = await self.upstreams.run_in_thread(read_result, self.results, caller.name, **arguments)
+                results = self._choose_results(caller)
+                answer = await self.upstreams.run_in_thread(read_result, results, caller.name, **arguments)
                 page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
                 return page
         except ToolscoutError as error:
@@ -428,16 +444,21 @@ class Gateway:
         self.protocol.offers.remember_links(caller, tool.source, result)
         return result
 
+    def _choose_results(self, caller: Caller) -> Results:
+        profile = profile_of(caller)
+        return self.results.within(profile.result_budget) if profile else self.results
+
     async def _fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
         """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
         spill = self.upstreams.spills.take(result.meta)
-        if spill is None and (exchange.wants_everything or self.results.fits(result)):
+        results = self._choose_results(exchange.caller)
+        if spill is None and (exchange.wants_everything or results.fits(result)):
             return result
         cover = self.calls.cover(id.partition("/")[0])
         caller, everything = exchange.caller.name, exchange.wants_everything
         details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
         try:
-            return await self.upstreams.run_in_thread(self.results.fit, result, spill, **details)
+            return await self.upstreams.run_in_thread(results.fit, result, spill, **details)
         except Unavailable as error:
             return refuse(str(error), id=id)
 
