@@ -218,11 +218,10 @@ def test_a_call_that_the_caller_gives_up_is_given_up_at_the_server(gate: Gate, s
     async def body(agent: Agent) -> None:
         async with User().client(agent, mode) as client:
             before = (await call(client, f"{server}/cancelled")).content[0].text
-            with anyio.move_on_after(0.3):
-                await call(client, f"{server}/hang")
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while (await call(client, f"{server}/cancelled")).content[0].text == before:
-                    await anyio.sleep(0.02)
+                    with anyio.move_on_after(0.3):  # on a busy machine it may not even be sent by then
+                        await call(client, f"{server}/hang")
         assert next(event for event in agent.events("call") if event["tool"] == f"{server}/hang")["ok"] is False
 
     gate.run(body)

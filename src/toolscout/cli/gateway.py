@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from toolscout.access.policy_file import POLICY_FILE, find_policy
-from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
+from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
+from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError
 from toolscout.home import local_folder
@@ -23,8 +22,6 @@ from toolscout.scout import Scout
 if TYPE_CHECKING:
     from toolscout.access.live_policy import LivePolicies
     from toolscout.access.profiles import Profiles
-
-KEY_VARIABLE = "TOOLSCOUT_KEY"
 
 
 @click.command("gateway")
@@ -66,7 +63,7 @@ KEY_VARIABLE = "TOOLSCOUT_KEY"
 @click.option("--profile", metavar="NAME", help="Serve only this part of the tools: a profile of profiles.toml.")
 @click.option(
     "--print-config",
-    type=click.Choice(["claude", "cursor", "vscode"]),
+    type=click.Choice(CLIENTS),
     help="Print the entry for this client's configuration, and exit.",
 )
 @encoder_option
@@ -78,7 +75,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
     if options["print_config"]:
         options["policy"] = options["policy"] or find_policy(scout.settings.place)
-        print_json(_build_client_entry(scout, configs, discover, options))
+        echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
     policies = _load_policies(scout, options)
     profiles = _load_profiles(scout, options)
@@ -181,32 +178,3 @@ async def _stop_at_signal(gateway: Any) -> None:
             await gateway.stop()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-
-def _build_client_entry(
-    scout: Scout, configs: tuple[Path, ...], discover: bool, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Build the entry for a client's configuration, which starts the gateway or connects to it."""
-    if options["http"]:
-        profile = f"/p/{options['profile']}" if options["profile"] else ""
-        url = f"http://{options['host']}:{options['port']}/mcp{profile}"
-        entry: dict[str, Any] = {"type": "http", "url": url}
-        if options["policy"]:
-            entry["headers"] = {
-                "Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY_VARIABLE}}}"
-            }
-    else:
-        database = scout.settings.database
-        words = ["--home", database.label if database else str(scout.settings.home.absolute())]
-        words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
-        words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
-        if options["policy"]:
-            words += ["--policy", str(options["policy"].expanduser().absolute())]
-        words += ["--profile", options["profile"]] if options["profile"] else []
-        words += [word for pin in options["pins"] for word in ("--pin", pin)]
-        program = shutil.which("toolscout")
-        command = [program] if program else [sys.executable, "-m", "toolscout"]
-        entry = {"command": command[0], "args": [*command[1:], "gateway", *words]}
-        if options["print_config"] == "vscode":
-            entry = {"type": "stdio", **entry}
-    return {"servers" if options["print_config"] == "vscode" else "mcpServers": {"toolscout": entry}}
