@@ -77,7 +77,7 @@ MISTAKES = {
     "lab judge x": "is not one of 'queries', 'polish', 'answers'",
     "selftest --min-recall 80": "0<=x<=1",
     "lint --most 0": "x>=1",
-    "gateway --print-config zed": "is not one of 'claude', 'cursor', 'vscode'",
+    "gateway --print-config zed": "is not one of 'claude', 'claude-desktop', 'codex'",
     "gateway --print-config claude --policy nowhere.toml": "expected a policy file",
     "gateway --port 99999": "1<=x<=65535",
     "gateway --budget 10": "x>=200",

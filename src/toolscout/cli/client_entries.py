@@ -83,22 +83,27 @@ def _build_http(client: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _build_stdio(
     client: str, settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]
 ) -> dict[str, Any]:
+    program = shutil.which("toolscout")
+    command = [program] if program else [sys.executable, "-m", "toolscout"]
+    entry: dict[str, Any] = {
+        "command": command[0],
+        "args": [*command[1:], "gateway", *_list_options(settings, configs, options)],
+    }
+    if client in ("langgraph", "vscode"):
+        entry = {"transport" if client == "langgraph" else "type": "stdio", **entry}
+    if options["policy"] and client in FILTERING:
+        entry["env"] = {KEY_VARIABLE: f"${{{KEY_VARIABLE}}}"}
+    elif options["policy"] and client == "codex":
+        entry["env_vars"] = [KEY_VARIABLE]
+    return entry
+
+
+def _list_options(settings: Settings, configs: tuple[Path, ...], options: Mapping[str, Any]) -> list[str]:
+    """List the options of the gateway that the entry starts."""
     words = ["--home", settings.database.label if settings.database else str(settings.home.absolute())]
     words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
     words += ["--discover"] * options["discover"] + ["--allow-python"] * options["allow_python"]
     if options["policy"]:
         words += ["--policy", str(options["policy"].expanduser().absolute())]
     words += ["--profile", options["profile"]] if options["profile"] else []
-    words += [word for pin in options["pins"] for word in ("--pin", pin)]
-    program = shutil.which("toolscout")
-    command = [program] if program else [sys.executable, "-m", "toolscout"]
-    entry: dict[str, Any] = {"command": command[0], "args": [*command[1:], "gateway", *words]}
-    if client == "vscode":
-        return {"type": "stdio", **entry}
-    if client == "langgraph":
-        entry = {"transport": "stdio", **entry}
-    if options["policy"] and client in FILTERING:
-        entry["env"] = {KEY_VARIABLE: f"${{{KEY_VARIABLE}}}"}
-    elif options["policy"] and client == "codex":
-        entry["env_vars"] = [KEY_VARIABLE]
-    return entry
+    return words + [word for pin in options["pins"] for word in ("--pin", pin)]

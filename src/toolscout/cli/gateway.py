@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolscout.access.policy_file import POLICY_FILE, find_policy
+from toolscout.access.policy_file import POLICY_FILE
 from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
 from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
@@ -73,12 +73,10 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
+    policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
-        options["policy"] = options["policy"] or find_policy(scout.settings.place)
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
-    policies = _load_policies(scout, options)
-    profiles = _load_profiles(scout, options)
     import anyio
 
     from toolscout.gateway import Gateway, Options
@@ -134,7 +132,7 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
     """
     from toolscout.access.profiles import PROFILE_FILE, Profiles
 
-    if options["profile"] and options["http"]:
+    if options["profile"] and options["http"] and not options["print_config"]:
         raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
     profiles = Profiles(scout.settings.home / PROFILE_FILE)
     if options["profile"]:
