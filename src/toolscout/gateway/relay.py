@@ -250,7 +250,7 @@ class Relay:
             Unavailable: if the server asks without end.
         """
         import anyio
-        from mcp_types import ElicitRequest, ErrorData, InputRequiredResult
+        from mcp_types import ElicitRequest, InputRequiredResult
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         state = exchange.state.removeprefix(SERVERS_STATE) if exchange.state is not None else None
@@ -262,25 +262,13 @@ class Relay:
         for _ in range(MAX_ROUNDS):
             if not isinstance(result, InputRequiredResult):
                 return result
-            questions: dict[str, ElicitRequestParams] = {}
-            for key, request in (result.input_requests or {}).items():
-                if not isinstance(request, ElicitRequest) or not exchange.can_ask(request.params.mode):
-                    raise UserError(
-                        f"server {source!r} needs an answer ({request.method}) that your client cannot give: use a "
-                        "client that shows questions to its user (elicitation)"
-                    )
-                questions[key] = _prepare(source, connection, request.params)
+            questions = _prepare_all(source, connection, exchange, result)
             state = result.request_state
             if exchange.answers_again:
                 requests: dict[str, Any] = {key: ElicitRequest(params=params) for key, params in questions.items()}
                 own_state = None if state is None else SERVERS_STATE + state
                 return result.model_copy(update={"input_requests": requests or None, "request_state": own_state})
-            answers: dict[str, Any] = {}
-            for key, params in questions.items():
-                answer = await exchange.ask(params)
-                if isinstance(answer, ErrorData):
-                    raise UserError(f"server {source!r} asked, and your client answered: {answer.message}")
-                answers[key] = answer
+            answers = await _ask_all(source, exchange, questions)
             if not questions:
                 await anyio.sleep(pause)
                 pause = min(2 * pause, MAX_ROUND_PAUSE_S)
@@ -342,6 +330,44 @@ def _check_opened(responses: InputResponses | None) -> None:
     """
     if any(getattr(answer, "action", "") != "accept" for answer in (responses or {}).values()):
         raise UserError("the user did not open the page that the tool needs: ask them before you call it again")
+
+
+def _prepare_all(
+    source: str, connection: Connection, exchange: Exchange, result: InputRequiredResult
+) -> dict[str, ElicitRequestParams]:
+    """Return the questions of a round, as the caller's user gets them.
+
+    Raises:
+        UserError: if the caller's client cannot show one.
+    """
+    from mcp_types import ElicitRequest
+
+    questions: dict[str, ElicitRequestParams] = {}
+    for key, request in (result.input_requests or {}).items():
+        if not isinstance(request, ElicitRequest) or not exchange.can_ask(request.params.mode):
+            raise UserError(
+                f"server {source!r} needs an answer ({request.method}) that your client cannot give: use a "
+                "client that shows questions to its user (elicitation)"
+            )
+        questions[key] = _prepare(source, connection, request.params)
+    return questions
+
+
+async def _ask_all(source: str, exchange: Exchange, questions: dict[str, ElicitRequestParams]) -> dict[str, Any]:
+    """Ask the caller's user one question after the other. Returns the answers.
+
+    Raises:
+        UserError: if the caller's client refuses.
+    """
+    from mcp_types import ErrorData
+
+    answers: dict[str, Any] = {}
+    for key, params in questions.items():
+        answer = await exchange.ask(params)
+        if isinstance(answer, ErrorData):
+            raise UserError(f"server {source!r} asked, and your client answered: {answer.message}")
+        answers[key] = answer
+    return answers
 
 
 def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -> ElicitRequestParams:

@@ -241,49 +241,36 @@ class _Repairer:
     def _convert(self, value: Any, schema: Mapping[str, Any], where: str) -> list[Any]:
         """Return the readings of a value that has the wrong type, the best one first."""
         types, items = _types(schema), _resolve(schema.get("items"), schema)
-        readings: list[Any] = []
         if isinstance(value, str):
-            readings += self._read_text(value, types)
-            if "array" in types:
-                readings += self._split_text(value, items, where)
+            readings = self._read_text(value, types)
+            readings += self._split_text(value, items, where) if "array" in types else []
         elif isinstance(value, list):
-            if len(value) == 1 and not isinstance(value[0], (list, type(None))):
-                readings.append(value[0])
-        elif "string" in types and isinstance(value, int) and not isinstance(value, bool):
-            readings.append(str(value))
-        elif "string" in types and self.guesses and isinstance(value, (float, bool)):
-            readings.append(_encode(value))
-        elif "boolean" in types and self.guesses and value in (0, 1):
-            readings.append(bool(value))
+            readings = [*value] if len(value) == 1 and not isinstance(value[0], (list, type(None))) else []
+        else:
+            readings = self._read_scalar(value, types)
         if "array" in types and not isinstance(value, (list, str, type(None))):
             one = self._silence()._repair(value, items or {}, where, 1)
             readings += [[one]] if items is None or _accepts(items, one) else []
         return readings
 
+    def _read_scalar(self, value: Any, types: frozenset[str]) -> list[Any]:
+        """Read a number, a boolean or null as a value of another type."""
+        if "string" in types and isinstance(value, int) and not isinstance(value, bool):
+            return [str(value)]
+        if "string" in types and self.guesses and isinstance(value, (float, bool)):
+            return [_encode(value)]
+        if "boolean" in types and self.guesses and value in (0, 1):
+            return [bool(value)]
+        return []
+
     def _silence(self) -> _Repairer:
         return _Repairer([], guesses=self.guesses, meta_tool=self.meta_tool)
 
     def _read_text(self, text: str, types: frozenset[str]) -> list[Any]:
-        """Read a text as the JSON value that it shows."""
+        """Read a text as the JSON value that it shows, or else as the one that it may mean."""
         shown = text.strip()
-        if "integer" in types and WHOLE_NUMBER.fullmatch(shown):
-            return [int(shown)]
-        if "number" in types and NUMBER.fullmatch(shown):
-            return [float(shown) if "." in shown else int(shown)]
-        if "boolean" in types and shown.casefold() in ("true", "false"):
-            return [shown.casefold() == "true"]
-        if ("object" in types and shown.startswith("{")) or ("array" in types and shown.startswith("[")):
-            return _decode(shown)
-        if "null" in types and shown == "null":
-            return [None]
-        if not self.guesses:
-            return []
-        if "boolean" in types and shown.casefold() in WORDS_FOR:
-            return [WORDS_FOR[shown.casefold()]]
-        bare = shown.replace(",", "").replace("_", "").lstrip("+").lstrip("0") or "0"
-        if {"integer", "number"} & types and NUMBER.fullmatch(bare):
-            return [float(bare) if "." in bare else int(bare)]
-        return []
+        readings = _read_json(shown, types)
+        return _guess_value(shown, types) if self.guesses and not readings else readings
 
     def _split_text(self, text: str, items: Mapping[str, Any] | None, where: str) -> list[Any]:
         """Read a text as a list of one. A text that may be several values is split only as a guess."""
@@ -295,6 +282,31 @@ class _Repairer:
             return []
         silent = self._silence()
         return [[silent._repair(part, items, where, 1) for part in parts]] if parts else []
+
+
+def _read_json(shown: str, types: frozenset[str]) -> list[Any]:
+    """Read a text as the JSON value that it shows, if it is of one of the types."""
+    if "integer" in types and WHOLE_NUMBER.fullmatch(shown):
+        return [int(shown)]
+    if "number" in types and NUMBER.fullmatch(shown):
+        return [_parse_number(shown)]
+    if "boolean" in types and shown.casefold() in ("true", "false"):
+        return [shown.casefold() == "true"]
+    if {"{": "object", "[": "array"}.get(shown[:1]) in types:
+        return _decode(shown)
+    return [None] if "null" in types and shown == "null" else []
+
+
+def _guess_value(shown: str, types: frozenset[str]) -> list[Any]:
+    """Read a text as the value that it may mean: `yes`, `1,000`."""
+    if "boolean" in types and shown.casefold() in WORDS_FOR:
+        return [WORDS_FOR[shown.casefold()]]
+    bare = shown.replace(",", "").replace("_", "").lstrip("+").lstrip("0") or "0"
+    return [_parse_number(bare)] if {"integer", "number"} & types and NUMBER.fullmatch(bare) else []
+
+
+def _parse_number(text: str) -> int | float:
+    return float(text) if "." in text else int(text)
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
