@@ -178,10 +178,10 @@ async def measure_large(folder: Path, megabytes: int) -> dict[str, Any]:
 async def measure_beside_failures(folder: Path, calls: int) -> dict[str, Any]:
     """Measure calls to a good server, alone and beside ten that hang and die. The two take turns."""
     entries = {"good": make_entry("busy.py")}
-    entries |= {f"bad{number}": make_entry("busy.py", timeout=1) for number in range(FAILING)}
+    entries |= {f"bad{number}": make_entry("busy.py") for number in range(FAILING)}
     ids = [f"bad{number}/{'hang' if number % 2 else 'die'}" for number in range(FAILING)]
     times: dict[bool, list[float]] = {False: [], True: []}
-    async with Gateway(folder, entries, TOOLSCOUT_GATEWAY_RATE="0") as gateway:
+    async with Gateway(folder, entries, "--call-timeout", "2", TOOLSCOUT_GATEWAY_RATE="0") as gateway:
         await wait_until_listed(gateway, list(entries))
 
         async def trouble(id: str) -> None:
