@@ -141,6 +141,21 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def second_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A second server of this test run."""
+    with PostgresServer(postgres_server.programs) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(second_server: PostgresServer) -> PostgresServer:
+    """A server that the test may stop and kill; the next test finds it running."""
+    if second_server.process is None:
+        second_server.start()
+    return second_server
+
+
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> Address:
     """The address of an empty home in the server: a schema of its own."""

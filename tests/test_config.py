@@ -135,6 +135,8 @@ HARMFUL = {
     "journal_queries": "none",
     "journal_keep_days": 0.001,
     "gateway_rate": 1_000_000.0,
+    "gateway_idle": 0.5,
+    "gateway_servers": 10_000,
     "private_hosts": ["db.internal"],
     "redact_personal": True,
     "caller": "operator",
@@ -191,7 +193,13 @@ def test_a_file_that_nobody_trusts_cannot_set_what_could_do_harm(
 
 @pytest.mark.parametrize(
     ("name", "fits", "harmful"),
-    [("k", 100, 101), ("mcp_timeout", 600, 601), ("max_tools", 20_000, 20_001), ("gateway_budget", 20_000, 20_001)],
+    [
+        ("k", 100, 101),
+        ("mcp_timeout", 600, 601),
+        ("max_tools", 20_000, 20_001),
+        ("gateway_budget", 20_000, 20_001),
+        ("gateway_result_budget", 100_000, 100_001),
+    ],
 )
 def test_a_file_that_nobody_trusts_sets_numbers_within_bounds(name: str, fits: int, harmful: int, cloned: Path) -> None:
     write_settings(cloned, {name: fits, "recipe": "bm25"})

@@ -46,6 +46,7 @@ __all__ = [
 SETTINGS_FILE_NAME: Final = "toolscout.toml"
 COMPACT_PACKAGE: Final = "toolscout_compact"  # brings the encoder `compact`
 MIN_BUDGET: Final = 200
+MIN_RESULT_BUDGET: Final = 1_000
 MAX_FALSE_REJECTS: Final = 0.2
 KEY_PLACES: Final = {
     "llm": "TOOLSCOUT_LLM_KEY, or a file that TOOLSCOUT_LLM_KEY_FILE names",
@@ -100,6 +101,9 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "trust_scan": False,  # if it is off, orders to the model are served unseen
     "call_timeout": Between(1, 600),
     "gateway_budget": Between(MIN_BUDGET, 20_000),
+    "gateway_result_budget": Between(MIN_RESULT_BUDGET, 100_000),
+    "gateway_idle": False,  # with 0 no server is ever stopped
+    "gateway_servers": False,  # how many processes run
     "gateway_rate": False,  # limits the searches of one caller
     "gateway_query_chars": Between(1, 4_000),
     "gateway_argument_bytes": Between(1, 1_000_000),
@@ -154,6 +158,9 @@ class Settings:
     trust_scan: bool = True
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
+    gateway_result_budget: int = 10_000
+    gateway_idle: float = 600.0
+    gateway_servers: int = 32
     gateway_rate: float = 100.0
     gateway_query_chars: int = 4_000
     gateway_argument_bytes: int = 1_000_000
@@ -198,11 +205,12 @@ class Settings:
             "llm_reply_tokens",
             "gateway_query_chars",
             "gateway_argument_bytes",
+            "gateway_servers",
         ):
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate"):
+        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "gateway_idle"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
@@ -215,11 +223,10 @@ class Settings:
                 f"false_rejects: expected a share from 0 (nothing is turned away) to {MAX_FALSE_REJECTS}, "
                 f"found {self.false_rejects} ({origin})"
             )
-        if self.gateway_budget < MIN_BUDGET:
-            origin = self.origins.get("gateway_budget", "argument")
-            raise ConfigError(
-                f"gateway_budget: expected at least {MIN_BUDGET} tokens, found {self.gateway_budget} ({origin})"
-            )
+        for name, least in (("gateway_budget", MIN_BUDGET), ("gateway_result_budget", MIN_RESULT_BUDGET)):
+            if getattr(self, name) < least:
+                origin = self.origins.get(name, "argument")
+                raise ConfigError(f"{name}: expected at least {least} tokens, found {getattr(self, name)} ({origin})")
 
     def items(self) -> list[tuple[str, Any, str]]:
         """Return (name, value, origin) of every setting."""

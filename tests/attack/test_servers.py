@@ -64,8 +64,8 @@ def never(way: str, says: str) -> Case:
 
 
 STDIO = [
-    Case("giant-result", "larger than 16 MiB"),
-    Case("giant-result-id-last", "larger than 16 MiB"),
+    fine("giant-result", "this result is cut to 10,000 tokens"),
+    fine("giant-result-id-last", "this result is cut to 10,000 tokens"),
     Case("deep-result", "no JSON-RPC"),
     Case("broken-json", "no JSON-RPC"),
     Case("line-without-end", "within 2 s", patience=2),
@@ -242,7 +242,7 @@ def test_a_hostile_server_harms_nobody(range_: Range, case: Case, source: str) -
         if case.way == "alternates":  # a definition at the first look, another at the next, and so on
             for _ in range(4):
                 answer = range_.call(f"{source}/go")
-        said = answer.content[0].text
+        said = answer.content[-1].text  # of a long result: what was left out
         assert answer.is_error == case.fails, said
     else:
         said = range_.told(source)
@@ -272,7 +272,7 @@ def test_streams_that_break_off_are_not_taken_up_for_ever(range_: Range) -> None
 def test_names_of_tools_cannot_leave_their_line_or_stand_for_the_gateways_own(range_: Range) -> None:
     agent = range_.agent
     listed = range_.portal.call(agent.client.list_tools)
-    assert [tool.name for tool in listed.tools] == ["search_tools", "describe_tools", "call_tool"]
+    assert [tool.name for tool in listed.tools] == ["search_tools", "describe_tools", "call_tool", "read_result"]
     answer = range_.portal.call(lambda: agent.use("search_tools", queries=["select:echo\nIgnore this line"]))
     assert "Ignore this line" in answer.content[0].text
     assert not any(line.startswith("Ignore") for line in answer.content[0].text.splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -65,26 +66,34 @@ class Agent:
 Start = Callable[..., AbstractAsyncContextManager[Agent]]
 
 
-@pytest.fixture
-def start(tmp_path: Path, home: str) -> Start:
-    """Opens a gateway over `entries`, with the options given, and a client of the SDK at it."""
+@asynccontextmanager
+async def open_agent(
+    folder: Path,
+    entries: dict[str, Any] | None = None,
+    *,
+    home: str | None = None,
+    settle: bool = True,
+    scout: Scout | None = None,
+    **options: Any,
+) -> AsyncIterator[Agent]:
+    """Open a gateway over `entries`, with the options given, and a client of the SDK at it."""
     from mcp import Client
 
-    @asynccontextmanager
-    async def started(
-        entries: dict[str, Any] | None = None, *, settle: bool = True, scout: Scout | None = None, **options: Any
-    ) -> AsyncIterator[Agent]:
-        path = tmp_path / "mcp.json"
-        path.write_text(json.dumps({"mcpServers": entries or {}}))
-        policies, settings = options.pop("policies", None), options.pop("settings", {})
-        said: list[str] = []
-        with Scout(home, **settings) as opened:
-            configs = (path,) if entries else ()
-            gateway = Gateway(scout or opened, Options(configs=configs, **options), policies=policies, say=said.append)
-            async with gateway.running(), Client(gateway.server) as client:
-                agent = Agent(gateway, client, said)
-                if settle and entries:
-                    await agent.settled()
-                yield agent
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": entries or {}}))
+    policies, settings = options.pop("policies", None), options.pop("settings", {})
+    said: list[str] = []
+    with Scout(home or folder / "home", **settings) as opened:
+        configs = (path,) if entries else ()
+        gateway = Gateway(scout or opened, Options(configs=configs, **options), policies=policies, say=said.append)
+        async with gateway.running(), Client(gateway.server) as client:
+            agent = Agent(gateway, client, said)
+            if settle and entries:
+                await agent.settled(60)
+            yield agent
 
-    return started
+
+@pytest.fixture
+def start(tmp_path: Path, home: str) -> Start:
+    """Opens a gateway; see `open_agent`."""
+    return functools.partial(open_agent, tmp_path, home=home)

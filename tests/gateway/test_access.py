@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ class Reached(Gateway):
     def __init__(self, scout: Scout) -> None:
         super().__init__(scout, Options(pins=PINS))
         self.reached: list[Tool] = []
-        self.calls.why_not = lambda tool: ""  # type: ignore[method-assign]
+        self.calls.explain_refusal = lambda tool: ""  # type: ignore[method-assign]
         self.calls.call = self._reach  # type: ignore[method-assign]
 
     async def _reach(self, tool: Tool, *_: object) -> CallToolResult:
@@ -46,7 +47,7 @@ class Reached(Gateway):
         context: Any = SimpleNamespace(
             request=SimpleNamespace(scope=scope), session=SimpleNamespace(report_progress=None)
         )
-        result = await self._call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
+        result = await self.call_tool(context, CallToolRequestParams(name=name, arguments=arguments))
         return result.structured_content or {}, result.model_dump_json()
 
 
@@ -68,6 +69,12 @@ def names(draw: st.DrawFn) -> str:
     if draw(st.booleans()):
         text = unicodedata.normalize(draw(st.sampled_from(FORMS)), text)
     return draw(st.sampled_from([str, str, str.upper, str.swapcase]))(text)
+
+
+def _is_named(text: str, id: str) -> bool:
+    """Whether a text is an id with other separators, or a bare name."""
+    squeezed, name = (re.sub(r"[_/\s:.-]", "", each) for each in (id, id.partition("/")[2]))
+    return re.sub(r"[_/\s:.-]", "", text) in (squeezed, name)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -94,7 +101,8 @@ def test_nobody_describes_calls_or_hears_of_what_the_policy_hides(
     ]
     visible = {tool.id for tool in everything if rules(tool)}
     assert {tool["id"] for tool in shown} <= visible
-    assert {tool.id for tool in gateway.reached} <= visible & {asked, *gateway._pins}
+    assert {tool.id for tool in gateway.reached} <= visible
+    assert all(_is_named(asked, tool.id) for tool in gateway.reached if tool.id not in {asked, *gateway._pins})
     said = " ".join(json.dumps(json.loads(text), ensure_ascii=False) for _, text in answers)
     for echo in (asked, make_plain(asked)):
         said = said.replace(echo, "")

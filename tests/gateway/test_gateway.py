@@ -12,6 +12,7 @@ from mcp import Client
 
 from gateway.conftest import Agent, Start, busy, raw
 from toolscout.access.policy import Caller, Policies, Rules
+from toolscout.gateway.text import META_TOOLS
 from toolscout.scout import Scout
 from toolscout.sources.mcp import parse_server
 from toolscout.testing import toy_tools
@@ -30,10 +31,10 @@ def run(start: Start, body: Body, entries: dict[str, Any] | None = None, **optio
     anyio.run(main)
 
 
-def test_the_list_of_tools_is_three_and_the_pinned_and_never_changes_its_order(start: Start) -> None:
+def test_the_list_of_tools_is_the_same_few_and_the_pinned_and_never_changes_its_order(start: Start) -> None:
     async def body(agent: Agent) -> None:
         first, second = [await agent.client.list_tools(cache_mode="bypass") for _ in range(2)]
-        assert [tool.name for tool in first.tools] == ["search_tools", "describe_tools", "call_tool", "a_echo"]
+        assert [tool.name for tool in first.tools] == [*META_TOOLS, "a_echo"]
         assert [tool.model_dump() for tool in first.tools] == [tool.model_dump() for tool in second.tools]
         assert (first.ttl_ms, first.cache_scope) == (300_000, "public")
         assert (await agent.use("a_echo", text="hi")).content[0].text == "hi"
@@ -80,8 +81,8 @@ def test_each_query_has_a_search_of_its_own(start: Start) -> None:
 def test_wrong_arguments_of_the_three_are_answered_with_advice(start: Start) -> None:
     async def body(agent: Agent) -> None:
         for given, words in [
-            ({"query": "x"}, "'queries' (is that what 'query' means?)"),
-            ({"queries": "x"}, "expected array"),
+            ({"querys": "x"}, "'queries' (is that what 'querys' means?)"),
+            ({"queries": 7.5}, "expected array"),
             ({"queries": []}, "queries"),
             ({"queries": ["x"], "limit": 0}, "minimum 1"),
             ({"queries": ["x"], "detail": "fully"}, "did you mean 'full'?"),
@@ -96,8 +97,9 @@ def test_wrong_arguments_name_the_parameter_what_was_expected_and_the_nearest_na
     async def body(agent: Agent) -> None:
         answer = await agent.call("a/wait", seconds="long")
         assert answer.is_error
-        assert (
-            answer.content[0].text == "wrong arguments for a/wait: parameter 'seconds': expected number, found \"long\""
+        assert answer.content[0].text == (
+            "wrong arguments for a/wait: parameter 'seconds': expected number, found \"long\"; its signature is "
+            "a/wait(seconds?: number)"
         )
         assert agent.events("call")[-1]["ok"] is False
 
@@ -148,7 +150,7 @@ def test_a_call_that_is_given_up_is_cancelled_at_the_server_and_journaled(start:
 def test_an_id_that_is_not_there_is_answered_with_the_nearest_one(start: Start) -> None:
     async def body(agent: Agent) -> None:
         assert "did you mean 'a/echo'?" in await agent.text("a/ecco")
-        for id in ("echo", "A/echo", "a/echo ", "search_tools", "toolscout/search_tools", ""):
+        for id in ("A/echo", "b/echo", "search_tools", "toolscout/search_tools", ""):
             answer = await agent.call(id)
             assert answer.is_error and "expected the id of a tool" in answer.content[0].text
 
@@ -172,12 +174,14 @@ def test_no_tool_fits_is_an_answer_with_a_reason(start: Start) -> None:
     run(start, body)
 
 
-def test_while_a_server_starts_the_search_says_so(start: Start) -> None:
+def test_while_a_server_starts_the_search_says_so(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.gateway.upstreams.FIRST_SEARCH_WAIT_S", 0.1)
+
     async def body(agent: Agent) -> None:
         notes = (await agent.search("anything"))["notes"]
         assert any("'slow' is still starting" in note for note in notes)
 
-    run(start, body, {"slow": raw("hang-start", timeout=1)}, settle=False)
+    run(start, body, {"slow": raw("hang-start", timeout=5)}, settle=False)
 
 
 def test_what_the_catalogue_already_holds_is_served_at_once(start: Start) -> None:
@@ -248,7 +252,7 @@ def test_a_caller_finds_and_calls_only_what_the_policy_says(start: Start) -> Non
         described = await agent.use("describe_tools", ids=["a/pid"])
         assert described.is_error and not described.structured_content["tools"]
         listed = await agent.client.list_tools(cache_mode="bypass")
-        assert [tool.name for tool in listed.tools][3:] == ["a_echo"] and listed.cache_scope == "private"
+        assert [tool.name for tool in listed.tools][len(META_TOOLS) :] == ["a_echo"] and listed.cache_scope == "private"
         assert (await agent.use("a_pid")).is_error
         assert {event["caller"] for event in agent.events("call") + agent.events("search")} == {"ann"}
 
@@ -316,7 +320,7 @@ def test_a_client_of_an_older_protocol_is_served_too(start: Start) -> None:
         async with Client(agent.gateway.server, mode="legacy") as older:
             assert older.protocol_version < "2026"
             assert "search_tools" in (older.instructions or "")
-            assert len((await older.list_tools()).tools) == 3
+            assert len((await older.list_tools()).tools) == len(META_TOOLS)
             answer = await older.call_tool("call_tool", {"id": "a/echo", "arguments": {"text": "x"}})
             assert answer.content[0].text == "x"
 

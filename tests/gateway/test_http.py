@@ -233,7 +233,7 @@ def test_it_prints_what_to_paste(tmp_path: Path, editor: str, key: str) -> None:
     entry = printed()
     words = [entry["command"], *entry["args"]]
     assert words[-4:] == ["--config", str(config), "--pin", "a/b"] and "gateway" in words
-    entry = printed("--http", "--policy", "p.toml")
+    entry = printed("--http", "--policy", policy(tmp_path))
     assert entry["url"] == "http://127.0.0.1:8765/mcp" and "TOOLSCOUT_KEY" in entry["headers"]["Authorization"]
 
 

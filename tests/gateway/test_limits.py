@@ -110,7 +110,9 @@ def answers(home: Path, visible: list[str], hidden: list[str], ids: list[str]) -
             tools = [Tool(id=f"{source}/{name}", name=name, description=name) for name in names]
             scout.store.put_source(Origin(source, "schemas"), source, kind="schemas", tools=tools)
         gateway = Gateway(scout)
-        _, missing = gateway._find_tools(caller, [id for id in ids if id not in {f"mail/{name}" for name in visible}])
+        _, missing = gateway.lookup.find_tools(
+            caller, [id for id in ids if id not in {f"mail/{name}" for name in visible}]
+        )
         gateway._threads.shutdown()
         return list(missing.values())
 
@@ -140,7 +142,7 @@ def test_what_is_disabled_or_waits_is_said_only_to_who_may_see_it(tmp_path: Path
                 scout.enable("mail", False)
             gateway = Gateway(scout)
             for name, rules in (("all", None), ("none", Rules(frozenset({"web/*"})))):
-                said[exists, name] = gateway._find_tools(Caller(name, rules), ["mail/send"])[1]["mail/send"]
+                said[exists, name] = gateway.lookup.find_tools(Caller(name, rules), ["mail/send"])[1]["mail/send"]
             gateway._threads.shutdown()
     assert said[True, "none"] == said[False, "none"]
     assert ("disabled" if state == "disabled" else "toolscout approve") in said[True, "all"]

@@ -19,6 +19,7 @@ import pytest
 
 from gateway.conftest import Agent, Start
 from gateway.test_gateway import run
+from toolscout.gateway.text import META_TOOLS
 from toolscout.scout import Scout
 
 pytestmark = [pytest.mark.net, pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -94,7 +95,7 @@ def test_forty_tools_of_four_real_servers_answer_through_the_gateway_as_they_do_
                 for number, (whose, tool, arguments, _) in enumerate(asked):
                     if whose == server:
                         direct_answers[number] = await direct.call_tool(tool, arguments)
-        assert read(await agent.client.list_tools()) <= 0.05 * read(SimpleNamespace(tools=definitions))
+        assert read(await agent.client.list_tools()) <= 0.07 * read(SimpleNamespace(tools=definitions))
         for number, (server, tool, arguments, query) in enumerate(asked):
             theirs = direct_answers[number]
             [found] = (await agent.search(query, limit=10))["results"]
@@ -149,7 +150,7 @@ def test_a_client_of_another_maker_reaches_real_servers(transport: str, tmp_path
 
     async def talk(way: Any) -> None:
         async with Client(way) as client:
-            assert [tool.name for tool in await client.list_tools()] == ["search_tools", "describe_tools", "call_tool"]
+            assert [tool.name for tool in await client.list_tools()] == [*META_TOOLS]
             for wanted, (query, arguments, expected) in asked.items():
                 with anyio.fail_after(200):
                     while True:

@@ -140,20 +140,6 @@ def test_a_lock_ends_with_its_holder_and_excludes_everybody_else(postgres: Addre
 # --- when the server goes away
 
 
-@pytest.fixture(scope="module")
-def second_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
-    with PostgresServer(postgres_server.programs) as server:
-        yield server
-
-
-@pytest.fixture
-def own_server(second_server: PostgresServer) -> PostgresServer:
-    """A server that the test may stop and kill; the next test finds it running."""
-    if second_server.process is None:
-        second_server.start()
-    return second_server
-
-
 @pytest.mark.slow
 def test_a_restart_between_transactions_is_not_noticed(own_server: PostgresServer) -> None:
     address = own_server.new_home()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Policies
 from toolscout.errors import ConfigError, require
 
@@ -52,7 +53,7 @@ def credential_of(headers: Headers) -> str | None:
 
 async def serve(
     app: ASGIApp,
-    policies: Policies,
+    policies: Policies | LivePolicies,
     host: str,
     port: int,
     *,

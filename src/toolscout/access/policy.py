@@ -17,7 +17,7 @@ import re
 import secrets
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +34,7 @@ else:
 if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient, PyJWKSet
 
-__all__ = ["LOCAL", "Caller", "Policies", "Rules", "hashed_key", "new_key"]
+__all__ = ["LOCAL", "Caller", "Policies", "Rules", "check_patterns", "hashed_key", "new_key"]
 
 KEY_PREFIX: Final = "tsk_"
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -255,7 +255,7 @@ class Policies:
             where = f"{path}: caller {entry.name!r}"
             if not entry.name.strip() or entry.name in callers:
                 raise ConfigError(f"{where}: expected a name of its own, found an empty or a repeated one")
-            rules = Rules(_check_patterns(where, entry.allow), _check_patterns(where, entry.deny), entry.read_only)
+            rules = Rules(check_patterns(where, entry.allow), check_patterns(where, entry.deny), entry.read_only)
             caller = callers[entry.name] = Caller(entry.name, rules, entry.operator)
             for key in [entry.key] if isinstance(entry.key, str) else entry.key:
                 _check_key(where, key, keys)
@@ -324,8 +324,8 @@ def _read_file(path: Path) -> _File:
         ) from None
 
 
-def _check_patterns(where: str, patterns: Sequence[str]) -> frozenset[str]:
-    """Return the patterns of a caller. Raises ConfigError if one is invalid."""
+def check_patterns(where: str, patterns: Iterable[str]) -> frozenset[str]:
+    """Return the patterns of a caller or profile. Raises ConfigError if one is invalid; `where` begins its message."""
     for pattern in patterns:
         segments = pattern.split("/")
         if pattern != "**" and (len(segments) < 2 or not all(segments)):

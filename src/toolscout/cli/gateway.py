@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolscout.access.policy_file import find_policy
-from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
-from toolscout.config import MIN_BUDGET
+from toolscout.access.policy_file import POLICY_FILE
+from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
+from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
+from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError, UserError
+from toolscout.home import local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
-KEY_VARIABLE = "TOOLSCOUT_KEY"
+if TYPE_CHECKING:
+    from toolscout.access.live_policy import LivePolicies
+    from toolscout.access.profiles import Profiles
 
 
 @click.command("gateway")
@@ -48,31 +50,36 @@ KEY_VARIABLE = "TOOLSCOUT_KEY"
     help="File that says who may see and call what. Default: policy.toml in the home, if it exists.",
 )
 @click.option(
-    "--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the three meta-tools; may be repeated."
+    "--pin", "pins", multiple=True, metavar="ID", help="Show this tool beside the meta-tools; may be repeated."
 )
 @click.option(
     "--call-timeout", type=click.FloatRange(0, min_open=True), help="Maximum seconds of a call.  [default: 60]"
 )
 @click.option("--budget", type=click.IntRange(MIN_BUDGET), help="Maximum tokens of a search's answer.  [default: 3000]")
 @click.option(
+    "--result-budget",
+    type=click.IntRange(MIN_RESULT_BUDGET),
+    help="Maximum tokens of a call's result; the rest is read by handle.  [default: 10000]",
+)
+@click.option("--profile", metavar="NAME", help="Serve only this part of the tools: a profile of profiles.toml.")
+@click.option(
     "--print-config",
-    type=click.Choice(["claude", "cursor", "vscode"]),
+    type=click.Choice(CLIENTS),
     help="Print the entry for this client's configuration, and exit.",
 )
 @encoder_option
 @with_scout
 def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **options: Any) -> None:
-    """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool."""
+    """Serve all tools to an agent as one MCP server: search_tools, describe_tools, call_tool, read_result."""
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    options["policy"] = options["policy"] or find_policy(scout.settings.place)
+    policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
-        print_json(_build_client_entry(scout, configs, discover, options))
+        echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
     import anyio
 
-    from toolscout.access.policy import Policies
     from toolscout.gateway import Gateway, Options
 
     if discover:
@@ -89,8 +96,11 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["allow_python"],
             options["call_timeout"] or settings.call_timeout,
             options["budget"] or settings.gateway_budget,
+            options["result_budget"] or settings.gateway_result_budget,
+            options["profile"] or "",
         ),
-        policies=Policies.load(options["policy"]),
+        policies=policies,
+        profiles=profiles,
         credential=os.environ.get(KEY_VARIABLE),
         say=lambda text: echo(escape_line(f"toolscout: {text}"), err=True),
     )
@@ -108,6 +118,38 @@ def _find_single_cause(error: BaseException) -> BaseException:
     """Return the one error inside a group of errors; a task group raises each error as a group."""
     inner: Sequence[BaseException] = getattr(error, "exceptions", ())
     return _find_single_cause(inner[0]) if len(inner) == 1 else error
+
+
+def _load_policies(scout: Scout, options: dict[str, Any]) -> LivePolicies:
+    """Load the policy file that is named, or the home's. `options` then names the file in force, or None.
+
+    Raises:
+        ConfigError: if a file that is named is missing, or a file is invalid.
+    """
+    from toolscout.access.live_policy import LivePolicies
+
+    if options["policy"]:
+        return LivePolicies(options["policy"])
+    place = scout.settings.place
+    policies = LivePolicies(local_folder(place) / POLICY_FILE, is_required=False, home=place)
+    options["policy"] = policies.path if policies.has_rules else None
+    return policies
+
+
+def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
+    """Load the profiles of the home, and check the one that is named.
+
+    Raises:
+        NotFound: if there is none of this name.
+    """
+    from toolscout.access.profiles import PROFILE_FILE, Profiles
+
+    if options["profile"] and options["http"] and not options["print_config"]:
+        raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
+    profiles = Profiles(scout.settings.home / PROFILE_FILE)
+    if options["profile"]:
+        profiles.require(options["profile"])
+    return profiles
 
 
 async def _serve(gateway: Any, options: dict[str, Any]) -> None:
@@ -130,7 +172,8 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
         )
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
-        await serve(gateway.server, gateway.policies, options["host"], options["port"], options["names"])
+        where = options["host"], options["port"], options["names"]
+        await serve(gateway.server, gateway.policies, *where, gateway.health, gateway.profiles)
 
 
 async def _stop_at_signal(gateway: Any) -> None:
@@ -145,30 +188,3 @@ async def _stop_at_signal(gateway: Any) -> None:
             await gateway.stop()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-
-
-def _build_client_entry(
-    scout: Scout, configs: tuple[Path, ...], discover: bool, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Build the entry for a client's configuration, which starts the gateway or connects to it."""
-    if options["http"]:
-        url = f"http://{options['host']}:{options['port']}/mcp"
-        entry: dict[str, Any] = {"type": "http", "url": url}
-        if options["policy"]:
-            entry["headers"] = {
-                "Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY_VARIABLE}}}"
-            }
-    else:
-        database = scout.settings.database
-        words = ["--home", database.label if database else str(scout.settings.home.absolute())]
-        words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
-        words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
-        if options["policy"]:
-            words += ["--policy", str(options["policy"].expanduser().absolute())]
-        words += [word for pin in options["pins"] for word in ("--pin", pin)]
-        program = shutil.which("toolscout")
-        command = [program] if program else [sys.executable, "-m", "toolscout"]
-        entry = {"command": command[0], "args": [*command[1:], "gateway", *words]}
-        if options["print_config"] == "vscode":
-            entry = {"type": "stdio", **entry}
-    return {"servers" if options["print_config"] == "vscode" else "mcpServers": {"toolscout": entry}}

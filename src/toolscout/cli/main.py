@@ -39,6 +39,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Serve": {
         "serve": ("serve", "Serve search, catalogue, journal and a web page over HTTP."),
         "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
+        "status": ("status", "Show the gateways that run, and the servers behind them."),
         "key": ("access", "Create an API key for a caller."),
         "policy": ("access", "Set or print the policy of the home."),
     },

@@ -10,28 +10,32 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from toolscout.errors import BadEntry, Unavailable, UserError
 from toolscout.gateway import openapi
+from toolscout.gateway.relay import is_question
 from toolscout.gateway.text import clip, make_plain, quote
-from toolscout.gateway.upstream import Upstreams
+from toolscout.gateway.upstream import Upstream
+from toolscout.gateway.upstreams import Upstreams
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources.documents import is_remote
 from toolscout.types import Tool, clean
 
 if TYPE_CHECKING:
     import httpx
-    from mcp.shared.dispatcher import ProgressFnT
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolResult, InputRequiredResult
+    from pydantic import BaseModel
 
+    from toolscout.gateway.exchange import Exchange
     from toolscout.sources.addresses import Reach
     from toolscout.sources.mcp import Connection
 
 __all__ = ["Calls", "explain_faults"]
 
+Result = TypeVar("Result", bound="BaseModel")
 MAX_FAULTS: Final = 5
 MAX_CACHED_VALIDATORS: Final = 1024
 MAX_PYTHON_CALLS: Final = 8
@@ -69,8 +73,12 @@ class Calls:
         return upstream.server.timeout if upstream is not None and upstream.server.timeout else self.timeout
 
     async def call(
-        self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
-    ) -> CallToolResult:
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        exchange: Exchange,
+        session: Connection | None,
+    ) -> Any:
         """Call a tool with checked arguments, within its time limit.
 
         The tool of an MCP server is called in `session`, in which its definition was just checked. Credentials that
@@ -82,33 +90,33 @@ class Calls:
         """
         from mcp.shared.exceptions import MCPError
 
-        cover = self.cover(tool)
+        cover = self.cover(tool.source)
         try:
-            result = await self._dispatch(tool, arguments, progress, session)
+            result = await self._dispatch(tool, arguments, exchange, session)
         except MCPError as error:
-            raise MCPError(error.code, cover.text(error.message)) from None
+            raise MCPError(error.code, cover.text(error.message), cover.value(error.data)) from None
         except UserError as error:
             raise type(error)(cover.text(str(error))) from None
-        return cover_result(cover, result)
+        return result if is_question(result) else cover_result(cover, result)
 
-    def cover(self, tool: Tool) -> Cover:
-        """Return the cover for the credentials that this program sends with a call of the tool."""
-        upstream = self.upstreams.servers.get(tool.source)
+    def cover(self, source: str) -> Cover:
+        """Return the cover for the credentials that this program sends with a call of a source's tool."""
+        upstream = self.upstreams.servers.get(source)
         return upstream.cover if upstream is not None else Cover(find_environment_credentials())
 
     async def _dispatch(
-        self, tool: Tool, arguments: dict[str, Any], progress: ProgressFnT | None, session: Connection | None
-    ) -> CallToolResult:
+        self, tool: Tool, arguments: dict[str, Any], exchange: Exchange, session: Connection | None
+    ) -> Any:
         """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
         import anyio
 
         seconds, upstream = self.timeout_of(tool), self.upstreams.servers.get(tool.source)
         try:
-            with anyio.fail_after(seconds):
+            with anyio.fail_after(seconds) as exchange.limit:
                 if "method" in tool.meta:
                     return await openapi.call(await self._open_client(tool.source), tool, arguments)
                 if upstream is not None and session is not None:
-                    return await upstream.call(session, tool.name, arguments, progress)
+                    return await _call_server(upstream, session, exchange, tool.name, arguments)
                 return await self._call_python(tool, arguments)
         except TimeoutError:
             name = f"server {tool.source!r}" if upstream else repr(tool.id)
@@ -145,7 +153,17 @@ class Calls:
         return CallToolResult(content=[TextContent(text=text)], structured_content={"result": value})
 
 
-def cover_result(cover: Cover, result: CallToolResult) -> CallToolResult:
+async def _call_server(
+    upstream: Upstream, session: Connection, exchange: Exchange, name: str, arguments: dict[str, Any]
+) -> CallToolResult | InputRequiredResult:
+    """Call the tool of an MCP server, with the `_meta` of the caller."""
+    from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+    params = CallToolRequestParams(name=name, arguments=arguments, _meta=exchange.meta)
+    return await upstream.send(session, exchange, CallToolRequest(params=params), CallToolResult)
+
+
+def cover_result(cover: Cover, result: Result) -> Result:
     """Cover credentials in a result. Returns the same object if it holds none."""
     if not cover or not cover.finds(result.model_dump_json(by_alias=True)):
         return result

@@ -7,25 +7,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.access import http
 from toolscout.access.http import CHALLENGE, MARK, credential_of, names_of, origins_of
+from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import Policies
+from toolscout.access.profiles import Profiles
 from toolscout.errors import Denied
+from toolscout.gateway.health import Health, HealthRoutes
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["CALLER", "PATH", "app", "serve"]
+__all__ = ["CALLER", "PATH", "PROFILE_PATH", "app", "serve"]
 
 CALLER: Final = "toolscout.caller"  # key of the caller in the scope of a request
 PATH: Final = "/mcp"
+PROFILE_PATH: Final = f"{PATH}/p/"  # followed by the name of a profile
 GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service stops
 
 
 class _CallerCheck:
-    """ASGI middleware that lets in callers known to the policies and answers others with status 401."""
+    """ASGI middleware that lets in callers known to the policies and answers others with status 401.
 
-    def __init__(self, inner: ASGIApp, policies: Policies) -> None:
-        self.inner, self.policies = inner, policies
+    Under the address of a profile, a caller has the rights that the profile leaves them.
+    """
+
+    def __init__(self, inner: ASGIApp, policies: Policies | LivePolicies, profiles: Profiles | None) -> None:
+        self.inner, self.policies, self.profiles = inner, policies, profiles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -51,19 +58,37 @@ class _CallerCheck:
             refusal = JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": challenge})
             await refusal(scope, receive, send)
             return
+        if scope["path"].startswith(PROFILE_PATH):
+            name = scope["path"].removeprefix(PROFILE_PATH)
+            profile = self.profiles.find(name) if self.profiles else None
+            if profile is None:
+                await JSONResponse({"error": "There is no such profile."}, 404)(scope, receive, send)
+                return
+            caller = profile.narrow(caller)
+            scope = {**scope, "path": PATH, "raw_path": PATH.encode()}
         scope[CALLER] = caller  # the SDK binds a session to the user that opened it
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
         await self.inner(scope, receive, send)
 
 
-def app(server: Server[Any], policies: Policies, hosts: Iterable[str]) -> ASGIApp:
+def app(
+    server: Server[Any],
+    policies: Policies | LivePolicies,
+    hosts: Iterable[str],
+    health: Health | None = None,
+    profiles: Profiles | None = None,
+) -> ASGIApp:
     """Build the ASGI application: MCP under `/mcp`, for the callers that `policies` knows.
+
+    Operators also get `/status` and `/metrics` of the servers behind the gateway.
 
     Args:
         server: the gateway's server.
         policies: who may use the gateway.
         hosts: names and addresses of the service. Requests for another host name, and from pages of another host,
             are refused (DNS rebinding).
+        health: how the servers behind the gateway are.
+        profiles: served under `/mcp/p/<name>`.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -72,14 +97,25 @@ def app(server: Server[Any], policies: Policies, hosts: Iterable[str]) -> ASGIAp
         allowed_hosts=[*names, *(f"{name}:*" for name in names)],
         allowed_origins=[*origins, *(f"{origin}:*" for origin in origins)],
     )
-    return _CallerCheck(server.streamable_http_app(streamable_http_path=PATH, transport_security=security), policies)
+    inner: ASGIApp = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
+    if health is not None:
+        inner = HealthRoutes(inner, health, CALLER, security)
+    return _CallerCheck(inner, policies, profiles)
 
 
-async def serve(server: Server[Any], policies: Policies, host: str, port: int, extra_names: Iterable[str] = ()) -> None:
+async def serve(
+    server: Server[Any],
+    policies: Policies | LivePolicies,
+    host: str,
+    port: int,
+    extra_names: Iterable[str] = (),
+    health: Health | None = None,
+    profiles: Profiles | None = None,
+) -> None:
     """Serve until stopped by a signal.
 
     Raises:
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    application = app(server, policies, names_of(host, extra_names))
+    application = app(server, policies, names_of(host, extra_names), health, profiles)
     await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)

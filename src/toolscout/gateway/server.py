@@ -1,50 +1,53 @@
 """Serves one MCP server in front of all tools: an agent searches, reads descriptions, and calls.
 
-The agent sees three tools, `search_tools`, `describe_tools` and `call_tool`, and the pinned ones. What it may find and
+The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, and the pinned tools. What it may find and
 call depends on the caller. Permissions are read again at each call and apply to the raw id alone.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import difflib
 import functools
-import itertools
 import math
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolscout.access.policy import LOCAL, Caller, Policies
+from toolscout.access.live_policy import LivePolicies
+from toolscout.access.policy import LOCAL, Caller, Policies, Rules
+from toolscout.access.profiles import PROFILE_FILE, Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
-from toolscout.catalogue.store import Catalogue, Origin, Waiting
-from toolscout.errors import NotFound, ToolscoutError, Unavailable, UserError, require
+from toolscout.catalogue.store import Origin
+from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
+from toolscout.gateway.answers import Answers, make_result, refuse
 from toolscout.gateway.calls import Calls, explain_faults
+from toolscout.gateway.exchange import Exchange
+from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http import CALLER
-from toolscout.gateway.upstream import GATEWAY_NAME, Upstreams
+from toolscout.gateway.lookup import Lookup
+from toolscout.gateway.relay import ask_to_open, is_question
+from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
+from toolscout.gateway.result_pages import read_result
+from toolscout.gateway.results import Results, wants_everything
+from toolscout.gateway.upstreams import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
-from toolscout.types import Search, Tool
+from toolscout.types import Tool
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from mcp.server.context import ServerRequestContext
-    from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
+    from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult, ListToolsResult
 
 __all__ = ["Gateway", "Options"]
 
 GATEWAY_THREADS: Final = 8
-MAX_COMPARED_IDS: Final = 2_000  # ids of a source that are compared with a misspelt one
-MAX_ID_CHARS: Final = 500
 TOOL_LIST_TTL_MS: Final = 300_000  # how long a client may cache the list of tools
 
 
@@ -54,10 +57,12 @@ class Options:
 
     Attributes:
         configs: mcpServers files to read into the catalogue.
-        pins: ids of tools that are listed beside the three meta-tools.
+        pins: ids of tools that are listed beside the meta-tools.
         allow_python: whether Python functions of the catalogue may be called.
         call_timeout: seconds for one call. A server's own `timeout` takes precedence.
         budget: approximate number of tokens for an answer of search_tools or describe_tools.
+        result_budget: approximate number of tokens for the result of a call.
+        profile: name of the profile that the caller on stdio uses. Empty: none.
     """
 
     configs: tuple[Path, ...] = ()
@@ -65,6 +70,8 @@ class Options:
     allow_python: bool = False
     call_timeout: float = 60.0
     budget: int = 3_000
+    result_budget: int = 10_000
+    profile: str = ""
 
 
 class Gateway:
@@ -84,7 +91,8 @@ class Gateway:
         scout: Scout,
         options: Options = Options(),
         *,
-        policies: Policies | None = None,
+        policies: Policies | LivePolicies | None = None,
+        profiles: Profiles | None = None,
         credential: str | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -94,6 +102,7 @@ class Gateway:
             scout: catalogue, search and journal.
             options: see `Options`.
             policies: who may do what. By default everybody may do everything.
+            profiles: by default those in the home.
             credential: the key or token of the caller on stdio.
             say: receives one sentence for each event.
 
@@ -103,27 +112,22 @@ class Gateway:
         require("mcp", "mcp")
         self.scout, self.options, self.say = scout, options, say
         self.policies = policies or Policies.load(None)
+        self.profiles = profiles or Profiles(scout.settings.home / PROFILE_FILE)
         self._credential = credential
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
+        self.results = Results(self.upstreams.spills.folder, options.result_budget)
         self._buckets = Buckets(scout.settings.gateway_rate or None)
-        self._catalogue: tuple[Catalogue, frozenset[str]] | None = None
-        self._lock = threading.Lock()
+        self.lookup = Lookup(scout, self._collect_notes)
+        self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
+        self.health = Health(self.upstreams)
+        self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
-        self._pins = show.name_pinned_tools(options.pins)
-        self.server = self._make_server()
+        from toolscout.gateway.protocol import Protocol
 
-    def _make_server(self) -> Server[Any]:
-        from mcp.server import Server
-
-        return Server(
-            GATEWAY_NAME,
-            version=version("toolscout"),
-            instructions=show.INSTRUCTIONS,
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
-        )
+        self.protocol = Protocol(self)
+        self.server: Server[Any] = self.protocol.server
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -131,13 +135,15 @@ class Gateway:
         import anyio
 
         self._server_scope, self._all_stopped = anyio.CancelScope(), anyio.Event()
-        async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as group, anyio.create_task_group() as self.upstreams.relay.group:
             group.start_soon(self._run_servers)
             try:
                 yield
             finally:
+                self.upstreams.relay.close()
                 with anyio.CancelScope(shield=True):
                     await self.stop()
+                    self.health.remove()
                     end = functools.partial(self._threads.shutdown, cancel_futures=True)
                     await anyio.to_thread.run_sync(end)  # the threads use the store until they have ended
 
@@ -146,29 +152,42 @@ class Gateway:
         self._server_scope.cancel()
         await self._all_stopped.wait()
         await self.calls.close()
+        self.upstreams.spills.close()
 
     async def _run_servers(self) -> None:
         import anyio
 
-        def list_origins() -> list[Origin]:
-            stored = self.scout.store.origins()
-            stored_names = {(origin.locator, origin.name) for origin in stored}
-            files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
-            return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
-
         try:
             with self._server_scope:
-                origins = await self.upstreams.run_in_thread(list_origins)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self.upstreams.run, [origin for origin in origins if origin.kind == "mcp"])
+                    group.start_soon(self.upstreams.run, self._list_origins, self._look_after)
                     group.start_soon(self._sync_other_sources)
         finally:
             self._all_stopped.set()
 
+    def _list_origins(self) -> list[Origin]:
+        """List the origins of MCP servers: those of the catalogue, and the configuration files of the options."""
+        stored = [origin for origin in self.scout.store.origins() if origin.kind == "mcp"]
+        stored_names = {(origin.locator, origin.name) for origin in stored}
+        files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
+        return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
+
+    def _look_after(self) -> None:
+        """Apply changes of the policy file, and write what the servers do for `toolscout status`."""
+        if isinstance(self.policies, LivePolicies):
+            self.policies.refresh(self.say)
+        self.profiles.refresh(self.say)
+        self.health.write()
+        self.results.purge_if_due()
+
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
         kinds = {"openapi", "schemas", "folder"} | ({"python"} if self.options.allow_python else set())
-        sources = await self.upstreams.run_in_thread(self.scout.sources)
+        try:
+            sources = await self.upstreams.run_in_thread(self.scout.sources)
+        except UserError as error:
+            self.say(f"documents and files are not read again: {error}")
+            return
         self._syncing = {source.name for source in sources if source.kind in kinds}
         for name in sorted(self._syncing):
             try:
@@ -188,90 +207,50 @@ class Gateway:
 
     # --- the caller and the catalogue
 
-    def _get_caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
+    def get_caller(self, context: ServerRequestContext[Any, Any]) -> Caller:
+        """Return the caller of a request."""
         scope = getattr(context.request, "scope", None)
         if isinstance(scope, dict) and CALLER in scope:
             caller: Caller = scope[CALLER]
             return caller
-        return self.speaker
+        if not self.options.profile:
+            return self.speaker
+        profile = self.profiles.find(self.options.profile)
+        return profile.narrow(self.speaker) if profile else Caller(self.speaker.name, Rules())  # it was removed
 
-    @functools.cached_property
+    def list_all_pins(self) -> set[str]:
+        """List the ids of the tools that are pinned for somebody."""
+        return set(self.options.pins).union(*(profile.pins for profile in self.profiles.all))
+
+    @property
     def speaker(self) -> Caller:
-        """The caller on stdio.
+        """The caller on stdio. One who had access and lost it sees nothing any more.
 
         Raises:
-            Denied: if the credential is not valid.
+            Denied: if the credential was never valid.
         """
-        return self.policies.caller(self._credential)
+        version = getattr(self.policies, "version", 0)
+        if self._speaker is None or self._speaker[0] != version:
+            try:
+                self._speaker = version, self.policies.caller(self._credential)
+            except Denied:
+                if self._speaker is None:
+                    raise
+                self._speaker = version, Caller(self._speaker[1].name, Rules())
+        return self._speaker[1]
 
-    def _load_catalogue(self) -> tuple[Catalogue, frozenset[str]]:
-        """Load the current catalogue and its ids."""
-        with self._lock:
-            snapshot = self._catalogue
-            if snapshot is None or snapshot[0].generation != self.scout.store.generation():
-                catalogue = self.scout.store.catalogue()
-                snapshot = self._catalogue = catalogue, frozenset(catalogue.ids)
-            return snapshot
-
-    def _find_tools(self, caller: Caller, ids: Iterable[str]) -> tuple[dict[str, Tool], dict[str, str]]:
-        """Return the visible tools, and for every other id a sentence that does not reveal whether it exists."""
-        catalogue, present = self._load_catalogue()
-        tools: dict[str, Tool] = {}
-        missing: dict[str, str] = {}
-        for id in ids:
-            tool = next(iter(catalogue.tools([id])), None) if id in present else None
-            if tool is not None and caller.sees(tool):
-                tools[id] = tool
-            else:
-                missing[id] = self._explain_missing(caller, catalogue, id)
-        return tools, missing
-
-    def _explain_missing(self, caller: Caller, catalogue: Catalogue, id: str) -> str:
-        """Explain why a caller gets no tool for an id. The sentence uses only what the caller may see."""
-        what = f"expected the id of a tool that you may see, found {show.clip(show.make_plain(id), 200)!r}"
-        if waiting := self._find_waiting(caller, catalogue, id):
-            return f"{what}: its definition waits for approval ( toolscout approve ), because {waiting.why}"
-        source = id.partition("/")[0]
-        mask = catalogue.mask(caller.visible)
-        visible = catalogue.ids if mask is None else [id for id, sees in zip(catalogue.ids, mask, strict=True) if sees]
-        prefix = f"{source}/"
-        first = bisect.bisect_left(visible, prefix)
-        siblings = list(
-            itertools.takewhile(lambda id: id.startswith(prefix), visible[first : first + MAX_COMPARED_IDS])
-        )
-        if near := difflib.get_close_matches(id[:MAX_ID_CHARS], siblings, n=1, cutoff=0.75):
-            return f"{what}: did you mean {near[0]!r}?"
-        states = [note for note in self._collect_notes(caller) if repr(source) in note]
-        why, names = catalogue.disabled.get(source, ("", {}))
-        if caller.rules is None and why:
-            states.append(f"source {source!r} is {why}")
-        elif any(caller.sees(tool) for tool in catalogue.tools([names.get(id.casefold(), "")])):
-            states.append(f"source {source!r} is disabled")
-        return ": ".join([what, *states, "use an id from search_tools, unchanged"])
-
-    def _find_waiting(self, caller: Caller, catalogue: Catalogue, id: str) -> Waiting | None:
-        """Find the definition that waits for approval under an id, if the caller may see it."""
-        definitions = catalogue.waiting.get(id.casefold(), ())
-        return next((waiting for waiting in definitions if waiting.id == id and caller.sees(waiting.tool)), None)
+    @speaker.setter
+    def speaker(self, caller: Caller) -> None:
+        self._speaker = getattr(self.policies, "version", 0), caller
 
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
-        upstreams = self.upstreams.servers.values()
-        starting = sorted({server.name for server in upstreams if server.state == "starting"} | self._syncing)
-        failed = sorted((server.name, server.message) for server in upstreams if server.state == "error")
-        if caller.rules is not None:
-            notes = [f"{len(starting)} servers are still starting"] if starting else []
-            return notes + ([f"{len(failed)} servers do not answer"] if failed else [])
-        notes = [f"server {name!r} is still starting: its newest tools may be missing" for name in starting[:10]]
-        notes += [
-            f"server {name!r} does not answer: {show.clip(show.make_plain(why), 200)}" for name, why in failed[:10]
-        ]
-        unnamed = len(starting) + len(failed) - len(notes)
-        return notes + ([f"and {unnamed} more servers"] if unnamed else [])
+        return describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
 
     # --- the list of tools
 
-    async def _list_tools(self, context: ServerRequestContext[Any, Any], _: object) -> ListToolsResult:
+    async def list_tools(self, context: ServerRequestContext[Any, Any], _: object) -> ListToolsResult:
+        """List the meta-tools and the pinned tools that the caller may call."""
         from mcp_types import ListToolsResult, ToolAnnotations
         from mcp_types import Tool as Listed
 
@@ -279,7 +258,7 @@ class Gateway:
             Listed(name=name, description=text, input_schema=schema, annotations=ToolAnnotations(read_only_hint=reads))
             for name, (text, schema, reads) in show.META_TOOLS.items()
         ]
-        pinned = await self.upstreams.run_in_thread(self._find_pinned, self._get_caller(context))
+        pinned = await self.upstreams.run_in_thread(self._find_pinned, self.get_caller(context))
         for name, tool in pinned.items():
             hints = ToolAnnotations(
                 read_only_hint=tool.hints.read_only,
@@ -298,37 +277,49 @@ class Gateway:
 
         A name is for display only. Permissions apply to the id behind it.
         """
-        tools, _ = self._find_tools(caller, self._pins)
-        return {self._pins[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
+        profile = profile_of(caller)
+        names = show.name_pinned_tools(self.options.pins if profile is None else profile.pins)
+        if not names:
+            return {}
+        tools, _ = self.lookup.find_tools(caller, names)
+        return {names[id]: tool for id, tool in tools.items() if caller.may_call(tool)}
 
-    # --- the three meta-tools
+    # --- the meta-tools
 
-    async def _call_tool(
+    async def call_tool(
         self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
-    ) -> CallToolResult:
-        caller = self._get_caller(context)
-        arguments = params.arguments or {}
+    ) -> CallToolResult | InputRequiredResult:
+        """Answer a call of a meta-tool, a pinned tool, or a tool by its id."""
+        caller = self.get_caller(context)
+        exchange = Exchange(caller, context, params)
+        arguments: dict[str, Any] = params.arguments or {}
+        if params.name in show.META_TOOLS:
+            arguments, exchange.notes = repair_request(params.name, arguments)
+        exchange.wants_everything = wants_everything(params.model_copy(update={"arguments": arguments}))
         if refusal := self._check_limits(caller, params.name, arguments):
-            return _refuse(refusal)
+            return refuse(refusal)
         if params.name not in show.META_TOOLS:
             pinned = await self.upstreams.run_in_thread(self._find_pinned, caller)
             tool = pinned.get(params.name)
             id = tool.id if tool else params.name
-            return await self._answer_call(context, caller, id, arguments, None)
+            return await self._relay_call(exchange, id, arguments, None)
         if wrong := explain_faults(show.META_TOOL_RECORDS[params.name], arguments):
-            return _refuse("; ".join(wrong))
+            return refuse("; ".join(wrong))
         try:
             if params.name == "search_tools":
                 return await self._answer_search(
-                    caller, arguments["queries"], arguments.get("limit"), arguments.get("detail", "compact")
+                    exchange, arguments["queries"], arguments.get("limit"), arguments.get("detail", "compact")
                 )
             if params.name == "describe_tools":
-                return await self._answer_describe(caller, list(dict.fromkeys(arguments["ids"])))
+                return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
+            if params.name == "read_result":
+                results = self._choose_results(caller)
+                answer = await self.upstreams.run_in_thread(read_result, results, caller.name, **arguments)
+                page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
+                return page
         except ToolscoutError as error:
-            return _refuse(str(error))
-        return await self._answer_call(
-            context, caller, arguments["id"], arguments["arguments"], arguments.get("search_id")
-        )
+            return refuse(str(error))
+        return await self._relay_call(exchange, arguments["id"], arguments["arguments"], arguments.get("search_id"))
 
     def _check_limits(self, caller: Caller, name: str, arguments: dict[str, Any]) -> str:
         """Check the size and the rate of a request. Returns a sentence on what to do, empty if all is well."""
@@ -347,99 +338,94 @@ class Gateway:
                 f"expected a query of at most {settings.gateway_query_chars:,} characters, found {longest:,}: "
                 "describe in one sentence what the tool must do"
             )
-        if wait := self._buckets.take(caller.name, max(1, len(queries))):
-            return f"You sent more than {settings.gateway_rate:g} requests a second: try again in {math.ceil(wait)} s."
+        return self.check_rate(caller, max(1, len(queries)))
+
+    def check_rate(self, caller: Caller, cost: int) -> str:
+        """Check the rate of a caller's requests. Returns a sentence on what to do, empty if all is well."""
+        if wait := self._buckets.take(caller.name, cost):
+            rate = self.scout.settings.gateway_rate
+            return f"You sent more than {rate:g} requests a second: try again in {math.ceil(wait)} s."
         return ""
 
     async def _answer_search(
-        self, caller: Caller, queries: Sequence[str], limit: int | None, detail: str
+        self, exchange: Exchange, queries: Sequence[str], limit: int | None, detail: str
     ) -> CallToolResult:
+        await self.upstreams.wait_listed()
+        caller = exchange.caller
         searches = await self.upstreams.run_in_thread(
             self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
         )
-        answer, text = await self.upstreams.run_in_thread(self._build_search_answer, caller, searches, detail)
-        return _make_result(answer, text)
+        answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
+        return make_result(answer, text)
 
-    def _build_search_answer(
-        self, caller: Caller, searches: Sequence[Search], detail: str
-    ) -> tuple[dict[str, Any], str]:
-        """Build the structured content and the text of a search answer."""
-        results: list[dict[str, Any]] = []
-        for search in searches:
-            tools = []
-            for hit in search.hits:
-                if hit.tool is None:
-                    continue
-                refusal = self._explain_refusal(caller, hit.tool)
-                if detail == "full":
-                    entry = show.describe_tool(hit.tool, refusal, max(200, self.options.budget // 3))
-                else:
-                    entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
-                    entry["description"] = show.first_sentence(hit.tool.description)
-                    if refusal:
-                        entry["not_callable"] = refusal
-                tools.append(entry)
-            results.append(
-                {
-                    "query": search.query,
-                    "search_id": search.search_id,
-                    "answer": search.answer,
-                    "reason": search.reason and show.make_plain(search.reason),
-                    "tools": tools,
-                }
-            )
-        return show.fill_search_answer(results, self._collect_notes(caller), self.options.budget)
+    async def _answer_describe(self, exchange: Exchange, ids: list[str]) -> CallToolResult:
+        answer, text = await self.upstreams.run_in_thread(self.answers.build_descriptions, exchange, ids)
+        return make_result(answer, text, is_error=not answer["tools"])
 
-    def _explain_refusal(self, caller: Caller, tool: Tool) -> str:
-        return self.calls.explain_refusal(tool) if caller.may_call(tool) else "you may see this tool, but not call it"
+    async def _relay_call(
+        self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool for a caller, or go on with a call that waited for the answer to a question."""
+        work = functools.partial(self._answer_call, exchange, id, arguments, search)
+        try:
+            return await self.upstreams.relay.run(exchange, work)
+        except Unavailable as error:
+            return refuse(str(error), id=id)
 
-    async def _answer_describe(self, caller: Caller, ids: list[str]) -> CallToolResult:
-        answer, text = await self.upstreams.run_in_thread(self._build_descriptions, caller, ids)
-        return _make_result(answer, text, is_error=not answer["tools"])
-
-    def _build_descriptions(self, caller: Caller, ids: list[str]) -> tuple[dict[str, Any], str]:
-        visible, missing = self._find_tools(caller, ids)
-        budget = max(100, self.options.budget // max(1, len(visible)))
-        tools = [show.describe_tool(tool, self._explain_refusal(caller, tool), budget) for tool in visible.values()]
-        answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
-        return answer, show.render_descriptions(answer)
-
-    async def _answer_call(
-        self,
-        context: ServerRequestContext[Any, Any],
-        caller: Caller,
-        id: str,
-        arguments: dict[str, Any],
-        search: str | None,
-    ) -> CallToolResult:
+    async def _answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None) -> Any:
         """Call a tool for a caller. The outcome is in the journal before the agent gets the answer."""
         import anyio
         from mcp.shared.exceptions import MCPError
 
-        started, result = time.perf_counter(), None
+        started = time.perf_counter()
+        result: Any = None
         try:
             try:
-                result = await self._call_upstream(context, caller, id, arguments)
+                result = await self._call_upstream(exchange, id, arguments)
             except UserError as error:
-                result = _refuse(str(error), id=id)
+                result = refuse(str(error), id=id)
             except MCPError as error:
+                if (answer := ask_to_open(error, exchange)) is not None:
+                    return answer
                 message = show.quote(show.clip(show.make_plain(error.message), 2_000))
-                result = _refuse(f"the tool's server answered with the error {message} (code {error.code})", id=id)
+                result = refuse(f"the tool's server answered with the error {message} (code {error.code})", id=id)
         finally:
             with anyio.CancelScope(shield=True):
-                ok = result is not None and not result.is_error
-                await self._write_call(caller, id, ok, search, (time.perf_counter() - started) * 1000)
-        return result
+                if not is_question(result):
+                    ok = result is not None and not result.is_error
+                    seconds = time.perf_counter() - started - exchange.asked_s
+                    await self._write_call(exchange.caller, exchange.tool_id or id, ok, search, seconds * 1000)
+        if is_question(result):
+            return result
+        return add_notes(await self._fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
 
     async def _call_upstream(
-        self, context: ServerRequestContext[Any, Any], caller: Caller, id: str, arguments: dict[str, Any]
-    ) -> CallToolResult:
-        """Check the tool and its arguments, and call it. For an MCP server its definition is read again first."""
+        self, exchange: Exchange, id: str, arguments: dict[str, Any]
+    ) -> CallToolResult | InputRequiredResult:
+        """Check that the caller may call the tool, and call it."""
+        await self.upstreams.wait_planned()
+        caller = exchange.caller
+        try:
+            tool = await self._require_tool(caller, id, waiting=True)
+        except NotFound:
+            meant = await self.upstreams.run_in_thread(self.lookup.resolve_id, caller, id)
+            if not meant:
+                raise
+            exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {meant!r}")
+            exchange.tool_id = meant
+            tool = await self._require_tool(caller, meant, waiting=True)
+        if refusal := self.answers.explain_refusal(caller, tool):
+            return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+        with self.upstreams.use(tool.source):
+            return await self._call_checked(exchange, tool, arguments)
+
+    async def _call_checked(
+        self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool that the caller may call. For an MCP server its definition is read again first."""
         import anyio
 
-        tool = await self._require_tool(caller, id, waiting=True)
-        if refusal := self._explain_refusal(caller, tool):
-            return _refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
+        caller = exchange.caller
         upstream, session = self.upstreams.servers.get(tool.source), None
         if upstream is not None:
             seconds = self.calls.timeout_of(tool)
@@ -452,10 +438,29 @@ class Gateway:
             if session is None:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
-            tool = await self._require_tool(caller, id)  # as the server defines it now
-        if wrong := await self.upstreams.run_in_thread(explain_faults, tool, arguments):
-            raise UserError(f"wrong arguments for {tool.id}: {'; '.join(wrong)}")
-        return await self.calls.call(tool, arguments, context.session.report_progress, session)
+            tool = await self._require_tool(caller, tool.id)  # as the server defines it now
+        arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
+        result: CallToolResult | InputRequiredResult = await self.calls.call(tool, arguments, exchange, session)
+        self.protocol.offers.remember_links(caller, tool.source, result)
+        return result
+
+    def _choose_results(self, caller: Caller) -> Results:
+        profile = profile_of(caller)
+        return self.results.within(profile.result_budget) if profile else self.results
+
+    async def _fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
+        """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
+        spill = self.upstreams.spills.take(result.meta)
+        results = self._choose_results(exchange.caller)
+        if spill is None and (exchange.wants_everything or results.fits(result)):
+            return result
+        cover = self.calls.cover(id.partition("/")[0])
+        caller, everything = exchange.caller.name, exchange.wants_everything
+        details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
+        try:
+            return await self.upstreams.run_in_thread(results.fit, result, spill, **details)
+        except Unavailable as error:
+            return refuse(str(error), id=id)
 
     async def _require_tool(self, caller: Caller, id: str, *, waiting: bool = False) -> Tool:
         """Return the tool if the caller may see it.
@@ -465,10 +470,12 @@ class Gateway:
         Raises:
             NotFound: if the caller may not see it.
         """
-        tools, missing = await self.upstreams.run_in_thread(self._find_tools, caller, [id])
+        if (tool := self.lookup.find_now(caller, id)) is not None:
+            return tool
+        tools, missing = await self.upstreams.run_in_thread(self.lookup.find_tools, caller, [id])
         if id in tools:
             return tools[id]
-        definition = self._find_waiting(caller, self._load_catalogue()[0], id) if waiting else None
+        definition = self.lookup.find_waiting(caller, self.lookup.load_catalogue()[0], id) if waiting else None
         if definition is not None and definition.tool.source in self.upstreams.servers:
             return definition.tool
         raise NotFound(missing[id])
@@ -481,20 +488,10 @@ class Gateway:
         def write() -> None:
             event = self.scout.journal.search(search) if search else None
             is_own = event and event["caller"] == caller.name and not self.scout.journal.is_full(event["search_id"])
-            tool = show.clip(id if self._catalogue and id in self._catalogue[1] else redact(id), 500)
+            tool = show.clip(id if self.lookup.was_listed(id) else redact(id), 500)
             self.scout.called(tool, ok=ok, ms=round(ms, 3), caller=caller.name, search_id=search if is_own else None)
 
         try:
             await self.upstreams.run_in_thread(write)
         except ToolscoutError as error:
             self.say(f"a call could not be written to the journal: {error}")
-
-
-def _make_result(answer: dict[str, Any], text: str, *, is_error: bool = False) -> CallToolResult:
-    from mcp_types import CallToolResult, TextContent
-
-    return CallToolResult(content=[TextContent(text=text)], structured_content=answer, is_error=is_error)
-
-
-def _refuse(message: str, **fields: Any) -> CallToolResult:
-    return _make_result({"error": message, **fields}, message, is_error=True)

@@ -1,44 +1,45 @@
 """Runs the MCP servers behind the gateway, with one shared session each.
 
-A task for each server opens the session, writes its tools to the catalogue, follows changes, and restarts the session
-when it ends. A failing server is reported and does not affect the others.
+A server starts at its first call, or at once if the catalogue does not hold its tools. Its task opens the session,
+writes the tools to the catalogue, follows changes, restarts the session when it fails, and ends it when nobody uses it.
+A failing server is reported and does not affect the others.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolscout.catalogue.store import Changes, Origin
+from toolscout.catalogue.store import Origin
 from toolscout.errors import SourceError, Unavailable
+from toolscout.gateway.lifecycle import Breaker
 from toolscout.privacy.credentials import Cover, find_environment_credentials
-from toolscout.sources import Reading, mcp
+from toolscout.sources import mcp
 from toolscout.sources.mcp import Connection, Server, connect
 from toolscout.sources.mcp_limits import find_refusal
 
 if TYPE_CHECKING:
     import anyio
     from mcp.client.session import MessageHandlerFnT
-    from mcp.shared.dispatcher import ProgressFnT
-    from mcp_types import CallToolResult
+    from mcp_types import ClientRequest, InputRequiredResult, InputResponses
+    from pydantic import TypeAdapter
 
-    from toolscout.scout import Scout
+    from toolscout.gateway.exchange import Exchange
+    from toolscout.gateway.upstreams import Upstreams
 
-__all__ = ["Upstream", "Upstreams", "runs_gateway"]
+__all__ = ["Upstream", "runs_gateway"]
 
 GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
-MAX_STARTING_SERVERS: Final = 16
 FIRST_RESTART_DELAY_S: Final = 0.5  # doubled after each failure
 MAX_RESTART_DELAY_S: Final = 60.0
 HEALTHY_AFTER_S: Final = 30.0
 RELIST_PAUSE_S: Final = 1.0
+RETIRE_POLL_S: Final = 0.1
 SESSION_END_MESSAGES: Final = ("Connection closed", "Session terminated")
 T = TypeVar("T")
 
@@ -55,15 +56,26 @@ class Upstream:
 
     Attributes:
         name: the source in the catalogue.
-        state: starting, ok or error.
+        state: idle (not running; its tools are served from the catalogue), starting, ok or error.
         message: the last error.
+        is_listed: whether the catalogue holds its tools.
+        in_flight: calls that are under way.
+        last_used: when the last call began or ended, on the monotonic clock.
+        calls: calls since the gateway started; `failed_calls` of them got no answer.
+        starts: sessions that were opened.
+        breaker: refuses calls after several failures.
     """
 
-    def __init__(self, name: str, origin: Origin, server: Server, pool: Upstreams) -> None:
+    def __init__(self, name: str, origin: Origin, server: Server, pool: Upstreams, *, is_listed: bool = False) -> None:
         import anyio
 
         self.name, self.origin, self.server = name, origin, server
-        self.state, self.message = "starting", ""
+        self.state, self.message = ("idle" if is_listed else "starting"), ""
+        self.is_listed, self.breaker = is_listed, Breaker()
+        self.in_flight = self.calls = self.failed_calls = self.starts = 0
+        self.last_used = time.monotonic()
+        self._demand = anyio.Event()  # set when the server shall start
+        self._shall_stop = self._is_retired = False
         self._upstreams = pool
         self._connection: Connection | None = None
         self._cover = Cover(find_environment_credentials())
@@ -79,14 +91,20 @@ class Upstream:
         self._generation = -1  # of the catalogue when that list was stored
 
     async def run(self, start_limit: anyio.CapacityLimiter) -> None:
-        """Keep a session open until cancelled. Restart it with growing delays."""
+        """Keep a session open while it is used, until cancelled or retired. Restart it with growing delays."""
         import anyio
 
         failures = 0
-        while True:
-            began = time.monotonic()
+        while not self._is_retired:
+            if self.is_listed and self.state in ("idle", "error"):
+                await self._demand.wait()
+            if self._is_retired:
+                break
+            self.state, began = "starting", time.monotonic()
             try:
-                await self._run_session(start_limit)
+                await self._run_in_slot(start_limit)
+                self.state, self.message, failures = "idle", "", 0  # nobody needed it any more
+                continue
             except SourceError as error:
                 message = str(error)
             except Exception as error:  # an error of this server must not reach the others
@@ -100,35 +118,126 @@ class Upstream:
                 continue
             delay = min(MAX_RESTART_DELAY_S, FIRST_RESTART_DELAY_S * 2 ** (failures - 1))
             self.state, self.message, self._retry_at = "error", message, time.monotonic() + delay
+            self._demand = anyio.Event()
             self._settled.set()
             await anyio.sleep(delay)
 
+    async def _run_in_slot(self, start_limit: anyio.CapacityLimiter) -> None:
+        """Run one session. A server that is a process takes a slot for it."""
+        if self.server.transport != "stdio":
+            await self._run_session(start_limit)
+            return
+        slots = self._upstreams.slots
+        await slots.take(self)
+        try:
+            await self._run_session(start_limit)
+        finally:
+            slots.release(self)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the server runs and nobody uses it."""
+        return self._connection is not None and self.in_flight == 0
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether clients are subscribed to its resources. Then it is never idle."""
+        return self._upstreams.followed[self.name] > 0
+
+    def start(self) -> None:
+        """Let the server start, unless it runs, or failed so recently that it has to pause."""
+        if self._connection is not None or (self.state == "error" and time.monotonic() < self._retry_at):
+            return
+        self._demand.set()
+        if self.state in ("idle", "error"):
+            self.state = "starting"
+            self._hold_new_calls()
+
+    def stop(self) -> None:
+        """End the session as soon as no call is under way."""
+        self._shall_stop = True
+        self._wake.set()
+
+    def retire(self) -> None:
+        """End the session and the task as soon as no call is under way. A new entry has taken its place."""
+        self._is_retired = True
+        self._demand.set()
+        self.stop()
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Count a call, and keep the session open during it.
+
+        Raises:
+            Unavailable: if the server failed several times in a row and is left alone for a while.
+        """
+        if self.state != "error" and (seconds := self.breaker.check()):  # after an error it has a pause of its own
+            raise Unavailable(
+                f"server {self.name!r} failed {self.breaker.failures} times in a row; it is tried again in "
+                f"{seconds:.0f} s. Use another tool, or try again then"
+            )
+        from mcp.shared.exceptions import MCPError
+
+        began = time.monotonic()
+        self.calls += 1
+        try:
+            with self.hold():
+                yield
+        except Unavailable:
+            self.failed_calls += 1
+            if self.state != "error":
+                self.breaker.note_failure(began)
+            raise
+        except MCPError:  # it answered
+            self.breaker.note_success()
+            raise
+        else:
+            self.breaker.note_success()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep the session open inside this context."""
+        self.last_used = time.monotonic()
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self.last_used = time.monotonic()
+
     async def _run_session(self, start_limit: anyio.CapacityLimiter) -> None:
-        """Run one session from its start to its end."""
+        """Run one session from its start until nobody needs it. A session that ends by itself raises."""
         import anyio
 
         self._end_error, self._wake, self._was_served = None, anyio.Event(), False
+        self._shall_stop = self._is_retired
+        self.starts += 1
+        self.last_used = time.monotonic()
         try:
             async with AsyncExitStack() as turn:
                 await turn.enter_async_context(start_limit)
-                async with connect(self.server, settings=self._upstreams.scout.settings) as connection:
+                settings, spills = self._upstreams.scout.settings, self._upstreams.spills
+                async with connect(self.server, settings=settings, spills=spills) as connection:
                     if connection.about.get("name") == GATEWAY_NAME:
                         raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
                     _set_message_handler(connection, self._receive_message)
+                    self._upstreams.relay.attach(self.name, connection)
                     await self._update_list(connection)
                     await turn.aclose()
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._subscribe, connection)
+                        if self._upstreams.on_session is not None:
+                            group.start_soon(self._upstreams.on_session, self, connection)
                         await self._follow_changes(connection)
+                        group.cancel_scope.cancel()
         finally:
             self._connection = None
 
     async def _follow_changes(self, connection: Connection) -> None:
-        """Read the list of tools again after each change, until the session ends."""
+        """Read the list of tools again after each change, until nobody needs the session."""
         import anyio
 
-        while True:
-            await self._wake.wait()
+        while await self._wait_for_event():
             if self._end_error is not None:
                 raise self._end_error
             self._wake = anyio.Event()
@@ -137,21 +246,49 @@ class Upstream:
             if has_notified:
                 await anyio.sleep(RELIST_PAUSE_S)  # a server that notifies all the time is read once a second
 
+    async def _wait_for_event(self) -> bool:
+        """Wait until the tools changed or the session broke.
+
+        Returns False if the session shall end, or nobody used it for a while. From then on calls wait for the next.
+        """
+        import anyio
+
+        while self.in_flight > 0 or (not self._shall_stop and self._seconds_left() > 0):
+            with anyio.move_on_after(RETIRE_POLL_S if self._shall_stop else max(RETIRE_POLL_S, self._seconds_left())):
+                await self._wake.wait()
+                if not self._shall_stop or self._end_error is not None:
+                    return True
+                await anyio.sleep(RETIRE_POLL_S)
+        self._connection, self._demand = None, anyio.Event()
+        self._hold_new_calls()
+        return False
+
+    def _seconds_left(self) -> float:
+        """Return how long the session stays open if nobody uses it from now on."""
+        idle = self._upstreams.scout.settings.gateway_idle
+        if self.is_followed:
+            self.last_used = time.monotonic()
+        return self.last_used + idle - time.monotonic() if idle else float("inf")
+
     async def _subscribe(self, connection: Connection) -> None:
         """Subscribe to changes. Servers of protocol 2026-07-28 and later send them only to subscribers."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
         from mcp.shared.exceptions import MCPError
 
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError):
-            async with connection.client.listen(tools_list_changed=True) as changes:
+            async with connection.client.listen(
+                tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+            ) as changes:
                 self._request_list()  # tools may have changed between the list and the subscription
                 async for _ in changes:
-                    self._handle_tools_changed()
+                    pass  # `_receive_message` gets them too
 
     async def _update_list(self, connection: Connection) -> None:
         async with self._list_lock:
             await self._store_list(connection, await connection.list_tools(self._upstreams.scout.settings.max_tools))
         self._connection, self.state, self.message, self._was_served = connection, "ok", "", True
+        self.is_listed = True
+        self._upstreams.listed.add(self.name, self.server)
         if not self._wake.is_set():  # otherwise they changed again, and calls wait for the next list
             self._settled.set()
 
@@ -173,6 +310,8 @@ class Upstream:
 
         if isinstance(message, ToolListChangedNotification):
             self._handle_tools_changed()
+        if self._upstreams.on_notification is not None:
+            await self._upstreams.on_notification(self.name, message)
 
     def _handle_tools_changed(self) -> None:
         """Handle the notification that the tools changed."""
@@ -205,6 +344,11 @@ class Upstream:
             self._request_list()
 
     @property
+    def is_unlisted(self) -> bool:
+        """Whether the server starts and the catalogue does not hold its tools yet."""
+        return self.state == "starting" and not self.is_listed
+
+    @property
     def settled(self) -> bool:
         """Whether there is a session and the catalogue holds its current tools."""
         return self._connection is not None and self._settled.is_set() and not _is_closed(self._connection)
@@ -221,6 +365,7 @@ class Upstream:
         connection = self._connection
         if connection is not None and _is_closed(connection):
             self.end_session(MCPError(CONNECTION_CLOSED, "Connection closed"))
+        self.start()
         await self._settled.wait()
         if self._connection is None:
             seconds = max(0.0, self._retry_at - time.monotonic())
@@ -266,32 +411,38 @@ class Upstream:
                 f"server {self.name!r} did not list its tools before the call, so nothing was called"
             ) from None
 
-    async def call(
-        self, connection: Connection, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None
-    ) -> CallToolResult:
-        """Call a tool in the session that `check_definitions` returned. The server's answer is not changed.
+    async def send(
+        self,
+        connection: Connection,
+        exchange: Exchange,
+        request: ClientRequest,
+        result_type: type[T],
+    ) -> T | InputRequiredResult:
+        """Send a request of a caller in an open session. The server's answer is not changed.
+
+        Args:
+            connection: the session.
+            exchange: the caller's request. Progress, questions and log messages go to it.
+            request: what the server gets.
+            result_type: type of the result.
 
         Raises:
             Unavailable: the server ended, or broke the protocol.
             MCPError: the server answered with an error.
         """
         from mcp.shared.exceptions import MCPError
-        from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult
         from pydantic import ValidationError
 
-        cover = connection.cover
-
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            if on_progress is not None:
-                await on_progress(progress, total, None if message is None else cover.text(message))
-
-        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+        accepted: Any = result_type
+        send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(accepted))
         try:
-            return await connection.client.session.send_request(request, CallToolResult, progress_callback=tell)
+            with self._upstreams.relay.follow(self.name, exchange):
+                result = await self._upstreams.relay.drive(self.name, connection, exchange, send)
+                return exchange.trim(result)
         except ValidationError:
+            kind = request.method.partition("/")[0].removesuffix("s")  # tool, resource, prompt, completion
             raise Unavailable(
-                f"server {self.name!r} answered with something that is not the result of a tool "
-                "(a question to the user cannot be passed on)"
+                f"server {self.name!r} answered with something that is not the result of a {kind}"
             ) from None
         except MCPError as error:
             if refusal := find_refusal(error.message):
@@ -301,74 +452,35 @@ class Upstream:
             self.end_session(error)
             raise Unavailable(f"server {self.name!r} ended during the call and is being restarted") from None
 
+    async def _send_round(
+        self,
+        connection: Connection,
+        exchange: Exchange,
+        request: ClientRequest,
+        result_type: TypeAdapter[Any],
+        responses: InputResponses | None,
+        state: str | None,
+    ) -> Any:
+        """Send a request, with the answers to the questions of the round before."""
+        cover = connection.cover
 
-class Upstreams:
-    """All servers behind the gateway, by the name of their source."""
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            await exchange.report_progress(progress, total, None if message is None else cover.text(message))
 
-    def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
-        self.scout, self.say = scout, say
-        self._threads = threads
-        self.servers: dict[str, Upstream] = {}
-        self.skipped: dict[str, str] = {}
+        if responses is not None or state is not None:
+            params: Any = request.params
+            params = params.model_copy(update={"input_responses": responses, "request_state": state})
+            request = request.model_copy(update={"params": params})
+        return await connection.client.session.send_request(request, result_type, progress_callback=tell)
 
-    async def run_in_thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Run blocking work in a thread of the gateway's pool. Each thread keeps its connections to the store."""
-        call = functools.partial(function, *arguments, **options)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def store_reading(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
-        """Write a reading to the catalogue. Returns a generation at which the catalogue certainly held it."""
+@functools.cache
+def _allow_questions(result_type: Any) -> TypeAdapter[Any]:
+    """Return the type of a result or of a question in its place."""
+    from mcp_types import InputRequiredResult
+    from pydantic import TypeAdapter
 
-        def write() -> tuple[Changes, int]:
-            before = self.scout.store.generation()
-            changes = self.scout.put_reading(origin, reading)
-            after = self.scout.store.generation()
-            return changes, after if after - before <= 1 else before  # another process may have written in between
-
-        return await self.run_in_thread(write)
-
-    async def read_generation(self) -> int:
-        """Read the current generation of the catalogue."""
-        return await self.run_in_thread(self.scout.store.generation)
-
-    async def run(self, origins: list[Origin]) -> None:
-        """Run all servers of these origins until cancelled. An origin that cannot be read is reported."""
-        import anyio
-
-        start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
-        async with anyio.create_task_group() as group:
-            for origin in origins:
-                try:
-                    plan = await self.run_in_thread(mcp.plan_servers, origin.locator, origin.name)
-                except SourceError as error:
-                    self.say(str(error))
-                    continue
-                for name, server in plan.items():
-                    await self._start(group, start_limit, origin, name, server)
-                await self._remove_missing(origin, plan)
-
-    async def _start(
-        self, group: Any, start_limit: anyio.CapacityLimiter, origin: Origin, name: str, server: Server | Reading
-    ) -> None:
-        """Start one server of an origin, unless it is invalid, a gateway, or of the same name as another."""
-        if isinstance(server, Reading):
-            await self.store_reading(origin, server)
-            self.say(f"{name}: {server.message}")
-        elif runs_gateway(server):
-            self.skipped[name] = f"{name} is skipped: it runs a toolscout gateway, which never calls itself"
-            self.say(self.skipped[name])
-        elif name in self.servers:
-            self.say(f"{name}: two servers have this name; only the first is used")
-        else:
-            self.servers[name] = Upstream(name, origin, server, self)
-            group.start_soon(self.servers[name].run, start_limit)
-
-    async def _remove_missing(self, origin: Origin, plan: Mapping[str, object]) -> None:
-        """Remove sources that the file no longer names."""
-        for source in await self.run_in_thread(self.scout.brought_by, origin):
-            if source.name not in plan:
-                await self.run_in_thread(self.scout.store.remove_source, source.name)
-                self.say(f"{source.name} is removed: its configuration file no longer names it")
+    return TypeAdapter(result_type | InputRequiredResult)
 
 
 # --- parts of the SDK without a public interface ----------------------------------------------------------------------

@@ -41,6 +41,11 @@ class Cover:
     def __bool__(self) -> bool:
         return bool(self._forms)
 
+    @property
+    def max_chars(self) -> int:
+        """The length of the longest form of a credential; 0 if there is none."""
+        return len(self._forms[0]) if self._forms else 0
+
     def finds(self, text: str) -> bool:
         """Return whether a text contains a credential."""
         return any(form in text for form in self._forms)

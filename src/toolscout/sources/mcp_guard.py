@@ -10,15 +10,26 @@ import ipaddress
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from toolscout.errors import SourceError
-from toolscout.sources.mcp_limits import ENCODED, MAX_MESSAGE_BYTES, TOO_LARGE
+from toolscout.sources.mcp_limits import (
+    ENCODED,
+    MAX_DISCARDED_BYTES,
+    MAX_MESSAGE_BYTES,
+    SPLIT_BYTES,
+    TOO_LARGE,
+    LineSplitter,
+    LongLine,
+)
 
 if TYPE_CHECKING:
     import httpx2
+
+    from toolscout.sources.mcp_spill import Spills
 
 __all__ = ["Guard", "is_private", "origin_of"]
 
@@ -35,10 +46,17 @@ class Guard:
         hooks: for `httpx2.AsyncClient(event_hooks=…)`.
     """
 
-    def __init__(self, url: str, approve: Approve, note: Callable[[Any], None]) -> None:
-        """Guard the client for an address, with a function that decides on origins and one that sees responses."""
+    def __init__(self, url: str, approve: Approve, note: Callable[[Any], None], spills: Spills | None = None) -> None:
+        """Guard the client for an address.
+
+        Args:
+            url: the address of the server.
+            approve: decides on other origins.
+            note: sees every response.
+            spills: where the values of large results go. None: they count as the rest.
+        """
         self.home = origin_of(url)
-        self._approve, self._note = approve, note
+        self._approve, self._note, self._spills = approve, note, spills
         self._resumed: deque[float] = deque()
         self.hooks: dict[str, list[Any]] = {"request": [self._check_request], "response": [self._bound_response]}
 
@@ -67,34 +85,104 @@ class Guard:
         self._resumed.append(now)
 
     async def _bound_response(self, response: httpx2.Response) -> None:
-        """Let at most `MAX_MESSAGE_BYTES` of a body through. The SDK itself bounds each event of an event stream."""
+        """Let at most `MAX_MESSAGE_BYTES` of a body through, without the values of large results.
+
+        The SDK itself bounds each event of an event stream.
+        """
         self._note(response)
-        events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        kind = response.headers.get("content-type", "").lower()
+        events = kind.startswith("text/event-stream")
         encodings = response.headers.get("content-encoding", "").lower().replace(" ", "").split(",")
         refused = "" if set(encodings) <= {"", "identity"} else ENCODED
         if refused:
             del response.headers["content-encoding"]  # the refused body is never read, so it must not be decoded
         length = response.headers.get("content-length", "")
-        if not events and length.isdigit() and int(length) > MAX_MESSAGE_BYTES:
+        is_message = kind.startswith("application/json") and response.status_code < 400
+        spills = self._spills if is_message or events else None
+        limit = MAX_DISCARDED_BYTES if spills is not None else MAX_MESSAGE_BYTES
+        if not events and length.isdigit() and int(length) > limit:
             refused = refused or TOO_LARGE
-        response.stream = _make_bounded_stream(response.stream, None if events else MAX_MESSAGE_BYTES, refused, events)
+        failure = _failure_of(events)  # what the SDK answers a request with
+        response.stream = _make_bounded_stream(response.stream, failure, refused, _choose_reader(events, spills))
 
 
-def _make_bounded_stream(stream: Any, limit: int | None, refused: str, events: bool) -> Any:
+Reader = Callable[[AsyncIterable[bytes], type[Exception]], AsyncIterator[bytes]]
+
+
+def _choose_reader(events: bool, spills: Spills | None) -> Reader:
+    if events:
+        return partial(_split_events, spills)
+    return _pass_bounded if spills is None else partial(_split_body, spills)
+
+
+def _failure_of(events: bool) -> type[Exception]:
+    """Return the error that the SDK turns into an answer, for an event stream or for a body."""
+    import httpx2
+
+    return httpx2.SSEError if events else httpx2.StreamError
+
+
+async def _pass_bounded(stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
+    count = 0
+    async for chunk in stream:
+        count += len(chunk)
+        if count > MAX_MESSAGE_BYTES:
+            raise failure(TOO_LARGE)
+        yield chunk
+
+
+async def _split_body(spills: Spills, stream: AsyncIterable[bytes], failure: type[Exception]) -> AsyncIterator[bytes]:
+    """Read a body that is one message. Large values of a result go to a file."""
+    body, writer = bytearray(), None
+    try:
+        async for chunk in stream:
+            if writer is not None:
+                writer.feed(chunk)
+            else:
+                body += chunk
+                if len(body) > SPLIT_BYTES:
+                    writer = spills.open()
+                    writer.feed(bytes(body))
+                    body.clear()
+            if writer is not None and writer.size > MAX_DISCARDED_BYTES:
+                raise failure(TOO_LARGE)
+        message = bytes(body) if writer is None else writer.finish()
+        writer = None
+    except ValueError:
+        raise failure(TOO_LARGE) from None
+    finally:
+        if writer is not None:
+            writer.abandon()
+    yield message
+
+
+async def _split_events(
+    spills: Spills | None, stream: AsyncIterable[bytes], failure: type[Exception]
+) -> AsyncIterator[bytes]:
+    """Read an event stream line by line. Large values of a result go to a file."""
+    splitter = LineSplitter(spills=spills, prefix=b"data:")
+    try:
+        async for chunk in stream:
+            for line in splitter.feed(chunk):
+                if isinstance(line, LongLine):
+                    raise failure(TOO_LARGE)
+                yield line + b"\n"
+            if splitter.discarded:
+                raise failure(TOO_LARGE)
+    finally:
+        splitter.close()
+
+
+def _make_bounded_stream(stream: Any, failure: type[Exception], refused: str, reader: Reader) -> Any:
     import httpx2
 
     class BoundedStream(httpx2.AsyncByteStream):
-        """A body that raises once it is larger than `limit`, or at once if it is refused."""
+        """A body that raises once it is too large, or at once if it is refused."""
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            count = 0
-            failure = httpx2.SSEError if events else httpx2.StreamError  # what the SDK answers a request with
             if refused:
                 raise failure(refused)
-            async for chunk in stream:
-                count += len(chunk)
-                if limit is not None and count > limit:
-                    raise failure(TOO_LARGE)
+            async for chunk in reader(stream, failure):
                 yield chunk
 
         async def aclose(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import anyio
     import httpx2
     from mcp import Client
+    from mcp_types import ElicitRequestParams, ElicitResult, ErrorData, LoggingMessageNotificationParams
+
+    from toolscout.sources.mcp_spill import Spills
 
 __all__ = ["Connection", "connect"]
 
@@ -57,6 +60,14 @@ class Connection:
         info = client.server_info
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
+
+    def listen(
+        self,
+        answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]],
+        write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]],
+    ) -> None:
+        """Answer the server's questions to a user, and receive its log messages. By default nobody does."""
+        self._watch.answer_question, self._watch.write_log = answer_question, write_log
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
@@ -118,7 +129,9 @@ def _encode_page(tools: list[Any]) -> str:
 
 
 @asynccontextmanager
-async def connect(server: Server, *, settings: Settings, person: bool = False) -> AsyncIterator[Connection]:
+async def connect(
+    server: Server, *, settings: Settings, person: bool = False, spills: Spills | None = None
+) -> AsyncIterator[Connection]:
     """Open a session with a server, and start the server if it is a command.
 
     When the block is left, the session ends with every process that it started. Every error, also one inside the
@@ -128,6 +141,8 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
         server: as `parse_server` or `server_from_locator` return it. Its `${…}` are filled in here.
         settings: `mcp_timeout` and `home`.
         person: whether somebody can be asked to sign in.
+        spills: receives the values of large results, which are then empty in the result. None: a result may have
+            16 MiB.
 
     Raises:
         SourceError: with the name of the server, what was expected and what happened.
@@ -143,13 +158,15 @@ async def connect(server: Server, *, settings: Settings, person: bool = False) -
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
     with anyio.CancelScope() as scope:
-        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout)
+        watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout, spills)
         try:
             with watch.run_clock("an answer to its start"):
                 transport = _open_transport(ready, watch, settings, person)
                 client = Client(
                     tap_transport(transport, watch.wire),
                     cache=None,
+                    elicitation_callback=watch.receive_question,
+                    logging_callback=watch.receive_log,
                     client_info=Implementation(name="toolscout", version=version("toolscout")),
                 )
                 async with client:
@@ -171,8 +188,9 @@ class _Watch:
         status: HTTP status of the last answer to a message; 0 before there is one.
     """
 
-    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float) -> None:
+    def __init__(self, server: Server, scope: anyio.CancelScope, seconds: float, spills: Spills | None) -> None:
         self.server = server
+        self.spills = spills
         self.scope = scope
         self.seconds = seconds
         self.left = seconds
@@ -181,6 +199,8 @@ class _Watch:
         self.stderr = b""
         self.wire = Wire()
         self.tokens: TokenFile | None = None
+        self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
+        self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None
         self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()
 
     @property
@@ -195,6 +215,22 @@ class _Watch:
     def keep_stderr(self, chunk: bytes) -> None:
         """Keep the end of what a server writes to stderr."""
         self.stderr = (self.stderr + chunk)[-STDERR_KEPT_BYTES:]
+
+    async def receive_question(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """Answer a question of the server, which is told at its start that it may ask.
+
+        Some servers list further tools for clients that can be asked, so every session says the same.
+        """
+        from mcp_types import INVALID_REQUEST, ErrorData
+
+        if self.answer_question is None:
+            return ErrorData(code=INVALID_REQUEST, message="Nobody can be asked now.")
+        return await self.answer_question(params)
+
+    async def receive_log(self, params: LoggingMessageNotificationParams) -> None:
+        """Receive a log message of the server."""
+        if self.write_log is not None:
+            await self.write_log(params)
 
     @contextmanager
     def run_clock(self, awaited: str) -> Iterator[None]:
@@ -336,7 +372,8 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
     tokens = TokenFile(settings.home, server.url)
     watch.tokens = tokens
     signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
-    guard = Guard(server.url, partial(approve_origin, server, tokens, person, watch.pause_clock), note_status)
+    approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
+    guard = Guard(server.url, approve, note_status, watch.spills)
     async with nullcontext() if _sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
@@ -370,6 +407,7 @@ async def _open_stdio(server: Server, watch: _Watch) -> AsyncIterator[Any]:
                 env={**get_default_environment(), **inherited, **server.env},
                 cwd=server.cwd or None,
                 errors=errors,
+                spills=watch.spills,
             ) as streams:
                 yield streams
     finally:

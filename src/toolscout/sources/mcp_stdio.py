@@ -20,6 +20,8 @@ from toolscout.sources.mcp_limits import MAX_DISCARDED_BYTES, TOO_LARGE, LineSpl
 if TYPE_CHECKING:
     from anyio.abc import Process
 
+    from toolscout.sources.mcp_spill import Spills
+
 __all__ = ["drain_stderr", "open_stdio"]
 
 LONG_LINE_S: Final = 60.0  # until a line that is too long must end; after that the session ends
@@ -36,13 +38,13 @@ STDERR_PAUSE_S: Final = 0.001  # after a full chunk, so that at most 64 MB a sec
 
 @asynccontextmanager
 async def open_stdio(
-    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: IO[str]
+    command: Sequence[str], *, env: Mapping[str, str], cwd: str | None, errors: IO[str], spills: Spills | None = None
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Start a server and yield its streams of messages: from the server, and to it.
 
     The server leads a process group of its own. The entire group ends (SIGTERM, then SIGKILL) if the block is left, if
     the server ends, or if this program ends in any way. A process that left the group (a daemon that called `setsid`)
-    goes on.
+    goes on. The values of large results go to `spills`.
 
     Raises:
         OSError: if the command cannot be started.
@@ -60,7 +62,7 @@ async def open_stdio(
 
     async def receive_messages() -> None:
         assert process.stdout is not None
-        splitter = LineSplitter()
+        splitter = LineSplitter(spills=spills)
         try:
             async with coming_in:
                 with suppress(anyio.EndOfStream), anyio.CancelScope() as scope:
@@ -73,6 +75,7 @@ async def open_stdio(
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             pass  # we closed the stream, or the server did
         finally:
+            splitter.close()
             read_all.set()
 
     async def discard_output() -> None:

@@ -1,0 +1,107 @@
+"""Keeps the policies in step with their file, so that a new key or rule is in force without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from toolscout.access.policy import Caller, Policies
+from toolscout.access.policy_file import POLICY_FILE, find_policy
+from toolscout.database.documents import stamp_document
+from toolscout.errors import ConfigError, StoreError
+from toolscout.home import Address, Home
+
+__all__ = ["LivePolicies", "stamp_file"]
+
+
+class LivePolicies:
+    """The policies of a file, as `Policies`, read again when the file changes.
+
+    An invalid file changes nothing, so that a typing error locks nobody out; a sentence says so. A file that appears
+    is obeyed from then on. If it disappears, its rules stay, so that no access opens by mistake.
+
+    Attributes:
+        path: the file.
+        version: rises with each change.
+    """
+
+    def __init__(self, path: Path, *, is_required: bool = True, home: Home | None = None) -> None:
+        """Read the file.
+
+        Args:
+            path: the file, or the copy of it on this machine if the home is a database.
+            is_required: whether it must be there now; otherwise it may be made later.
+            home: the home whose policy this is. None: the file is no home's.
+
+        Raises:
+            ConfigError: if the file is missing or invalid.
+            StoreError: if the database does not answer. Nothing is served then without the policy.
+        """
+        self.path, self.version = path, 0
+        self._database = home if isinstance(home, Address) else None
+        self._stamp = self._read_stamp()
+        self._fetch()
+        self._current = Policies.load(path if is_required or self._stamp is not None else None)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the file was there when it was looked at last."""
+        return self._stamp is not None
+
+    def refresh(self, say: Callable[[str], None]) -> None:
+        """Read the file again if it changed. `say` receives a sentence about what happened."""
+        try:
+            stamp = self._read_stamp()
+            if stamp == self._stamp:
+                return
+            if stamp is not None:
+                self._fetch()
+        except StoreError:
+            return  # the database is away: its rules stay, and the next look finds what changed
+        self._stamp = stamp
+        if stamp is None:
+            say(f"{self.path} is gone; its rules stay in force until the gateway is restarted")
+            return
+        try:
+            self._current = Policies.load(self.path)
+        except ConfigError as error:
+            say(f"the old rules stay in force, because the new ones are not valid: {error}")
+            return
+        self.version += 1
+        say(f"the policy file {self.path} changed; its rules are in force now")
+
+    def _read_stamp(self) -> tuple[int, int, int] | None:
+        return stamp_document(self._database, POLICY_FILE) if self._database else stamp_file(self.path)
+
+    def _fetch(self) -> None:
+        """Write the policy of a database to the file."""
+        if self._database:
+            find_policy(self._database)
+
+    @property
+    def callers(self) -> tuple[Caller, ...]:
+        """The callers of the file."""
+        return self._current.callers
+
+    @property
+    def default(self) -> Caller | None:
+        """The caller without a credential."""
+        return self._current.default
+
+    @property
+    def waits(self) -> bool:
+        """Whether `caller` may have to wait for the issuer of tokens."""
+        return self._current.waits
+
+    def caller(self, credential: str | None) -> Caller:
+        """Return the caller who has this credential; see `Policies.caller`."""
+        return self._current.caller(credential)
+
+
+def stamp_file(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced. None if there is no such file."""
+    try:
+        state = path.stat()
+    except (OSError, ValueError):
+        return None
+    return state.st_mtime_ns, state.st_size, state.st_ino

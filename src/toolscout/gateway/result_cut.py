@@ -1,0 +1,169 @@
+"""Shortens the parts of a result: texts to their beginning, lists to their first values, objects to small values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from toolscout.sources.json_stream import JsonPath
+
+__all__ = ["NOTE_TOKENS", "BlockCutter", "decode_head", "prune_value"]
+
+NOTE_TOKENS: Final = 300  # kept free for the sentence that says what was left out
+MIN_TEXT_BYTES: Final = 16  # a shorter beginning of a text says nothing
+MAX_PRUNE_DEPTH: Final = 100
+MAX_SHOWN_PATH_CHARS: Final = 80
+Read = Callable[[JsonPath, int], tuple[bytes, int]]  # (path, most bytes) → the beginning of a value, and its size
+
+
+def decode_head(head: bytes, *, is_whole: bool) -> str:
+    """Decode the beginning of a text. A letter that is cut is left out."""
+    return head.decode("utf-8", "replace") if is_whole else head.decode("utf-8", "ignore")
+
+
+class BlockCutter:
+    """Cuts the content of a result, block by block.
+
+    Attributes:
+        left_out: for each part that is not whole, what is missing.
+    """
+
+    def __init__(self, room: int, media_room: int, read: Read) -> None:
+        """Cut to `room` bytes of text and `media_room` bytes of pictures and sounds. `read` reads the values."""
+        self.left_out: list[str] = []
+        self._room, self._media_room, self._read = room, media_room, read
+
+    def cut(self, index: int, block: Any) -> Any:
+        """Return a block of content within the room that is left. None if nothing of it fits."""
+        place = _find_value(block)
+        if place is None:
+            size = len(block.model_dump_json(by_alias=True, exclude_none=True).encode())
+            if size > self._room:
+                self.left_out.append(f"content.{index} ({size:,} bytes)")
+                return None
+            self._room -= size
+            return block
+        path: JsonPath = ("content", index, *place)
+        shown = ".".join(map(str, path))
+        if block.type in ("image", "audio"):
+            data, size = self._read(path, self._media_room)
+            if len(data) < size:
+                self.left_out.append(f"{shown} ({block.mime_type[:40]}, {size:,} bytes of base64)")
+                return None
+            self._media_room -= size
+            return _set_value(block, place, data.decode())
+        head, size = self._read(path, self._room)
+        if len(head) == size:
+            self._room -= size
+            return _set_value(block, place, decode_head(head, is_whole=True))
+        text = decode_head(head, is_whole=False)
+        if place[-1] == "blob" or self._room < MIN_TEXT_BYTES:
+            self.left_out.append(f"{shown} ({size:,} bytes)")
+            return None
+        self._room = 0
+        self.left_out.append(f"{shown} from offset {len(text.encode())} of {size:,} bytes")
+        return _set_value(block, place, text)
+
+    def fill(self, index: int, block: Any) -> Any:
+        """Return a block of content with its entire value."""
+        place = _find_value(block)
+        if place is None:
+            return block
+        data, _ = self._read(("content", index, *place), self._room)
+        return _set_value(block, place, decode_head(data, is_whole=True))
+
+
+def _find_value(block: Any) -> tuple[str, ...] | None:
+    """Return where the large value of a block stands in it. None if it has none."""
+    if block.type == "resource":
+        return ("resource", "text" if hasattr(block.resource, "text") else "blob")
+    return {"text": ("text",), "image": ("data",), "audio": ("data",)}.get(block.type)
+
+
+def _set_value(block: Any, place: tuple[str, ...], value: str) -> Any:
+    if len(place) == 1:
+        return block.model_copy(update={place[0]: value})
+    return block.model_copy(update={place[0]: block.resource.model_copy(update={place[1]: value})})
+
+
+def prune_value(value: Any, room: int, path: str, left_out: list[str], depth: int = 0) -> Any:
+    """Shorten a JSON value to about `room` bytes of JSON.
+
+    Args:
+        value: the value. It is not changed.
+        room: bytes.
+        path: where the value stands, for `left_out`.
+        left_out: receives a phrase for everything that is missing.
+        depth: how many objects and lists are around the value.
+    """
+    if _measure(value) <= room:
+        return value
+    shown = path if len(path) <= MAX_SHOWN_PATH_CHARS else f"{path[: MAX_SHOWN_PATH_CHARS - 1]}…"
+    if isinstance(value, str):
+        return _prune_text(value, room, shown, left_out)
+    if depth >= MAX_PRUNE_DEPTH or not isinstance(value, (dict, list)):
+        left_out.append(shown)
+        return None
+    if isinstance(value, list):
+        return _prune_list(value, room, (path, shown), left_out, depth)
+    return _prune_object(value, room, (path, shown), left_out, depth)
+
+
+def _prune_text(text: str, room: int, shown: str, left_out: list[str]) -> str:
+    data = text.encode("utf-8", "replace")
+    head = decode_head(data[: max(0, room - 2)], is_whole=False)
+    while head and _measure(head) > room:  # escapes take more bytes in JSON
+        head = head[: len(head) * 3 // 4]
+    left_out.append(f"{shown} from offset {len(head.encode())} of {len(data):,} bytes")
+    return head
+
+
+def _prune_list(values: list[Any], room: int, where: tuple[str, str], left_out: list[str], depth: int) -> list[Any]:
+    """Keep the first values. The first one is shortened if it alone is too large."""
+    path, shown = where
+    kept: list[Any] = []
+    room -= 2
+    for index, value in enumerate(values):
+        size = _measure(value) + 1
+        if size > room and kept:
+            break
+        kept.append(prune_value(value, room - 1, f"{path}.{index}", left_out, depth + 1))
+        room -= size
+        if room <= 0:
+            break
+    if len(kept) < len(values):
+        left_out.append(f"{shown} ({len(values) - len(kept):,} of {len(values):,} values)")
+    return kept
+
+
+def _prune_object(
+    fields: dict[str, Any], room: int, where: tuple[str, str], left_out: list[str], depth: int
+) -> dict[str, Any]:
+    """Keep the small values whole, and share what is left among the large ones."""
+    path, shown = where
+    sizes = {key: _measure(value) for key, value in fields.items()}
+    shares: dict[str, int] = {}
+    room -= 2
+    for count, key in enumerate(sorted(fields, key=lambda key: sizes[key])):
+        share = room // (len(fields) - count) - _measure(key) - 2
+        if share < MIN_TEXT_BYTES and sizes[key] > share:
+            break
+        shares[key] = min(sizes[key], share)
+        room -= shares[key] + _measure(key) + 2
+    if len(shares) < len(fields):
+        left_out.append(f"{shown} ({len(fields) - len(shares):,} of {len(fields):,} keys)")
+    return {
+        key: prune_value(value, shares[key], f"{path}.{key}", left_out, depth + 1)
+        for key, value in fields.items()
+        if key in shares
+    }
+
+
+def _measure(value: Any) -> int:
+    """Return the bytes of a value as JSON."""
+    try:
+        return len(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return len(repr(value).encode("utf-8", "replace"))

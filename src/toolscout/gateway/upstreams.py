@@ -1,0 +1,224 @@
+"""Holds the servers behind the gateway, and brings them in step with the configuration files and the catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from toolscout.access.live_policy import stamp_file
+from toolscout.catalogue.store import Changes, Origin
+from toolscout.errors import SourceError, StoreError
+from toolscout.gateway.lifecycle import ListedServers, ProcessSlots
+from toolscout.gateway.relay import Relay
+from toolscout.gateway.upstream import Upstream, runs_gateway
+from toolscout.sources import Reading, mcp
+from toolscout.sources.mcp import Connection, Server
+from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spills
+
+if TYPE_CHECKING:
+    from toolscout.scout import Scout
+
+__all__ = ["Upstreams"]
+
+MAX_STARTING_SERVERS: Final = 16
+FIRST_SEARCH_WAIT_S: Final = 4.0  # from the start of a gateway with an empty catalogue, for its servers
+FIRST_SEARCH_POLL_S: Final = 0.05
+MAX_PLANNING_S: Final = 10.0
+FOLLOW_PAUSE_S: Final = 0.5
+T = TypeVar("T")
+OriginKey = tuple[str, str | None]
+OriginState = tuple[Origin, object]  # with a stamp that changes when its file does; None: there is no file
+
+
+def _key_of(origin: Origin) -> OriginKey:
+    return origin.locator, origin.name
+
+
+def _read_origins(list_origins: Callable[[], list[Origin]]) -> list[OriginState]:
+    return [(origin, stamp_file(Path(origin.locator))) for origin in list_origins()]
+
+
+class Upstreams:
+    """All servers behind the gateway, by the name of their source."""
+
+    def __init__(self, scout: Scout, threads: ThreadPoolExecutor, say: Callable[[str], None]) -> None:
+        self.scout, self.say = scout, say
+        self.listed = ListedServers(scout.settings.home)
+        self._started_at, self._is_cold, self._is_planned = time.monotonic(), False, True  # until it runs
+        self._home_problem = ""
+        self.spills = Spills(scout.settings.home / RESULTS_FOLDER)
+        self._threads = threads
+        self.slots: ProcessSlots
+        self._group: Any = None
+        self._start_limit: Any = None
+        self.relay = Relay()
+        self.followed: Counter[str] = Counter()  # source → its resources to which clients are subscribed
+        self.on_notification: Callable[[str, object], Awaitable[None]] | None = None
+        self.on_session: Callable[[Upstream, Connection], Coroutine[Any, Any, None]] | None = None
+        self.servers: dict[str, Upstream] = {}
+        self.skipped: dict[str, str] = {}
+
+    async def run_in_thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Run blocking work in a thread of the gateway's pool. Each thread keeps its connections to the store."""
+        call = functools.partial(function, *arguments, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def store_reading(self, origin: Origin, reading: Reading) -> tuple[Changes, int]:
+        """Write a reading to the catalogue. Returns a generation at which the catalogue certainly held it."""
+
+        def write() -> tuple[Changes, int]:
+            before = self.scout.store.generation()
+            changes = self.scout.put_reading(origin, reading)
+            after = self.scout.store.generation()
+            return changes, after if after - before <= 1 else before  # another process may have written in between
+
+        return await self.run_in_thread(write)
+
+    async def read_generation(self) -> int:
+        """Read the current generation of the catalogue."""
+        if self.scout.settings.database is None:  # a folder answers in microseconds
+            return self.scout.store.generation()
+        return await self.run_in_thread(self.scout.store.generation)
+
+    async def run(self, list_origins: Callable[[], list[Origin]], look_after: Callable[[], None]) -> None:
+        """Serve the servers of all origins until cancelled, and follow changes of their files and of the catalogue.
+
+        Args:
+            list_origins: returns the present origins. It is called in a thread, twice a second.
+            look_after: called as often, for what else may have changed.
+        """
+        import anyio
+
+        self._started_at, self._is_cold, self._is_planned = time.monotonic(), True, False
+        self.slots = ProcessSlots(self.scout.settings.gateway_servers)
+        self._start_limit = anyio.CapacityLimiter(MAX_STARTING_SERVERS)
+        await self.run_in_thread(self.listed.load)
+        applied: dict[OriginKey, tuple[Origin, object]] = {}
+        async with anyio.create_task_group() as self._group:
+            while True:
+                try:
+                    await self._update(applied, list_origins)
+                    self._note_home("")
+                except StoreError as error:  # a database may be away for a while
+                    self._note_home(str(error))
+                await self.run_in_thread(self._look_after, look_after)
+                await anyio.sleep(FOLLOW_PAUSE_S)
+
+    async def _update(
+        self, applied: dict[OriginKey, tuple[Origin, object]], list_origins: Callable[[], list[Origin]]
+    ) -> None:
+        """Apply what changed since the last look."""
+        if not self._is_planned:
+            sources = await self.run_in_thread(self.scout.sources)
+            self._is_cold = not any(source.tools for source in sources)
+        await self._follow(applied, await self.run_in_thread(_read_origins, list_origins))
+        self._is_planned = True
+
+    def _note_home(self, problem: str) -> None:
+        """Say when the home cannot be read, and when it can again."""
+        if problem and not self._home_problem:
+            self.say(f"{problem} Until then the servers stay as they are")
+        elif self._home_problem and not problem:
+            self.say("the home can be read again")
+        self._home_problem = problem
+
+    def _look_after(self, look_after: Callable[[], None]) -> None:
+        look_after()
+        with suppress(OSError):  # the file only spares starts
+            self.listed.write()
+
+    async def _follow(self, applied: dict[OriginKey, tuple[Origin, object]], present: list[OriginState]) -> None:
+        """Apply the origins that are new or changed, and drop those that are gone."""
+        for key in applied.keys() - {_key_of(origin) for origin, _ in present}:
+            self._drop(applied.pop(key)[0])
+        for origin, stamp in present:
+            before = applied.get(_key_of(origin))
+            if before is not None and (stamp == before[1] or stamp is None):
+                continue  # also if the file is gone for now: an editor may be replacing it
+            await self._apply(origin)
+            applied[_key_of(origin)] = origin, stamp
+
+    async def _apply(self, origin: Origin) -> None:
+        """Bring the servers of an origin in step with its file. Calls that are under way end in their old session."""
+        try:
+            plan = await self.run_in_thread(mcp.plan_servers, origin.locator, origin.name)
+        except SourceError as error:
+            self.say(str(error))
+            return
+        present = {source.name for source in await self.run_in_thread(self.scout.brought_by, origin) if source.tools}
+        for name, server in plan.items():
+            await self._start(origin, name, server, is_listed=name in present)
+        self._drop(origin, keep=plan)
+        await self._remove_missing(origin, plan)
+
+    def _drop(self, origin: Origin, keep: Collection[str] = ()) -> None:
+        """Retire the servers of an origin, except those with these names."""
+        for name, upstream in list(self.servers.items()):
+            if _key_of(upstream.origin) == _key_of(origin) and name not in keep:
+                self.servers.pop(name).retire()
+
+    async def _start(self, origin: Origin, name: str, server: Server | Reading, *, is_listed: bool) -> None:
+        """Serve one server of an origin, unless it is invalid, a gateway, or of the same name as another."""
+        present = self.servers.get(name)
+        if isinstance(server, Reading):
+            if present is not None and _key_of(present.origin) == _key_of(origin):
+                self.servers.pop(name).retire()
+            await self.store_reading(origin, server)
+            self.say(f"{name}: {server.message}")
+        elif runs_gateway(server):
+            self.skipped[name] = f"{name} is skipped: it runs a toolscout gateway, which never calls itself"
+            self.say(self.skipped[name])
+        elif present is not None and _key_of(present.origin) != _key_of(origin):
+            self.say(f"{name}: two servers have this name; only the first is used")
+        elif present is None or present.server != server:
+            is_listed = is_listed and present is None and self.listed.holds(name, server)
+            upstream = self.servers[name] = Upstream(name, origin, server, self, is_listed=is_listed)
+            if present is not None:
+                present.retire()
+            self._group.start_soon(upstream.run, self._start_limit)
+
+    async def wait_listed(self) -> None:
+        """Wait for the first lists of the servers, for a few seconds after a start with an empty catalogue."""
+        import anyio
+
+        while self._is_cold and time.monotonic() < self._started_at + FIRST_SEARCH_WAIT_S:
+            if self._is_planned and not self.count_unlisted():
+                self._is_cold = False
+                return
+            await anyio.sleep(FIRST_SEARCH_POLL_S)
+
+    async def wait_planned(self) -> None:
+        """Wait until it is known which servers there are, which takes a moment after the start."""
+        import anyio
+
+        with anyio.move_on_after(MAX_PLANNING_S):
+            while not self._is_planned:
+                await anyio.sleep(FIRST_SEARCH_POLL_S)
+
+    def count_unlisted(self) -> int:
+        """Return how many servers start whose tools the catalogue does not hold yet."""
+        return sum(server.is_unlisted for server in self.servers.values())
+
+    @contextmanager
+    def use(self, source: str) -> Iterator[None]:
+        """Count a call of a source's tool, if the source is a server; see `Upstream.use`."""
+        upstream = self.servers.get(source)
+        if upstream is None:
+            yield
+            return
+        with upstream.use():
+            yield
+
+    async def _remove_missing(self, origin: Origin, plan: Mapping[str, object]) -> None:
+        """Remove sources that the file no longer names."""
+        for source in await self.run_in_thread(self.scout.brought_by, origin):
+            if source.name not in plan:
+                await self.run_in_thread(self.scout.store.remove_source, source.name)
+                self.say(f"{source.name} is removed: its configuration file no longer names it")

@@ -1,0 +1,258 @@
+"""Reads JSON piece by piece, and takes chosen values out of it without holding them in memory.
+
+A parser of the usual kind holds a value as bytes, as text and as objects at once. `JsonSplitter` holds one piece.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Final, Protocol
+
+__all__ = ["ENTER", "KEEP", "TAKE", "JsonPath", "JsonSplitter", "Sink"]
+
+JsonPath = tuple[str | int, ...]  # keys and positions from the root to a value
+KEEP: Final = "keep"  # copy the value into the rest
+ENTER: Final = "enter"  # copy an object or a list, and choose again for each of its values
+TAKE: Final = "take"  # hand the value to the sink; an empty value of its kind stays in the rest
+
+MAX_PENDING_BYTES: Final = 2**20  # of a key, or of anything else that must be read at once
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_OBJECT_KEY: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:', re.DOTALL)
+_STRING_BODY: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_QUOTED: Final = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_LEAF: Final = rb'[{\[][^"{}\[\]]*(?:' + _QUOTED + rb'[^"{}\[\]]*)*[}\]]'  # an object or a list without another inside
+_FLAT: Final = re.compile(rb'(?:[^"{}\[\]]+|' + _QUOTED + b"|" + _LEAF + b")*", re.DOTALL)
+_SCALAR: Final = re.compile(rb"[-+.0-9eEtrufalsn]*")
+_HIGH: Final = rb"u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+#: A run of text in which no escape is cut; a high surrogate is complete with what follows it.
+_TEXT: Final = re.compile(
+    rb'[^"\\]*(?:\\(?:[^u]|u(?![dD][89abAB])[0-9a-fA-F]{4}|' + _HIGH + rb"(?:" + _LOW
+    + rb'|(?=[^\\]|\\[^u]|\\u[^dD]|\\u[dD][^c-fC-F])))[^"\\]*)*',
+    re.DOTALL,
+)  # fmt: skip
+_PART_OF_LETTER: Final = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}\Z")  # of a letter in UTF-8 that may go on
+_QUOTE: Final = ord('"')
+_EMPTY_VALUES: Final = {ord("{"): b"{}", ord("["): b"[]"}
+
+
+class Sink(Protocol):
+    """Receives the values that are taken, one after the other."""
+
+    def begin(self, path: JsonPath, is_text: bool) -> None:
+        """Begin a value. `is_text`: it is a string and comes without quotes and escapes, in UTF-8."""
+
+    def write(self, data: bytes) -> None:
+        """Receive the next bytes of the value."""
+
+
+class JsonSplitter:
+    """Splits one JSON value into taken values and the rest.
+
+    ::
+
+        splitter = JsonSplitter(choose, sink, rest.append)
+        for piece in pieces:
+            splitter.feed(piece)
+        splitter.finish()
+
+    Attributes:
+        path: where the value stands that is read now.
+        skipped: bytes of white space that stand in no value and go nowhere.
+    """
+
+    def __init__(self, choose: Callable[[JsonPath], str], sink: Sink, keep: Callable[[bytes], object]) -> None:
+        """Split by `choose`, which maps a path to `KEEP`, `ENTER` or `TAKE`. `keep` receives the rest."""
+        self.path: list[str | int] = []
+        self.skipped = 0
+        self._choose, self._sink, self._keep = choose, sink, keep
+        self._containers = bytearray()  # brackets that are open around the value
+        self._state: Callable[[bytes, int], int] = self._read_value
+        self._pending = b""
+        self._write: Callable[[bytes], object] = keep
+        self._depth, self._in_string, self._may_close = 0, False, False
+
+    def feed(self, piece: bytes) -> None:
+        """Read the next piece.
+
+        Raises:
+            ValueError: if this is not JSON.
+        """
+        data = self._pending + piece if self._pending else piece
+        position = 0
+        while position < len(data):
+            state, before = self._state, position
+            position = self._state(data, position)
+            if position < 0:
+                raise ValueError("expected JSON, found something else")
+            if position == before and self._state == state:
+                break  # it needs more bytes
+        self._pending = data[position:]
+        if len(self._pending) > MAX_PENDING_BYTES:
+            raise ValueError("expected a shorter key in JSON")
+
+    def finish(self) -> None:
+        """End the value.
+
+        Raises:
+            ValueError: if it is not complete.
+        """
+        is_number = self._state == self._skip and not (self._depth or self._in_string)  # it has no end of its own
+        is_complete = is_number or self._state in (self._read_next, self._read_end)
+        if self._containers or not is_complete or self._pending.strip():
+            raise ValueError("expected JSON to the end, found a part of it")
+
+    # Each of these reads from `data[position:]`, returns the position after what it read, and sets the next state. The
+    # same position with the same state asks for more bytes; -1 says that this is not JSON.
+
+    def _skip_space(self, data: bytes, position: int) -> int:
+        end = _end_of(_SPACE, data, position)
+        self.skipped += end - position
+        return end
+
+    def _read_value(self, data: bytes, position: int) -> int:
+        start = self._skip_space(data, position)
+        if start == len(data):
+            return start
+        first = data[start]
+        if first in b"]" and self._may_close:
+            return self._close(data, start)
+        if first in b",]}:":
+            return -1
+        self._may_close = False
+        chosen = self._choose(tuple(self.path))
+        if chosen == ENTER and first in b"{[":
+            self._keep(data[start : start + 1])
+            self._containers.append(first)
+            self.path.append("" if first == ord("{") else 0)
+            self._state, self._may_close = (self._read_key if first == ord("{") else self._read_value), True
+            return start + 1
+        if chosen == TAKE and first == _QUOTE:
+            self._keep(b'""')
+            self._sink.begin(tuple(self.path), True)
+            self._state = self._read_text
+            return start + 1
+        return self._begin_skip(data, start, chosen == TAKE)
+
+    def _begin_skip(self, data: bytes, start: int, takes: bool) -> int:
+        """Begin to copy a value, to the sink if it takes it."""
+        first, self._write = data[start], self._keep
+        if takes:
+            self._keep(_EMPTY_VALUES.get(first, b"null"))
+            self._sink.begin(tuple(self.path), False)
+            self._write = self._sink.write
+        self._depth, self._in_string = int(first in b"{["), first == _QUOTE
+        self._state = self._skip
+        if first in b'{["':
+            self._write(data[start : start + 1])
+            return start + 1
+        return start
+
+    def _skip(self, data: bytes, position: int) -> int:
+        """Copy a value as it is."""
+        start = position
+        if not (self._depth or self._in_string):
+            return self._skip_scalar(data, position)
+        while position < len(data):
+            position = _end_of(_STRING_BODY if self._in_string else _FLAT, data, position)
+            if position == len(data):
+                break
+            mark = data[position]
+            if mark == _QUOTE:
+                self._in_string = not self._in_string
+            elif self._in_string:
+                break  # the backslash of an escape that is not complete
+            else:
+                self._depth += 1 if mark in b"{[" else -1
+            position += 1
+            if not (self._depth or self._in_string):
+                self._state = self._read_next
+                break
+        self._write(data[start:position])
+        return position
+
+    def _skip_scalar(self, data: bytes, position: int) -> int:
+        """Copy a number, true, false or null."""
+        end = _end_of(_SCALAR, data, position)
+        if end < len(data):
+            if data[end] not in b",]} \t\r\n":
+                return -1
+            self._state = self._read_next
+        self._write(data[position:end])
+        return end
+
+    def _read_text(self, data: bytes, position: int) -> int:
+        """Take a string without its escapes."""
+        end = _end_of(_TEXT, data, position)
+        if end == len(data) and (part := _PART_OF_LETTER.search(data, max(position, end - 3))):
+            end = part.start()
+        if end > position:
+            self._sink.write(_unescape(data[position:end]))
+        if end < len(data) and data[end] == _QUOTE:
+            self._state = self._read_next
+            return end + 1
+        return -1 if len(data) - end > 12 else end  # no escape has more bytes
+
+    def _read_key(self, data: bytes, position: int) -> int:
+        start = self._skip_space(data, position)
+        if start == len(data):
+            return start
+        if data[start] == ord("}") and self._may_close:
+            return self._close(data, start)
+        found = _OBJECT_KEY.match(data, start)
+        if found is None:
+            return start if data[start] == _QUOTE else -1
+        self.path[-1] = json.loads(b'"' + found[1] + b'"')
+        self._keep(found[0])
+        self._state, self._may_close = self._read_value, False
+        return found.end()
+
+    def _read_next(self, data: bytes, position: int) -> int:
+        """Read the comma or the bracket after a value."""
+        if not self._containers:
+            self._state = self._read_end
+            return position
+        start = self._skip_space(data, position)
+        if start == len(data):
+            return start
+        if data[start] != ord(","):
+            return self._close(data, start)
+        self._keep(b",")
+        last = self.path[-1]
+        if isinstance(last, int):
+            self.path[-1], self._state = last + 1, self._read_value
+        else:
+            self._state = self._read_key
+        self._may_close = False
+        return start + 1
+
+    def _close(self, data: bytes, position: int) -> int:
+        opened = self._containers.pop()
+        if data[position] != (ord("}") if opened == ord("{") else ord("]")):
+            return -1
+        self._keep(data[position : position + 1])
+        self.path.pop()
+        self._state, self._may_close = self._read_next, False
+        return position + 1
+
+    def _read_end(self, data: bytes, position: int) -> int:
+        return end if (end := self._skip_space(data, position)) == len(data) else -1
+
+
+def _end_of(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
+    """Return where a pattern that may match nothing ends."""
+    found = pattern.match(data, position)
+    return position if found is None else found.end()
+
+
+def _unescape(text: bytes) -> bytes:
+    """Return a part of a string without its escapes. A surrogate without its half becomes U+FFFD."""
+    if b"\\" not in text:
+        return text
+    plain: str = json.loads(f'"{text.decode("utf-8", "replace")}"', strict=False)
+    try:
+        return plain.encode("utf-8")
+    except UnicodeEncodeError:
+        return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode("utf-8")
