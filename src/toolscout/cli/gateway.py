@@ -36,6 +36,7 @@ KEY_VARIABLE = "TOOLSCOUT_KEY"
 )
 @click.option("--discover", is_flag=True, help="Also read MCP configuration files in the usual places.")
 @click.option("--allow-python", is_flag=True, help="Allow calls of Python functions in the catalogue.")
+@click.option("--run-code", is_flag=True, help="Let agents run programs that call several tools at once.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
 @click.option(
     "--host",
@@ -97,6 +98,9 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["call_timeout"] or settings.call_timeout,
             options["budget"] or settings.gateway_budget,
             options["result_budget"] or settings.gateway_result_budget,
+            options["run_code"] or settings.run_code,
+            settings.run_code_writes,
+            settings.run_code_seconds,
         ),
         policies=policies,
         credential=os.environ.get(KEY_VARIABLE),
@@ -178,6 +182,7 @@ def _build_client_entry(
         words = ["--home", database.label if database else str(scout.settings.home.absolute())]
         words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
         words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
+        words += ["--run-code"] * options["run_code"]
         if options["policy"]:
             words += ["--policy", str(options["policy"].expanduser().absolute())]
         words += [word for pin in options["pins"] for word in ("--pin", pin)]
