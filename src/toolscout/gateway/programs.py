@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.errors import ToolscoutError, Unavailable
@@ -40,7 +41,7 @@ class ProgramExchange(Exchange):
     """One call of a program. Its questions and log messages go to the caller of `run_code`."""
 
     def __init__(self, outer: Exchange, *, may_write: bool) -> None:
-        """Begin a call. `outer`: the call of run_code; `may_write`: whether other tools than read-only may be called."""
+        """Begin a call in the call `outer` of run_code. `may_write`: whether it may call any tool."""
         self._outer, self._may_write = outer, may_write
         super().__init__(outer.caller, outer._first)
         self.wants_everything = True
@@ -111,7 +112,9 @@ class Programs:
                 return worker
             await worker.stop()
 
-    async def answer(self, exchange: Exchange, code: str, search_id: str | None) -> CallToolResult | InputRequiredResult:
+    async def answer(
+        self, exchange: Exchange, code: str, search_id: str | None
+    ) -> CallToolResult | InputRequiredResult:
         """Run a program for a caller, or go on with one whose call waited for the answer to a question.
 
         Raises:
@@ -174,7 +177,9 @@ def _make_answer(outcome: Outcome, notes: list[str]) -> CallToolResult:
 
 def _read_value(result: CallToolResult) -> tuple[Any, str]:
     """Return what a program gets for a result: structured content, the JSON in a text, a text, or a list of parts."""
-    parts = [part.text if part.type == "text" else part.model_dump(mode="json", by_alias=True) for part in result.content]
+    parts = [
+        part.text if part.type == "text" else part.model_dump(mode="json", by_alias=True) for part in result.content
+    ]
     if result.is_error:
         words = " ".join(part for part in parts if isinstance(part, str))
         return None, show.clip(show.make_plain(words), MAX_ERROR_CHARS) or "the tool failed without saying why"
@@ -182,13 +187,12 @@ def _read_value(result: CallToolResult) -> tuple[Any, str]:
         return None, "the result is too large for a program: ask for less, or use call_tool and read_result"
     if result.structured_content is not None:
         return result.structured_content, ""
-    if len(parts) != 1:
-        return parts, ""
-    text = parts[0]
-    if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(text), ""
-        except (ValueError, RecursionError):
-            return text, ""
-    return text, ""
+    return (_decode(parts[0]) if len(parts) == 1 else parts), ""
 
+
+def _decode(part: Any) -> Any:
+    """Decode a text that is an object or a list in JSON. Other texts and parts stay as they are."""
+    if isinstance(part, str) and part.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(part)
+    return part

@@ -311,8 +311,8 @@ class Gateway:
                 answer = await self.upstreams.run_in_thread(read_result, self.results, caller.name, **arguments)
                 page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
                 return page
-            if params.name == "run_code" and self.programs is not None:
-                return await self.programs.answer(exchange, arguments["code"], arguments.get("search_id"))
+            if params.name == "run_code":
+                return await self._run_program(exchange, arguments)
         except ToolscoutError as error:
             return refuse(str(error))
         return await self._relay_call(exchange, arguments["id"], arguments["arguments"], arguments.get("search_id"))
@@ -360,6 +360,10 @@ class Gateway:
     async def _answer_describe(self, exchange: Exchange, ids: list[str]) -> CallToolResult:
         answer, text = await self.upstreams.run_in_thread(self.answers.build_descriptions, exchange, ids)
         return make_result(answer, text, is_error=not answer["tools"])
+
+    async def _run_program(self, exchange: Exchange, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+        assert self.programs is not None  # otherwise run_code is no meta-tool
+        return await self.programs.answer(exchange, arguments["code"], arguments.get("search_id"))
 
     async def _relay_call(
         self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None

@@ -13,7 +13,7 @@ __all__ = ["format_stub"]
 
 MAX_RESULT_FIELDS: Final = 12
 MAX_RESULT_DEPTH: Final = 2
-MAX_FIELD_CHARS: Final = 40
+MAX_FIELD_NAME_CHARS: Final = 40
 OUTSIDE_MARK: Final = " [not in run_code]"
 
 
@@ -39,7 +39,7 @@ def _format_fields(fields: Mapping[Any, Any], required: Any, depth: int) -> list
     names = list(fields)[:MAX_RESULT_FIELDS]
     always = set(required) if isinstance(required, (list, tuple)) else set()
     shown = [
-        f"{clip(make_plain(str(name)), MAX_FIELD_CHARS)}{'' if name in always else '?'}: "
+        f"{clip(make_plain(str(name)), MAX_FIELD_NAME_CHARS)}{'' if name in always else '?'}: "
         f"{_format_result(fields[name], depth - 1)}"
         for name in names
     ]

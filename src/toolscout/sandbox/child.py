@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-__all__ = ["ALLOWED_CALLS", "MODULES", "OPEN_CALLS", "read_landlock_version"]
+__all__ = ["ARCHITECTURES", "MAX_ERROR_TEXT_CHARS", "MODULES", "OPEN_CALLS", "read_landlock_version"]
 
 #: What a program can import. Later there is no file system to import from.
 MODULES: Final = (
@@ -33,38 +33,45 @@ MODULES: Final = (
     *("fractions", "functools", "hashlib", "heapq", "html", "io", "itertools", "json", "math", "operator", "random"),
     *("re", "statistics", "string", "textwrap", "time", "typing", "unicodedata", "urllib.parse", "uuid", "zlib"),
 )
-HIDDEN_MODULES: Final = ("_strptime", "dataclasses", "encodings.idna", "encodings.latin_1", "zoneinfo")  # used by those
+HIDDEN_MODULES: Final = ("_strptime", "dataclasses", "encodings.latin_1")  # used by those
 PARALLEL_MODULES: Final = ("asyncio", "concurrent", "multiprocessing", "threading")
 FILE_NAME: Final = "<program>"
 OPEN_CALLS: Final = 32  # calls whose answers may be awaited at the same time
 SEND_OUTPUT_CHARS: Final = 8_192
-MAX_MESSAGE_CHARS: Final = 500
+MAX_ERROR_TEXT_CHARS: Final = 500
 KILL_AFTER_S: Final = 1  # between the warning that processor time is used up, and the end
 NO_RIGHTS: Final = "a program has no files, network or processes: use call() for what it needs"
 
-#: Architecture → its number in `seccomp_data`, and the numbers of the system calls that a program may make. None of
-#: them opens anything, changes a signal, or names another process. Python 3.10 sleeps with select.
-ALLOWED_CALLS: Final[dict[str, tuple[int, dict[str, int]]]] = {
-    "x86_64": (
-        0xC000003E,
-        {
-            **{"read": 0, "write": 1, "close": 3, "lseek": 8, "mmap": 9, "munmap": 11, "brk": 12, "rt_sigreturn": 15},
-            **{"select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28, "nanosleep": 35, "getpid": 39},
-            **{"exit": 60, "gettimeofday": 96, "getrusage": 98, "gettid": 186, "futex": 202, "restart_syscall": 219},
-            **{"clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231},
-            **{"pselect6": 270, "getrandom": 318},
-        },
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {
-            **{"close": 57, "lseek": 62, "read": 63, "write": 64, "pselect6": 72, "exit": 93, "exit_group": 94},
-            **{"futex": 98, "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114, "clock_nanosleep": 115},
-            **{"sched_yield": 124, "restart_syscall": 128, "rt_sigreturn": 139, "getrusage": 165, "gettimeofday": 169},
-            **{"getpid": 172, "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222, "madvise": 233},
-            **{"getrandom": 278},
-        },
-    ),
+ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # as `seccomp_data` numbers them
+#: The system calls that a program may make, with their numbers on these architectures. None of them opens anything,
+#: changes a signal, or names another process. Python 3.10 sleeps with select.
+SYSTEM_CALLS: Final[dict[str, tuple[int, int | None]]] = {
+    "brk": (12, 214),
+    "clock_getres": (229, 114),
+    "clock_gettime": (228, 113),
+    "clock_nanosleep": (230, 115),
+    "close": (3, 57),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+    "futex": (202, 98),
+    "getpid": (39, 172),
+    "getrandom": (318, 278),
+    "getrusage": (98, 165),
+    "gettid": (186, 178),
+    "gettimeofday": (96, 169),
+    "lseek": (8, 62),
+    "madvise": (28, 233),
+    "mmap": (9, 222),
+    "mremap": (25, 216),
+    "munmap": (11, 215),
+    "nanosleep": (35, 101),
+    "pselect6": (270, 72),
+    "read": (0, 63),
+    "restart_syscall": (219, 128),
+    "rt_sigreturn": (15, 139),
+    "sched_yield": (24, 124),
+    "select": (23, None),
+    "write": (1, 64),
 }
 
 
@@ -110,7 +117,7 @@ def _limit_resources(memory_bytes: int, cpu_s: int) -> None:
 
 
 def _leave_file_system() -> None:
-    """Refuse the file system, TCP, abstract sockets and signals to this process, as far as this kernel's Landlock can."""
+    """Refuse the file system, TCP, abstract sockets and signals, as far as the Landlock of this kernel can."""
     version = read_landlock_version()
     if not version:
         return  # then namespaces separate the process; the parent makes sure
@@ -125,9 +132,10 @@ def _leave_file_system() -> None:
 
 def _filter_system_calls() -> None:
     """Allow the system calls of the table. All others fail with EPERM; those of another architecture kill."""
-    architecture, numbers = ALLOWED_CALLS[platform.machine()]
+    column, architecture = list(ARCHITECTURES).index(platform.machine()), ARCHITECTURES[platform.machine()]
+    numbers = [number for row in SYSTEM_CALLS.values() if (number := row[column]) is not None]
     steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, architecture), (RETURN, 0, 0, SECCOMP_KILL), (LOAD, 0, 0, 0)]
-    steps += [(JUMP_IF_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers.values())]
+    steps += [(JUMP_IF_EQUAL, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]
     steps += [(RETURN, 0, 0, SECCOMP_REFUSE), (RETURN, 0, 0, SECCOMP_ALLOW)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
@@ -262,17 +270,23 @@ def _explain(error: BaseException) -> str:
         words = error.msg if isinstance(error, SyntaxError) else str(error)
     except Exception:  # the program may have written the class
         words = ""
-    words = " ".join(words.split())[:MAX_MESSAGE_CHARS]
+    words = " ".join(words.split())[:MAX_ERROR_TEXT_CHARS]
     if not isinstance(error, (ToolError, _OutOfTime)):
         words = f"{type(error).__name__}: {words}" if words else type(error).__name__
-    if isinstance(error, PermissionError):
-        words += f": {NO_RIGHTS}"
-    elif isinstance(error, ModuleNotFoundError):
-        parallel = (error.name or "").partition(".")[0] in PARALLEL_MODULES
-        words += ": call_all() calls at the same time" if parallel else f": there are {', '.join(MODULES)}"
-    elif isinstance(error, MemoryError):
-        words += ": the program used up its memory: keep less of what calls return"
+    words = ": ".join(filter(None, (words, _advise(error))))
     return f"line {line}: {words}" if line else words
+
+
+def _advise(error: BaseException) -> str:
+    """Say what to do about an error. Empty if there is nothing to add."""
+    if isinstance(error, PermissionError):
+        return NO_RIGHTS
+    if isinstance(error, MemoryError):
+        return "the program used up its memory: keep less of what calls return"
+    if isinstance(error, ModuleNotFoundError):
+        parallel = (error.name or "").partition(".")[0] in PARALLEL_MODULES
+        return "call_all() calls at the same time" if parallel else f"there are {', '.join(MODULES)}"
+    return ""
 
 
 def _compile(code: str) -> Any:

@@ -22,7 +22,7 @@ import msgspec
 
 from toolscout.errors import Unavailable
 from toolscout.sandbox import child
-from toolscout.sandbox.bubblewrap import INSTALL_HINT, find_bubblewrap
+from toolscout.sandbox.bubblewrap import find_bubblewrap
 
 if TYPE_CHECKING:
     from anyio.abc import Process
@@ -32,7 +32,7 @@ __all__ = ["Limits", "Outcome", "Worker", "find_isolation"]
 START_TIMEOUT_S: Final = 30.0
 MAX_LINE_BYTES: Final = 2 * 2**20  # of a message of the process
 MAX_CALLS: Final = 1_000  # of one program
-READ_BYTES: Final = 2**16
+PIPE_READ_BYTES: Final = 2**16
 MESSAGE_COST_BYTES: Final = 64  # of printed text, so that a flood of empty messages ends too
 MAX_START_ERROR_CHARS: Final = 300
 SYSTEM_FOLDERS: Final = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")  # what an interpreter needs besides its own
@@ -85,9 +85,11 @@ def find_isolation() -> str:
         Unavailable: if there is neither, with what to do.
     """
     if sys.platform != "linux":
-        raise Unavailable("run_code needs Linux, where a program can be kept from files and network: switch it off here")
-    if platform.machine() not in child.ALLOWED_CALLS:
-        machines = " and ".join(child.ALLOWED_CALLS)
+        raise Unavailable(
+            "run_code needs Linux, where a program can be kept from files and network: switch it off here"
+        )
+    if platform.machine() not in child.ARCHITECTURES:
+        machines = " and ".join(child.ARCHITECTURES)
         raise Unavailable(f"run_code knows the system calls of {machines} only, not of {platform.machine()}")
     try:
         find_bubblewrap()
@@ -108,7 +110,15 @@ def build_command(isolation: str, limits: Limits, program: Path) -> list[str]:
     if isolation == "landlock":
         return [interpreter, *flags, str(program), settings]
     folders = dict.fromkeys((*SYSTEM_FOLDERS, sys.base_prefix, sys.base_exec_prefix, sysconfig.get_path("stdlib")))
-    words = [find_bubblewrap(), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words = [
+        find_bubblewrap(),
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        "--clearenv",
+    ]
     for folder in (*folders, interpreter):
         words += ["--ro-bind-try", folder, folder]
     return [*words, "--ro-bind", str(program), "/program.py", interpreter, *flags, "/program.py", settings]
@@ -255,7 +265,7 @@ class Worker:
                         outcome.error = await self._explain_end(outcome)
                         break
                 else:
-                    outcome.error = message.error[: 4 * child.MAX_MESSAGE_CHARS]
+                    outcome.error = message.error[: 4 * child.MAX_ERROR_TEXT_CHARS]
             except _Misbehaved as error:
                 misbehaviour = error
             finally:
@@ -277,15 +287,16 @@ class Worker:
             if len(self._buffer) > MAX_LINE_BYTES:
                 raise _Misbehaved(f"sent more than {MAX_LINE_BYTES:,} bytes at once: send less to a tool")
             try:
-                self._buffer += await self._process.stdout.receive(READ_BYTES)
+                self._buffer += await self._process.stdout.receive(PIPE_READ_BYTES)
             except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
-            return _decoder.decode(line)
+            message: _Ready | _Call | _Printed | _Done = _decoder.decode(line)
         except (msgspec.DecodeError, RecursionError):
             raise _Misbehaved("wrote to the pipe of call(): use call() and print()") from None
+        return message
 
     async def _send(self, message: dict[str, Any]) -> None:
         import anyio
@@ -294,7 +305,9 @@ class Worker:
         try:
             line = msgspec.json.encode(message)
         except (TypeError, ValueError, OverflowError, RecursionError):
-            line = json.dumps(message, default=str).encode("utf-8", "replace")  # numbers beyond 64 bits, lone surrogates
+            line = json.dumps(message, default=str).encode(
+                "utf-8", "replace"
+            )  # numbers beyond 64 bits, lone surrogates
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # `_receive` sees the end
             await self._process.stdin.send(line + b"\n")
 
@@ -316,8 +329,8 @@ class Worker:
         text = b""
         assert self._process.stderr is not None
         with anyio.move_on_after(1), suppress(anyio.EndOfStream, anyio.ClosedResourceError):
-            while len(text) < READ_BYTES:
-                text += await self._process.stderr.receive(READ_BYTES)
+            while len(text) < PIPE_READ_BYTES:
+                text += await self._process.stderr.receive(PIPE_READ_BYTES)
         return " ".join(text.decode("utf-8", "replace").split())[-MAX_START_ERROR_CHARS:] or "it ended at once"
 
 
