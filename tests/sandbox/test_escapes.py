@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ ATTEMPTS = {
     # imports
     "import subprocess": "import subprocess; return subprocess",
     "import multiprocessing": "import multiprocessing; return multiprocessing",
-    "load a library": 'return ctypes.CDLL("libthread_db.so.1")',
+    "load a library": 'return ctypes.CDLL("libresolv.so.2")',
     # descriptors
     "copy a descriptor": "return os.dup(0) > 0",
     "make a pipe": "return os.pipe()",
@@ -188,7 +189,7 @@ FATAL = {
         f'{FRAME}while True: write(b\'{{"type":"output","text":""}}\\n\')',
         "printed more than 100,000 bytes",
     ),
-    "call without end": ("while True: call('a/b')", "made more than 1,000 calls"),
+    "call without end": ("while True: call('a/b')", "made more than 100 calls"),
     "write to memory that is not there": ("import sys\nsys.modules['ctypes'].string_at(0)", "ended the interpreter"),
     "close the pipe": ("import os\nos.close(1)\nos._exit(0)", "ended the interpreter after its call in line 1"),
     "send a pickle": (f"{FRAME}write(b'cos\\nsystem\\n(S\\'id\\'\\ntR.\\n')", "wrote to the pipe"),
@@ -207,7 +208,10 @@ FATAL = {
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("name", FATAL)
-def test_an_attempt_ends_the_program_and_the_agent_reads_why(name: str, isolation: str) -> None:
+def test_an_attempt_ends_the_program_and_the_agent_reads_why(
+    monkeypatch: pytest.MonkeyPatch, name: str, isolation: str
+) -> None:
+    monkeypatch.setattr(runner, "MAX_CALLS", 100)
     code, sentence = FATAL[name]
     limits = Limits(seconds=45, cpu_s=1, memory_bytes=256 * 2**20, output_bytes=100_000)
     outcome, calls = run_program(f"call('mark')\n{code}", isolation, limits)
@@ -228,14 +232,20 @@ def loosen(folder: Path, *rules: str) -> Path:
     """Write the file of the process without these rules."""
     text = Path(child.__file__).read_text()
     for rule in rules:
-        assert text.count(rule) == 1, rule
-        text = text.replace(rule, "pass")
+        text, count = re.subn(rf"^( +){re.escape(rule)}$", r"\1pass", text, flags=re.MULTILINE)
+        assert count == 1, rule
     program = folder / "loose.py"
     program.write_text(text)
     return program
 
 
 GIVE_UP = 'give_up_rights(limits["memory_bytes"], limits["cpu_s"])'
+
+
+LIMITS = (
+    "resource.setrlimit(getattr(resource, name), (soft, hard))",
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (2, 2))",
+)
 
 
 def test_every_attempt_succeeds_where_the_rules_are_taken_out(tmp_path: Path) -> None:
@@ -247,33 +257,27 @@ def test_every_attempt_succeeds_where_the_rules_are_taken_out(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("rule", "isolation", "attempts"),
     [
-        ("_filter_system_calls()\n", "landlock", ("fork", "make a socket of this machine", "look at a file")),
-        ("_filter_system_calls()\n", "bubblewrap", ("fork", "make a pipe")),
-        ("os.close(2)\n", "landlock", ("find a third descriptor",)),
-        ("os.environ.clear()\n", "bubblewrap", ("read the environment",)),
+        ("_filter_system_calls()", "landlock", ("fork", "make a socket of this machine", "look at a file")),
+        ("_filter_system_calls()", "bubblewrap", ("fork", "make a pipe")),
+        ("os.close(2)", "landlock", ("find a third descriptor",)),
+        ("os.environ.clear()", "bubblewrap", ("read the environment",)),
     ],
 )
 def test_an_attempt_succeeds_where_its_rule_is_taken_out(
     tmp_path: Path, rule: str, isolation: str, attempts: tuple[str, ...]
 ) -> None:
-    extra = ("os._exit(1)",) if "filter" in rule else ()
-    limits = "resource.setrlimit(resource.RLIMIT_NOFILE, (2, 2))"
-    program = loosen(tmp_path, f"    {rule}", *extra, limits, '("RLIMIT_NPROC", 0, 0),')
+    program = loosen(tmp_path, rule, "os._exit(1)", *LIMITS)
     outcome, _ = run_program(write_program({name: ATTEMPTS[name] for name in attempts}), isolation, program=program)
     assert json.loads(outcome.output) == dict.fromkeys(attempts, "escaped")
 
 
 def test_each_layer_holds_the_files_alone(tmp_path: Path) -> None:
     """Without the filter, Landlock refuses files, and bubblewrap shows none but those of the interpreter."""
-    without_filter = (
-        "    _filter_system_calls()\n",
-        "os._exit(1)",
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (2, 2))",
-    )
+    without_filter = ("_filter_system_calls()", "os._exit(1)", *LIMITS)
     names = {name: ATTEMPTS[name] for name in ("read a file", "list a folder", "write a file")}
     outcome, _ = run_program(write_program(names), "landlock", program=loosen(tmp_path, *without_filter))
     assert set(json.loads(outcome.output).values()) == {"PermissionError"}
-    bare = loosen(tmp_path, *without_filter, "    _leave_file_system()\n")
+    bare = loosen(tmp_path, *without_filter, "_leave_file_system()")
     names = {"secret": 'return open("/etc/passwd")', "home": f'return os.listdir("{Path.home()}/.ssh")'}
     outcome, _ = run_program(write_program(names), "bubblewrap", program=bare)
     assert set(json.loads(outcome.output).values()) == {"FileNotFoundError"}
