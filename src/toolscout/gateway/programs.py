@@ -6,6 +6,7 @@ what the program prints goes to the agent, within the budget for results.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from contextlib import suppress
@@ -47,6 +48,15 @@ class ProgramExchange(Exchange):
         self.wants_everything = True
 
     @property
+    def context(self) -> Any:
+        """The request of run_code that waits for the answer now. It changes when a question is answered."""
+        return self._outer.context
+
+    @context.setter
+    def context(self, _: Any) -> None:
+        pass
+
+    @property
     def answers_again(self) -> bool:
         """A program cannot be run again from the middle, so its calls wait for answers."""
         return False
@@ -80,23 +90,24 @@ class Programs:
         self._gateway = gateway
         self._isolation = find_isolation()
         self._limits = dataclasses.replace(Limits(), seconds=gateway.options.run_code_seconds)
-        self._hand_over, self._hand_out = anyio.create_memory_object_stream[Worker | Unavailable](0)
+        self._ready: asyncio.Queue[Worker | Unavailable] = asyncio.Queue(1)  # one more waits to enter
         self._turns = anyio.CapacityLimiter(MAX_PROGRAMS)
 
     async def keep_ready(self) -> None:
-        """Keep one process ready until cancelled."""
-        while True:
-            waiting: Worker | Unavailable
-            try:
-                waiting = await Worker.start(self._isolation, self._limits)
-            except Unavailable as error:
-                waiting = error
-            try:
-                await self._hand_over.send(waiting)
-            except BaseException:
-                if isinstance(waiting, Worker):
-                    await waiting.stop()
-                raise
+        """Keep processes ready until cancelled."""
+        waiting: Worker | Unavailable | None = None
+        try:
+            while True:
+                try:
+                    waiting = await Worker.start(self._isolation, self._limits)
+                except Unavailable as error:
+                    waiting = error
+                await self._ready.put(waiting)
+                waiting = None
+        finally:
+            for worker in (waiting, *(self._ready.get_nowait() for _ in range(self._ready.qsize()))):
+                if isinstance(worker, Worker):
+                    await worker.stop()
 
     async def _take_worker(self) -> Worker:
         """Take the process that is ready.
@@ -105,7 +116,7 @@ class Programs:
             Unavailable: if none can be started.
         """
         while True:
-            worker = await self._hand_out.receive()
+            worker = await self._ready.get()
             if isinstance(worker, Unavailable):
                 raise worker
             if worker.is_alive:
