@@ -135,10 +135,21 @@ def write_program(bodies: dict[str, str]) -> str:
     return "\n".join([*lines, "print(json.dumps(outcomes))"])
 
 
+def require_isolation(isolation: str) -> None:
+    """Skip a test on a system that lacks what it is about."""
+    try:
+        _ = find_bubblewrap() if isolation == "bubblewrap" else None
+    except Unavailable as error:
+        pytest.skip(str(error))
+    if isolation == "landlock" and not child.read_landlock_version():
+        pytest.skip("this kernel has no Landlock")
+
+
 async def run_worker(
     code: str, isolation: str, limits: Limits = NO_LIMITS, program: Path | None = None
 ) -> tuple[Outcome, list[str]]:
     """Run a program in a process of its own. Returns also the ids that it called."""
+    require_isolation(isolation)
     calls: list[str] = []
 
     async def answer(id: str, arguments: dict[str, Any]) -> tuple[Any, str]:
@@ -244,7 +255,7 @@ GIVE_UP = 'give_up_rights(limits["memory_bytes"], limits["cpu_s"])'
 
 LIMITS = (
     "resource.setrlimit(getattr(resource, name), (soft, hard))",
-    "resource.setrlimit(resource.RLIMIT_NOFILE, (2, 2))",
+    "_limit_descriptors(2)",
 )
 
 

@@ -17,7 +17,6 @@ import io
 import json
 import os
 import platform
-import resource
 import signal
 import struct
 import sys
@@ -105,6 +104,8 @@ def read_landlock_version() -> int:
 
 
 def _limit_resources(memory_bytes: int, cpu_s: int) -> None:
+    import resource  # here, because the parent may run on a system that has none
+
     for name, soft, hard in (
         ("RLIMIT_CPU", cpu_s, cpu_s + KILL_AFTER_S),
         ("RLIMIT_AS", memory_bytes, memory_bytes),
@@ -114,6 +115,12 @@ def _limit_resources(memory_bytes: int, cpu_s: int) -> None:
         ("RLIMIT_NPROC", 0, 0),
     ):
         resource.setrlimit(getattr(resource, name), (soft, hard))
+
+
+def _limit_descriptors(count: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 def _leave_file_system() -> None:
@@ -150,7 +157,7 @@ def give_up_rights(memory_bytes: int, cpu_s: int) -> None:
     _limit_resources(memory_bytes, cpu_s)
     _leave_file_system()
     os.close(2)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2, 2))
+    _limit_descriptors(2)
     _filter_system_calls()
     try:
         os.open("/", os.O_RDONLY)

@@ -97,31 +97,34 @@ def wrap_command(sandbox: Sandbox, command: list[str], folder: str, home: Path) 
     if sandbox.command:
         if shutil.which(sandbox.command[0]) is None:
             raise SourceError(
-                f"its sandbox needs the command {sandbox.command[0]!r}, which is not installed, so it was not started: install it"
+                f"its sandbox needs the command {sandbox.command[0]!r}, which is not installed: install it"
             )
         return [*sandbox.command, *command]
     try:
-        words = [find_bubblewrap()]
+        bubblewrap = find_bubblewrap()
     except Unavailable as error:
         raise SourceError(
             f"its sandbox cannot be made, because {error}; or give a container command. It was not started"
         ) from None
-    words += ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
+    return [bubblewrap, *_build_options(sandbox, home), "--chdir", folder or _find_folder(sandbox), "--", *command]
+
+
+def _build_options(sandbox: Sandbox, home: Path) -> list[str]:
+    """Build the options of bubblewrap. A later one covers an earlier one."""
+    words = ["--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
     words += ["--proc", "/proc", *(word for place in PRIVATE_FOLDERS for word in ("--tmpfs", place))]
     if sandbox.network:
         words += ["--share-net", "--ro-bind-try", NAME_SERVICE, NAME_SERVICE]
     for place in _list_places(sandbox.write):
         if not place.is_dir():
-            raise SourceError(
-                f"its sandbox lets it write {place}, which is no folder: make it, or correct {SANDBOX_FILE}"
-            )
+            raise SourceError(f"its sandbox lets it write {place}, which is no folder: make it, or edit {SANDBOX_FILE}")
         words += ["--bind", str(place), str(place)]
     for place in _list_places((*sandbox.hide, str(home))):
         if place.is_dir():
             words += ["--tmpfs", str(place), "--remount-ro", str(place)]
         elif place.exists():
             words += ["--ro-bind", "/dev/null", str(place)]
-    return [*words, "--chdir", folder or _find_folder(sandbox), "--", *command]
+    return words
 
 
 def _find_folder(sandbox: Sandbox) -> str:
