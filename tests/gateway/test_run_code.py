@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
@@ -211,6 +212,24 @@ def test_what_waits_too_long_is_stopped_and_the_server_hears_it(start: Start) ->
         assert [(event["tool"], event["ok"]) for event in agent.events("call")] == [("a/hang", False)]
 
     run(start, body, {"a": busy()}, run_code=True, run_code_writes=True, run_code_seconds=1.0)
+
+
+def test_a_program_that_the_caller_gives_up_ends_with_its_calls(start: Start) -> None:
+    async def body(agent: Agent) -> None:
+        upstream = agent.gateway.upstreams.servers["a"]
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_code, agent, "call('a/hang')")
+            with anyio.fail_after(50):
+                while not upstream.in_flight:
+                    await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+        with anyio.fail_after(50):
+            while not agent.events("call"):
+                await anyio.sleep(0.02)
+        assert [(event["tool"], event["ok"]) for event in agent.events("call")] == [("a/hang", False)]
+        assert await run_code(agent, "1 + 1") == ("2", False)
+
+    run(start, body, {"a": busy()}, run_code=True, run_code_writes=True)
 
 
 def test_calls_of_a_program_keep_to_the_rate_of_the_caller(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

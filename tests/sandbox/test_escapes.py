@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,7 +171,13 @@ def run_program(*arguments: Any, **options: Any) -> tuple[Outcome, list[str]]:
 @pytest.fixture(scope="module", params=ISOLATIONS)
 def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
     """What came of each attempt, once in bubblewrap and once with Landlock."""
-    outcome, _ = run_program(write_program(ATTEMPTS), request.param)
+    reading, writing = os.pipe()
+    os.set_inheritable(reading, True)
+    try:
+        outcome, _ = run_program(write_program(ATTEMPTS), request.param)
+    finally:
+        os.close(reading)
+        os.close(writing)
     assert not outcome.error
     found: dict[str, str] = json.loads(outcome.output)
     return found
@@ -234,6 +244,44 @@ def test_a_program_that_waits_too_long_is_stopped() -> None:
     outcome, calls = run_program("call('mark')\nimport time\ntime.sleep(600)", "landlock", Limits(seconds=0.5))
     assert outcome.error == "the program was stopped after 0.5 s; its last call was in line 1: do less at once"
     assert calls == ["mark"]
+
+
+PARENT = """
+import os, sys
+import anyio
+from toolscout.sandbox.runner import Worker
+
+async def main():
+    worker = await Worker.start(sys.argv[1])
+
+    async def answer(id, arguments):
+        print(worker._process.pid, flush=True)
+        await anyio.sleep_forever()
+
+    await worker.run("call('mark')", answer)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_program_ends_with_a_gateway_that_is_killed(isolation: str) -> None:
+    require_isolation(isolation)
+    words = [sys.executable, "-c", PARENT, isolation]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        number = int(parent.stdout.readline())
+        os.kill(number, 0)
+        parent.send_signal(signal.SIGKILL)
+    state = Path(f"/proc/{number}/stat")
+    anyio.run(wait_until_dead, state)
+
+
+async def wait_until_dead(state: Path) -> None:
+    """Wait until a process has ended. One whose parent has not asked for its status yet has ended too."""
+    with anyio.fail_after(30):
+        while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+            await anyio.sleep(0.05)
 
 
 # --- the attempts are real --------------------------------------------------------------------------------------------

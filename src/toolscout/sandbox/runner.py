@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import platform
+import signal
 import sys
 import sysconfig
 from collections.abc import Awaitable, Callable
@@ -200,8 +201,9 @@ class Worker:
         import anyio
 
         with anyio.CancelScope(shield=True):
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            if self.is_alive:
+                with suppress(ProcessLookupError):
+                    os.kill(self._process.pid, signal.SIGKILL)  # `kill` of the process would also wait for it
             await self._process.aclose()
 
     async def run(self, code: str, answer: AnswerCall, scope: Any = None) -> Outcome:
