@@ -13,6 +13,8 @@ import anyio
 import pytest
 
 from gateway.conftest import SERVERS, Agent, open_agent
+from tests_cli import run as run_cli
+from toolscout.cli import doctor
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.sandbox import servers
@@ -193,6 +195,18 @@ def test_an_invalid_file_is_refused_and_nothing_starts(tmp_path: Path, text: str
         read_sandboxes(home)
     with pytest.raises(ConfigError):
         mcp.read(f"{sys.executable} {NOSY}", name="nosy", settings=Settings(home=home))
+
+
+def test_doctor_names_a_sandbox_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise Unavailable("bubblewrap is not installed: install it")
+
+    monkeypatch.setattr(doctor, "find_bubblewrap", refuse)
+    home = write_file(tmp_path, "[nosy]\n")
+    outcome = run_cli("doctor", "--home", str(home))
+    assert outcome.exit_code == 1 and "sandbox.toml: bubblewrap is not installed: install it, or" in outcome.output
+    (home / "sandbox.toml").write_text('[nosy]\ncommand = ["docker"]\n')
+    assert "sandbox.toml" not in run_cli("doctor", "--home", str(home)).output
 
 
 def test_a_source_has_its_own_sandbox_or_the_one_for_all(tmp_path: Path) -> None:

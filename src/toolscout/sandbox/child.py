@@ -61,6 +61,7 @@ SYSTEM_CALLS: Final[dict[str, tuple[int, int | None]]] = {
     "lseek": (8, 62),
     "madvise": (28, 233),
     "mmap": (9, 222),
+    "mprotect": (10, 226),
     "mremap": (25, 216),
     "munmap": (11, 215),
     "nanosleep": (35, 101),
