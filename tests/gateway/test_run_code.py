@@ -96,6 +96,7 @@ def test_a_program_makes_several_calls_and_the_model_reads_only_its_output(start
         ("print('before')\n1 / 0", "before\nline 2: ZeroDivisionError: division by zero"),
         ("import asyncio", "line 1: ModuleNotFoundError: No module named 'asyncio': call_all() calls at the same time"),
         ("open('x')", "line 1: PermissionError: [Errno 1] Operation not permitted: 'x': a program has no files"),
+        ("call('a/echo', text=1e400)", "line 1: ValueError: Out of range float values are not JSON compliant"),
         ("call('a/echo', text={1})", "line 1: TypeError: Object of type set is not JSON serializable"),
         ("call_all([('a/echo', {'text': 'x'}), ('a/pid', {})])", "line 1: a/pid was not called"),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from toolscout.errors import ToolscoutError, Unavailable
 from toolscout.gateway import text as show
 from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.results import HANDLE
+from toolscout.gateway.stubs import format_stub, reads_only
 from toolscout.sandbox.runner import Limits, Outcome, Worker, find_isolation
 from toolscout.types import Tool
 
@@ -24,18 +26,13 @@ if TYPE_CHECKING:
 
     from toolscout.gateway.server import Gateway
 
-__all__ = ["ProgramExchange", "Programs", "reads_only"]
+__all__ = ["ProgramExchange", "Programs"]
 
 MAX_PROGRAMS: Final = 4  # at the same time
 MAX_CALLS_AT_ONCE: Final = 8  # of one program
 MAX_ERROR_CHARS: Final = 1_000
 MAX_PROGRAM_NOTES: Final = 5
 NO_OUTPUT: Final = "The program printed nothing: print() what you need."
-
-
-def reads_only(tool: Tool) -> bool:
-    """Return whether a tool says that it only reads."""
-    return tool.hints.read_only is True and tool.hints.destructive is not True
 
 
 class ProgramExchange(Exchange):
@@ -88,6 +85,7 @@ class Programs:
         import anyio
 
         self._gateway = gateway
+        gateway.answers.sign = functools.partial(format_stub, may_write=gateway.options.run_code_writes)
         self._isolation = find_isolation()
         self._limits = dataclasses.replace(Limits(), seconds=gateway.options.run_code_seconds)
         self._ready: asyncio.Queue[Worker | Unavailable] = asyncio.Queue(1)  # one more waits to enter

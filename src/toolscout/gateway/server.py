@@ -1,8 +1,7 @@
 """Serves one MCP server in front of all tools: an agent searches, reads descriptions, and calls.
 
-The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, the pinned tools, and `run_code` if that is
-on. What it may find and
-call depends on the caller. Permissions are read again at each call and apply to the raw id alone.
+The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, the pinned tools, and `run_code` where that
+is on. What it may find and call depends on the caller. Permissions are read again at each call and apply to the raw id.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from toolscout.gateway.relay import ask_to_open, is_question
 from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
 from toolscout.gateway.result_pages import read_result
 from toolscout.gateway.results import Results, wants_everything
-from toolscout.gateway.stubs import format_stub
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
@@ -126,8 +124,6 @@ class Gateway:
         self.lookup = Lookup(scout, self._collect_notes)
         self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
         self.programs = Programs(self) if options.run_code else None
-        if self.programs is not None:
-            self.answers.sign = functools.partial(format_stub, may_write=options.run_code_writes)
         self.meta_tools = show.META_TOOLS | (show.RUN_CODE_TOOL if options.run_code else {})
         self.health = Health(self.upstreams)
         self._speaker: tuple[int, Caller] | None = None

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolscout.gateway.programs import reads_only
 from toolscout.gateway.text import clip, format_signature, format_type, make_plain
 from toolscout.types import Tool
 
-__all__ = ["format_stub"]
+__all__ = ["format_stub", "reads_only"]
 
 MAX_RESULT_FIELDS: Final = 12
 MAX_RESULT_DEPTH: Final = 2
 MAX_FIELD_NAME_CHARS: Final = 40
 OUTSIDE_MARK: Final = " [not in run_code]"
+
+
+def reads_only(tool: Tool) -> bool:
+    """Return whether a tool says that it only reads."""
+    return tool.hints.read_only is True and tool.hints.destructive is not True
 
 
 def format_stub(tool: Tool, *, may_write: bool) -> str:
