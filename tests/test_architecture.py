@@ -2,7 +2,8 @@
 
 The search engine lies in `recipes`, not in `search`: it builds recipes and their abstention, which lie above `search`.
 `plugins` lies below all that plug-ins add to, and imports only errors. `home`, the address of a home, lies beside it:
-settings name it, and the database connects to it.
+settings name it, and the database connects to it. So does `sandbox`, which sources and the gateway use alike. Its file
+`child.py` alone may execute text: an agent's program, in a process without rights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors", "arrays"},
-    {"privacy", "plugins", "home"},
+    {"privacy", "plugins", "home", "sandbox"},
     {"config", "database", "metrics", "dataset"},
     {"sources", "llm", "encoders", "indexes", "models", "access", "journal"},
     {"catalogue"},
@@ -33,6 +34,7 @@ LAYERS = [
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+EXECUTES = ROOT / "sandbox" / "child.py"
 PICKLERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 TESTING_MAY = RANK["search"]
 WITHIN = {("types", "errors")}  # the one pair of a layer that may: values raise errors
@@ -124,7 +126,8 @@ def test_nothing_is_pickled_evaluated_or_printed() -> None:
         for node in ast.walk(parse_files()[path])
         if is_banned(node)
     ]
-    assert places == []
+    [execution] = [place for place in places if place.startswith(f"{EXECUTES}:")]
+    assert places == [execution]
 
 
 def test_every_file_has_a_place_in_the_house() -> None:

@@ -137,6 +137,8 @@ HARMFUL = {
     "gateway_rate": 1_000_000.0,
     "gateway_idle": 0.5,
     "gateway_servers": 10_000,
+    "run_code": True,
+    "run_code_writes": True,
     "private_hosts": ["db.internal"],
     "redact_personal": True,
     "caller": "operator",

@@ -104,6 +104,9 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "gateway_result_budget": Between(MIN_RESULT_BUDGET, 100_000),
     "gateway_idle": False,  # with 0 no server is ever stopped
     "gateway_servers": False,  # how many processes run
+    "run_code": False,  # lets agents run programs
+    "run_code_writes": False,  # lets them call tools that change something
+    "run_code_seconds": Between(1, 600),
     "gateway_rate": False,  # limits the searches of one caller
     "gateway_query_chars": Between(1, 4_000),
     "gateway_argument_bytes": Between(1, 1_000_000),
@@ -161,6 +164,9 @@ class Settings:
     gateway_result_budget: int = 10_000
     gateway_idle: float = 600.0
     gateway_servers: int = 32
+    run_code: bool = False
+    run_code_writes: bool = False
+    run_code_seconds: float = 60.0
     gateway_rate: float = 100.0
     gateway_query_chars: int = 4_000
     gateway_argument_bytes: int = 1_000_000
@@ -206,6 +212,7 @@ class Settings:
             "gateway_query_chars",
             "gateway_argument_bytes",
             "gateway_servers",
+            "run_code_seconds",
         ):
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")

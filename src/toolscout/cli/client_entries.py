@@ -103,6 +103,7 @@ def _list_options(settings: Settings, configs: tuple[Path, ...], options: Mappin
     words = ["--home", settings.database.label if settings.database else str(settings.home.absolute())]
     words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
     words += ["--discover"] * options["discover"] + ["--allow-python"] * options["allow_python"]
+    words += ["--run-code"] * options["run_code"]
     if options["policy"]:
         words += ["--policy", str(options["policy"].expanduser().absolute())]
     words += ["--profile", options["profile"]] if options["profile"] else []

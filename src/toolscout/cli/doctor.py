@@ -26,9 +26,11 @@ from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
 from toolscout.encoders.pair_cache import PAIR_CACHE_FILE, PairCache
-from toolscout.errors import StoreError, UserError
+from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
 from toolscout.llm import cache as replies
 from toolscout.privacy.private_files import list_exposed, protect_tree
+from toolscout.sandbox.bubblewrap import find_bubblewrap
+from toolscout.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.scout import Scout
 
 REPORTED_PACKAGES = {"numpy": "", "PyStemmer": "", "mcp": "mcp"}
@@ -97,7 +99,19 @@ def _check_store(scout: Scout) -> list[str]:
         problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
-    return problems
+    return [*problems, *_check_sandboxes(scout.settings.home)]
+
+
+def _check_sandboxes(home: Path) -> list[str]:
+    """Check that the sandboxes of servers can be made. Returns one line for each problem."""
+    try:
+        if any(not sandbox.command for sandbox in read_sandboxes(home).values()):
+            find_bubblewrap()
+    except ConfigError as error:
+        return [str(error)]
+    except Unavailable as error:
+        return [f"{SANDBOX_FILE}: {error}, or servers with a sandbox do not start"]
+    return []
 
 
 def _list_caches(home: Path) -> list[Path]:

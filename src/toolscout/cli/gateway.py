@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--discover", is_flag=True, help="Also read MCP configuration files in the usual places.")
 @click.option("--allow-python", is_flag=True, help="Allow calls of Python functions in the catalogue.")
+@click.option("--run-code", is_flag=True, help="Let agents run programs that call several tools at once.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP instead of standard input and output.")
 @click.option(
     "--host",
@@ -98,6 +99,9 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
             options["budget"] or settings.gateway_budget,
             options["result_budget"] or settings.gateway_result_budget,
             options["profile"] or "",
+            options["run_code"] or settings.run_code,
+            settings.run_code_writes,
+            settings.run_code_seconds,
         ),
         policies=policies,
         profiles=profiles,

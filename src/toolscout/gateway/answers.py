@@ -32,6 +32,7 @@ class Answers:
             budget: approximate number of tokens for one answer.
         """
         self.lookup, self.calls, self.collect_notes, self.budget = lookup, calls, collect_notes, budget
+        self.sign: Callable[[Tool], str] = show.format_signature
 
     def explain_refusal(self, caller: Caller, tool: Tool) -> str:
         """Explain why a caller cannot call a tool. Empty if they can."""
@@ -52,9 +53,9 @@ class Answers:
                     continue
                 refusal = self.explain_refusal(caller, hit.tool)
                 if detail == "full":
-                    entry = show.describe_tool(hit.tool, refusal, max(200, budget // 3))
+                    entry = show.describe_tool(hit.tool, refusal, max(200, budget // 3), self.sign)
                 else:
-                    entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
+                    entry = {"id": hit.id, "signature": self.sign(hit.tool), "callable": not refusal}
                     entry["description"] = show.first_sentence(hit.tool.description)
                     if refusal:
                         entry["not_callable"] = refusal
@@ -81,7 +82,9 @@ class Answers:
                 visible |= self.lookup.find_tools(caller, [other])[0]
                 exchange.notes.append(f"{show.clip(show.make_plain(id), 80)!r} was read as {other!r}")
         budget = max(100, self._choose_budget(caller) // max(1, len(visible)))
-        tools = [show.describe_tool(tool, self.explain_refusal(caller, tool), budget) for tool in visible.values()]
+        tools = [
+            show.describe_tool(tool, self.explain_refusal(caller, tool), budget, self.sign) for tool in visible.values()
+        ]
         answer: dict[str, Any] = {"tools": tools} | ({"missing": missing} if missing else {})
         text = show.render_descriptions(answer)
         if exchange.notes:

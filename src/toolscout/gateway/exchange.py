@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.access.policy import Caller
 from toolscout.catalogue.screening import sanitise
+from toolscout.types import Tool
 
 if TYPE_CHECKING:
     import anyio
@@ -128,6 +129,10 @@ class Exchange:
         """The `_meta` of the request, without what belongs to the caller's connection."""
         meta = {key: value for key, value in (self._first.meta or {}).items() if key not in CONNECTION_META}
         return meta or None
+
+    def explain_refusal(self, tool: Tool) -> str:
+        """Explain why this request may not call a tool that its caller may call. Empty if it may."""
+        return ""
 
     def trim(self, result: T) -> T:
         """Remove the server's name from a result for a caller whose protocol has none in results."""

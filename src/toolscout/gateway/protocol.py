@@ -94,7 +94,7 @@ class Protocol:
         server = _Server(
             GATEWAY_NAME,
             version=version("toolscout"),
-            instructions=show.INSTRUCTIONS,
+            instructions=show.INSTRUCTIONS + show.RUN_CODE_INSTRUCTIONS * (self.gateway.programs is not None),
             on_list_tools=self.gateway.list_tools,
             on_call_tool=self.gateway.call_tool,
             on_list_resources=self._resources.list_resources,

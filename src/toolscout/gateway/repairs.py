@@ -45,6 +45,7 @@ ALIASES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "arguments": ("args", "params", "parameters", "input", "inputs", "tool_input", "kwargs"),
         "search_id": ("searchId",),
     },
+    "run_code": {"code": ("program", "script", "source", "python"), "search_id": ("searchId",)},
 }
 Arguments = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """Serves one MCP server in front of all tools: an agent searches, reads descriptions, and calls.
 
-The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, and the pinned tools. What it may find and
-call depends on the caller. Permissions are read again at each call and apply to the raw id alone.
+The agent sees `search_tools`, `describe_tools`, `call_tool`, `read_result`, the pinned tools, and `run_code` where that
+is on. What it may find and call depends on the caller. Permissions are read again at each call and apply to the raw id.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
+from toolscout.gateway.programs import Programs
 from toolscout.gateway.relay import ask_to_open, is_question
 from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
 from toolscout.gateway.result_pages import read_result
@@ -63,6 +64,9 @@ class Options:
         budget: approximate number of tokens for an answer of search_tools or describe_tools.
         result_budget: approximate number of tokens for the result of a call.
         profile: name of the profile that the caller on stdio uses. Empty: none.
+        run_code: whether agents may run programs that call tools.
+        run_code_writes: whether such a program may call other tools than read-only ones.
+        run_code_seconds: seconds for one program, with its calls.
     """
 
     configs: tuple[Path, ...] = ()
@@ -72,6 +76,9 @@ class Options:
     budget: int = 3_000
     result_budget: int = 10_000
     profile: str = ""
+    run_code: bool = False
+    run_code_writes: bool = False
+    run_code_seconds: float = 60.0
 
 
 class Gateway:
@@ -108,6 +115,7 @@ class Gateway:
 
         Raises:
             MissingExtra: without the extra `mcp`.
+            Unavailable: if programs shall run, and this system cannot keep them from files and network.
         """
         require("mcp", "mcp")
         self.scout, self.options, self.say = scout, options, say
@@ -118,9 +126,11 @@ class Gateway:
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
         self.results = Results(self.upstreams.spills.folder, options.result_budget)
-        self._buckets = Buckets(scout.settings.gateway_rate or None)
+        self.buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
         self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
+        self.programs = Programs(self) if options.run_code else None
+        self.meta_tools = show.META_TOOLS | (show.RUN_CODE_TOOL if options.run_code else {})
         self.health = Health(self.upstreams)
         self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
@@ -162,6 +172,8 @@ class Gateway:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self.upstreams.run, self._list_origins, self._look_after)
                     group.start_soon(self._sync_other_sources)
+                    if self.programs is not None:
+                        group.start_soon(self.programs.keep_ready)
         finally:
             self._all_stopped.set()
 
@@ -256,7 +268,7 @@ class Gateway:
 
         tools = [
             Listed(name=name, description=text, input_schema=schema, annotations=ToolAnnotations(read_only_hint=reads))
-            for name, (text, schema, reads) in show.META_TOOLS.items()
+            for name, (text, schema, reads) in self.meta_tools.items()
         ]
         pinned = await self.upstreams.run_in_thread(self._find_pinned, self.get_caller(context))
         for name, tool in pinned.items():
@@ -293,12 +305,12 @@ class Gateway:
         caller = self.get_caller(context)
         exchange = Exchange(caller, context, params)
         arguments: dict[str, Any] = params.arguments or {}
-        if params.name in show.META_TOOLS:
+        if params.name in self.meta_tools:
             arguments, exchange.notes = repair_request(params.name, arguments)
         exchange.wants_everything = wants_everything(params.model_copy(update={"arguments": arguments}))
         if refusal := self._check_limits(caller, params.name, arguments):
             return refuse(refusal)
-        if params.name not in show.META_TOOLS:
+        if params.name not in self.meta_tools:
             pinned = await self.upstreams.run_in_thread(self._find_pinned, caller)
             tool = pinned.get(params.name)
             id = tool.id if tool else params.name
@@ -317,6 +329,8 @@ class Gateway:
                 answer = await self.upstreams.run_in_thread(read_result, results, caller.name, **arguments)
                 page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
                 return page
+            if params.name == "run_code":
+                return await self._run_program(exchange, arguments)
         except ToolscoutError as error:
             return refuse(str(error))
         return await self._relay_call(exchange, arguments["id"], arguments["arguments"], arguments.get("search_id"))
@@ -324,12 +338,8 @@ class Gateway:
     def _check_limits(self, caller: Caller, name: str, arguments: dict[str, Any]) -> str:
         """Check the size and the rate of a request. Returns a sentence on what to do, empty if all is well."""
         settings = self.scout.settings
-        size = len(msgspec.json.encode(arguments))
-        if size > settings.gateway_argument_bytes:
-            return (
-                f"expected arguments of at most {settings.gateway_argument_bytes:,} bytes, found {size:,}: "
-                "send less at once"
-            )
+        if refusal := self.check_size(arguments):
+            return refusal
         queries = arguments.get("queries") if name == "search_tools" else None
         queries = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
         longest = max(map(len, queries), default=0)
@@ -340,9 +350,16 @@ class Gateway:
             )
         return self.check_rate(caller, max(1, len(queries)))
 
+    def check_size(self, arguments: dict[str, Any]) -> str:
+        """Check the size of arguments. Returns a sentence on what to do, empty if all is well."""
+        size, most = len(msgspec.json.encode(arguments)), self.scout.settings.gateway_argument_bytes
+        if size > most:
+            return f"expected arguments of at most {most:,} bytes, found {size:,}: send less at once"
+        return ""
+
     def check_rate(self, caller: Caller, cost: int) -> str:
         """Check the rate of a caller's requests. Returns a sentence on what to do, empty if all is well."""
-        if wait := self._buckets.take(caller.name, cost):
+        if wait := self.buckets.take(caller.name, cost):
             rate = self.scout.settings.gateway_rate
             return f"You sent more than {rate:g} requests a second: try again in {math.ceil(wait)} s."
         return ""
@@ -362,17 +379,21 @@ class Gateway:
         answer, text = await self.upstreams.run_in_thread(self.answers.build_descriptions, exchange, ids)
         return make_result(answer, text, is_error=not answer["tools"])
 
+    async def _run_program(self, exchange: Exchange, arguments: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+        assert self.programs is not None  # otherwise run_code is no meta-tool
+        return await self.programs.answer(exchange, arguments["code"], arguments.get("search_id"))
+
     async def _relay_call(
         self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None
     ) -> CallToolResult | InputRequiredResult:
         """Call a tool for a caller, or go on with a call that waited for the answer to a question."""
-        work = functools.partial(self._answer_call, exchange, id, arguments, search)
+        work = functools.partial(self.answer_call, exchange, id, arguments, search)
         try:
             return await self.upstreams.relay.run(exchange, work)
         except Unavailable as error:
             return refuse(str(error), id=id)
 
-    async def _answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None) -> Any:
+    async def answer_call(self, exchange: Exchange, id: str, arguments: dict[str, Any], search: str | None) -> Any:
         """Call a tool for a caller. The outcome is in the journal before the agent gets the answer."""
         import anyio
         from mcp.shared.exceptions import MCPError
@@ -397,7 +418,7 @@ class Gateway:
                     await self._write_call(exchange.caller, exchange.tool_id or id, ok, search, seconds * 1000)
         if is_question(result):
             return result
-        return add_notes(await self._fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
+        return add_notes(await self.fit_result(exchange, exchange.tool_id or id, result), exchange.notes)
 
     async def _call_upstream(
         self, exchange: Exchange, id: str, arguments: dict[str, Any]
@@ -439,6 +460,8 @@ class Gateway:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
             tool = await self._require_tool(caller, tool.id)  # as the server defines it now
+        if refusal := exchange.explain_refusal(tool):
+            return refuse(f"{tool.id} was not called: {refusal}", id=tool.id)
         arguments = await self.upstreams.run_in_thread(check_arguments, tool, arguments, exchange.notes)
         result: CallToolResult | InputRequiredResult = await self.calls.call(tool, arguments, exchange, session)
         self.protocol.offers.remember_links(caller, tool.source, result)
@@ -448,7 +471,7 @@ class Gateway:
         profile = profile_of(caller)
         return self.results.within(profile.result_budget) if profile else self.results
 
-    async def _fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
+    async def fit_result(self, exchange: Exchange, id: str, result: CallToolResult) -> CallToolResult:
         """Cut a result to the budget, unless the caller asks for everything. The rest is read by handle."""
         spill = self.upstreams.spills.take(result.meta)
         results = self._choose_results(exchange.caller)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.access.live_policy import stamp_file
 from toolscout.catalogue.store import Changes, Origin
-from toolscout.errors import SourceError, StoreError
+from toolscout.errors import ConfigError, SourceError, StoreError
 from toolscout.gateway.lifecycle import ListedServers, ProcessSlots
 from toolscout.gateway.relay import Relay
 from toolscout.gateway.upstream import Upstream, runs_gateway
+from toolscout.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, Server
 from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spills
@@ -57,6 +58,7 @@ class Upstreams:
         self._threads = threads
         self.slots: ProcessSlots
         self._group: Any = None
+        self._sandbox_stamp: object = None
         self._start_limit: Any = None
         self.relay = Relay()
         self.followed: Counter[str] = Counter()  # source → its resources to which clients are subscribed
@@ -138,9 +140,11 @@ class Upstreams:
         """Apply the origins that are new or changed, and drop those that are gone."""
         for key in applied.keys() - {_key_of(origin) for origin, _ in present}:
             self._drop(applied.pop(key)[0])
+        sandboxes = await self.run_in_thread(stamp_file, self.scout.settings.home / SANDBOX_FILE)
+        is_same, self._sandbox_stamp = sandboxes == self._sandbox_stamp, sandboxes
         for origin, stamp in present:
             before = applied.get(_key_of(origin))
-            if before is not None and (stamp == before[1] or stamp is None):
+            if before is not None and is_same and (stamp == before[1] or stamp is None):
                 continue  # also if the file is gone for now: an editor may be replacing it
             await self._apply(origin)
             applied[_key_of(origin)] = origin, stamp
@@ -148,8 +152,8 @@ class Upstreams:
     async def _apply(self, origin: Origin) -> None:
         """Bring the servers of an origin in step with its file. Calls that are under way end in their old session."""
         try:
-            plan = await self.run_in_thread(mcp.plan_servers, origin.locator, origin.name)
-        except SourceError as error:
+            plan = await self.run_in_thread(self._plan, origin)
+        except (SourceError, ConfigError) as error:
             self.say(str(error))
             return
         present = {source.name for source in await self.run_in_thread(self.scout.brought_by, origin) if source.tools}
@@ -157,6 +161,9 @@ class Upstreams:
             await self._start(origin, name, server, is_listed=name in present)
         self._drop(origin, keep=plan)
         await self._remove_missing(origin, plan)
+
+    def _plan(self, origin: Origin) -> dict[str, Server | Reading]:
+        return mcp.plan_servers(origin.locator, origin.name, read_sandboxes(self.scout.settings.home))
 
     def _drop(self, origin: Origin, keep: Collection[str] = ()) -> None:
         """Retire the servers of an origin, except those with these names."""

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from toolscout.config import Settings
 from toolscout.errors import SourceError
+from toolscout.sandbox.servers import read_sandboxes
 from toolscout.sources import Reading
 from toolscout.types import Tool
 
@@ -121,7 +122,8 @@ class MCP:
         """
         from toolscout.sources import mcp
 
-        planned = {source: server for locator in locators for source, server in mcp.plan_servers(locator, None).items()}
+        plans = [mcp.plan_servers(locator, None, read_sandboxes(settings.home)) for locator in locators]
+        planned = {source: server for plan in plans for source, server in plan.items()}
         self.settings = settings
         self.name = f"the servers {', '.join(locators)}"
         self.servers = {source: server for source, server in planned.items() if not isinstance(server, Reading)}

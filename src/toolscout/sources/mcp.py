@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,6 +13,7 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError, require
+from toolscout.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
 from toolscout.sources.mcp_oauth import has_terminal
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 MAX_SERVERS_AT_ONCE: Final = 16
+NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
 Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of the server
 
 
@@ -49,7 +52,7 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     import anyio
     from anyio.from_thread import start_blocking_portal
 
-    plans = plan_servers(locator, name)
+    plans = plan_servers(locator, name, read_sandboxes(settings.home))
     outcomes: dict[str, Outcome | SourceError] = {}
     person = has_terminal()
 
@@ -75,8 +78,15 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
     ]
 
 
-def plan_servers(locator: str, name: str | None) -> dict[str, Server | Reading]:
+def plan_servers(
+    locator: str, name: str | None, sandboxes: Mapping[str, Sandbox] = NO_SANDBOXES
+) -> dict[str, Server | Reading]:
     """Map each source name to the server to read, or to the Reading of one that is disabled or invalid.
+
+    Args:
+        locator: a configuration file, a URL or a command line.
+        name: of the source, or a prefix for several. None: each has the name of its entry.
+        sandboxes: as `read_sandboxes` returns them.
 
     Raises:
         SourceError: if the locator names no server.
@@ -84,7 +94,8 @@ def plan_servers(locator: str, name: str | None) -> dict[str, Server | Reading]:
     path = Path(locator).expanduser()
     if not _is_file(path):
         server = server_from_locator(locator)
-        return {name or source_name(server.name): server}
+        source = name or source_name(server.name)
+        return {source: _put_in_sandbox(server, source, sandboxes)}
     entries = load_entries(path)
     if not entries:
         raise SourceError(f"{path}: expected at least one server, found none: add it there")
@@ -106,11 +117,17 @@ def plan_servers(locator: str, name: str | None) -> dict[str, Server | Reading]:
         except SourceError as error:
             plans[source] = Reading(source=source, kind="mcp", state="error", message=f"{title}: {error}")
             continue
-        plans[source] = server
+        plans[source] = _put_in_sandbox(server, source, sandboxes)
         if server.disabled:
             message = f"{title} is disabled in {path}: enable it there to use its tools"
             plans[source] = Reading(source=source, kind="mcp", state="disabled", message=message)
     return plans
+
+
+def _put_in_sandbox(server: Server, source: str, sandboxes: Mapping[str, Sandbox]) -> Server:
+    """Return the server with the sandbox that the home has for it. A server at a URL has none."""
+    sandbox = find_sandbox(sandboxes, source) if server.transport == "stdio" else None
+    return dataclasses.replace(server, sandbox=sandbox)
 
 
 def _number_names(name: str) -> Iterator[str]:

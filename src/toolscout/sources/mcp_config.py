@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from toolscout.errors import SourceError
 from toolscout.privacy.credentials import looks_secret
 from toolscout.privacy.trusted_folders import MCP_CONFIGURATIONS
+from toolscout.sandbox.servers import Sandbox
 from toolscout.sources import load_document
 
 __all__ = [
@@ -48,6 +49,7 @@ class Server:
         timeout: seconds to start and to list the tools, or None for the setting `mcp_timeout`.
         secrets: the values that `redact` removes from messages. `resolve` fills it.
         credentials: the secrets that are also covered in everything the server sends. `resolve` fills it.
+        sandbox: the rules under which the command of a stdio server runs. None: it runs with the rights of the user.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Server:
     disabled: bool = False
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     credentials: frozenset[str] = field(default=frozenset(), repr=False)
+    sandbox: Sandbox | None = None
 
 
 # --- files ---

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ import msgspec
 from toolscout.config import Settings
 from toolscout.errors import SourceError, UserError, require
 from toolscout.privacy.credentials import Cover, find_environment_credentials
+from toolscout.sandbox.servers import wrap_command
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
@@ -155,6 +157,9 @@ async def connect(
     _silence_sdk_loggers()
     try:
         ready = resolve(server, os.environ)
+        if ready.sandbox is not None:
+            command, *args = wrap_command(ready.sandbox, [ready.command, *ready.args], ready.cwd, settings.home)
+            ready = replace(ready, command=command, args=tuple(args))
     except SourceError as error:
         raise SourceError(f"{server.name}: {error}") from None
     with anyio.CancelScope() as scope:
