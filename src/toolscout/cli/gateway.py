@@ -144,7 +144,13 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
         await serve(
-            gateway.server, gateway.policies, options["host"], options["port"], options["names"], gateway.health
+            gateway.server,
+            gateway.policies,
+            options["host"],
+            options["port"],
+            options["names"],
+            gateway.health,
+            gateway.identities,
         )
 
 

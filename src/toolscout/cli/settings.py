@@ -40,6 +40,8 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "gateway_rate": "requests a second of one caller of the gateway; 0: no limit",
     "gateway_query_chars": "characters of a query to the gateway",
     "gateway_argument_bytes": "bytes of the arguments of a call",
+    "public_url": "https address at which browsers reach the gateway, for sign-ins",
+    "shared_sessions": "servers with OAuth that all callers use as whoever added them",
     "pins": "ids of tools that the gateway shows beside its own",
     "llm": "address and model of a chat-completions endpoint, https://host/v1#model",
     "llm_timeout": "seconds of a request to the language model",

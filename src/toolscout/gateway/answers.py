@@ -34,7 +34,11 @@ class Answers:
 
     def explain_refusal(self, caller: Caller, tool: Tool) -> str:
         """Explain why a caller cannot call a tool. Empty if they can."""
-        return self.calls.explain_refusal(tool) if caller.may_call(tool) else "you may see this tool, but not call it"
+        if caller.may_call(tool):
+            return self.calls.explain_refusal(tool)
+        if scope := caller.find_missing_scope(tool):
+            return f"your token lacks the scope {scope!r}: ask your issuer for a token with it"
+        return "you may see this tool, but not call it"
 
     def build_search(self, exchange: Exchange, searches: Sequence[Search], detail: str) -> tuple[dict[str, Any], str]:
         """Build the structured content and the text of a search answer."""

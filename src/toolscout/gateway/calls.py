@@ -90,7 +90,7 @@ class Calls:
         """
         from mcp.shared.exceptions import MCPError
 
-        cover = self.cover(tool.source)
+        cover = self.cover(exchange)
         try:
             result = await self._dispatch(tool, arguments, exchange, session)
         except MCPError as error:
@@ -99,9 +99,9 @@ class Calls:
             raise type(error)(cover.text(str(error))) from None
         return result if is_question(result) else cover_result(cover, result)
 
-    def cover(self, source: str) -> Cover:
-        """Return the cover for the credentials that this program sends with a call of a source's tool."""
-        upstream = self.upstreams.servers.get(source)
+    def cover(self, exchange: Exchange) -> Cover:
+        """Return the cover for the credentials that this program sends with a call."""
+        upstream = exchange.upstream
         return upstream.cover if upstream is not None else Cover(find_environment_credentials())
 
     async def _dispatch(
@@ -110,7 +110,7 @@ class Calls:
         """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
         import anyio
 
-        seconds, upstream = self.timeout_of(tool), self.upstreams.servers.get(tool.source)
+        seconds, upstream = self.timeout_of(tool), exchange.upstream
         try:
             with anyio.fail_after(seconds) as exchange.limit:
                 if "method" in tool.meta:

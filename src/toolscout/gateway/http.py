@@ -6,19 +6,31 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.access import http
-from toolscout.access.http import CHALLENGE, MARK, credential_of, names_of, origins_of
+from toolscout.access.http import (
+    MARK,
+    build_challenge,
+    credential_of,
+    find_metadata_url,
+    is_loopback,
+    names_of,
+    origins_of,
+)
 from toolscout.access.live_policy import LivePolicies
-from toolscout.access.policy import Policies
+from toolscout.access.policy import Policies, ScopeMissing
 from toolscout.errors import Denied
 from toolscout.gateway.health import Health, HealthRoutes
+from toolscout.gateway.step_up import StepUp
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["CALLER", "PATH", "app", "serve"]
+    from toolscout.gateway.identities import Identities
+
+__all__ = ["CALLER", "CREDENTIAL", "PATH", "app", "serve"]
 
 CALLER: Final = "toolscout.caller"  # key of the caller in the scope of a request
+CREDENTIAL: Final = "toolscout.credential"  # key of what the caller came with
 PATH: Final = "/mcp"
 GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service stops
 
@@ -26,8 +38,8 @@ GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service sto
 class _CallerCheck:
     """ASGI middleware that lets in callers known to the policies and answers others with status 401."""
 
-    def __init__(self, inner: ASGIApp, policies: Policies | LivePolicies) -> None:
-        self.inner, self.policies = inner, policies
+    def __init__(self, inner: ASGIApp, policies: Policies | LivePolicies, base: str = "") -> None:
+        self.inner, self.policies, self.base = inner, policies, base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -49,17 +61,27 @@ class _CallerCheck:
         try:
             caller = await run_in_threadpool(self.policies.caller, credential)
         except Denied as error:
-            challenge = CHALLENGE + (', error="invalid_token"' if credential else "")
-            refusal = JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": challenge})
+            metadata_url = find_metadata_url(self.policies, self.base)
+            if isinstance(error, ScopeMissing):
+                status, challenge = 403, build_challenge("insufficient_scope", error.scope, metadata_url)
+            else:
+                status = 401
+                challenge = build_challenge("invalid_token" if credential else "", "", metadata_url)
+            refusal = JSONResponse({"error": str(error)}, status, {"WWW-Authenticate": challenge})
             await refusal(scope, receive, send)
             return
-        scope[CALLER] = caller  # the SDK binds a session to the user that opened it
-        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
+        scope[CALLER], scope[CREDENTIAL] = caller, credential
+        # The SDK binds a session to the user that opened it.
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.person, scopes=[]))
         await self.inner(scope, receive, send)
 
 
 def app(
-    server: Server[Any], policies: Policies | LivePolicies, hosts: Iterable[str], health: Health | None = None
+    server: Server[Any],
+    policies: Policies | LivePolicies,
+    hosts: Iterable[str],
+    health: Health | None = None,
+    identities: Identities | None = None,
 ) -> ASGIApp:
     """Build the ASGI application: MCP under `/mcp`, for the callers that `policies` knows.
 
@@ -71,6 +93,7 @@ def app(
         hosts: names and addresses of the service. Requests for another host name, and from pages of another host,
             are refused (DNS rebinding).
         health: how the servers behind the gateway are.
+        identities: who is signed in at the servers behind the gateway.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -82,7 +105,16 @@ def app(
     inner: ASGIApp = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
     if health is not None:
         inner = HealthRoutes(inner, health, CALLER, security)
-    return _CallerCheck(inner, policies)
+    if identities is None:
+        return _CallerCheck(inner, policies)
+    from toolscout.gateway.oauth_routes import OAuthRoutes
+
+    def challenge(scope: str) -> str:
+        metadata_url = find_metadata_url(policies, identities.base)
+        return build_challenge("insufficient_scope", policies.join_scopes(scope), metadata_url)
+
+    inner = StepUp(inner, CALLER, identities.find_missing_scope, challenge)
+    return OAuthRoutes(_CallerCheck(inner, policies, identities.base), identities)
 
 
 async def serve(
@@ -92,11 +124,15 @@ async def serve(
     port: int,
     extra_names: Iterable[str] = (),
     health: Health | None = None,
+    identities: Identities | None = None,
 ) -> None:
     """Serve until stopped by a signal.
 
     Raises:
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    application = app(server, policies, names_of(host, extra_names), health)
+    if identities is not None and not identities.base:
+        shown_host = "127.0.0.1" if is_loopback(host) or host in ("0.0.0.0", "::", "") else host
+        identities.base = f"http://{f'[{shown_host}]' if ':' in shown_host else shown_host}:{port}"
+    application = app(server, policies, names_of(host, extra_names), health, identities)
     await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)

@@ -37,10 +37,11 @@ from mcp_types import (
 from toolscout.access.policy import Caller
 from toolscout.gateway import text as show
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL
+from toolscout.gateway.lifecycle import GATEWAY_NAME
 from toolscout.gateway.offers import Offers, refuse
 from toolscout.gateway.prompts import Prompts
 from toolscout.gateway.resources import Resources, Subscriptions
-from toolscout.gateway.upstream import GATEWAY_NAME, Upstream
+from toolscout.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
     from toolscout.gateway.server import Gateway
@@ -170,7 +171,8 @@ class Protocol:
         elif isinstance(message, ElicitCompleteNotification):
             await self.relay.pass_completion(message.params.elicitation_id)
         elif isinstance(message, ToolListChangedNotification):
-            if any(id.partition("/")[0] == source for id in self.gateway.options.pins):
+            name = source.partition("\n")[0]  # the key of a caller's session names the caller too
+            if any(id.partition("/")[0] == name for id in self.gateway.options.pins):
                 self._announce(ToolListChangedNotification)
         elif type(message) in CHANGES:
             self._announce(type(message))

@@ -119,7 +119,7 @@ class Relay:
     async def _pass_log(self, source: str, connection: Connection, params: LoggingMessageNotificationParams) -> None:
         """Pass a log message of a server on to the one caller whom it can concern."""
         data = connection.cover.value(params.data)
-        params = params.model_copy(update={"data": data, "logger": params.logger or source})
+        params = params.model_copy(update={"data": data, "logger": params.logger or _name_source(source)})
         exchange = self._find_exchange(source)
         if isinstance(exchange, Exchange) and await exchange.write_log(params):
             return
@@ -348,7 +348,12 @@ def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -
     """Name the server in its question, and cover credentials in it."""
     if connection.cover.finds(params.model_dump_json(by_alias=True)):
         params = type(params).model_validate(connection.cover.value(params.model_dump(by_alias=True, mode="json")))
-    return name_asker(source, params)
+    return name_asker(_name_source(source), params)
+
+
+def _name_source(key: str) -> str:
+    """Return the source in the key of a session, which may name a caller too."""
+    return key.partition("\n")[0]
 
 
 # --- parts of the SDK without a public interface ----------------------------------------------------------------------

@@ -107,7 +107,7 @@ class Gateway:
         require("mcp", "mcp")
         self.scout, self.options, self.say = scout, options, say
         self.policies = policies or Policies.load(None)
-        self._credential = credential
+        self.credential = credential
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
@@ -119,8 +119,10 @@ class Gateway:
         self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
         self._pins = show.name_pinned_tools(options.pins)
+        from toolscout.gateway.identities import Identities
         from toolscout.gateway.protocol import Protocol
 
+        self.identities = Identities(self)
         self.protocol = Protocol(self)
         self.server: Server[Any] = self.protocol.server
 
@@ -215,7 +217,7 @@ class Gateway:
         version = getattr(self.policies, "version", 0)
         if self._speaker is None or self._speaker[0] != version:
             try:
-                self._speaker = version, self.policies.caller(self._credential)
+                self._speaker = version, self.policies.caller(self.credential)
             except Denied:
                 if self._speaker is None:
                     raise
@@ -228,7 +230,8 @@ class Gateway:
 
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
-        return describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
+        notes = describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
+        return notes + self.identities.describe(caller)
 
     # --- the list of tools
 
@@ -386,6 +389,8 @@ class Gateway:
         try:
             tool = await self._require_tool(caller, id, waiting=True)
         except NotFound:
+            if (answer := await self.identities.answer_sign_in(exchange, id)) is not None:
+                return answer
             meant = await self.upstreams.run_in_thread(self.lookup.resolve_id, caller, id)
             if not meant:
                 raise
@@ -394,8 +399,8 @@ class Gateway:
             tool = await self._require_tool(caller, meant, waiting=True)
         if refusal := self.answers.explain_refusal(caller, tool):
             return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
-        with self.upstreams.use(tool.source):
-            return await self._call_checked(exchange, tool, arguments)
+        work = functools.partial(self._call_checked, exchange, tool, arguments)
+        return await self.identities.run(exchange, tool.source, work)
 
     async def _call_checked(
         self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
@@ -404,7 +409,7 @@ class Gateway:
         import anyio
 
         caller = exchange.caller
-        upstream, session = self.upstreams.servers.get(tool.source), None
+        upstream, session = exchange.upstream, None
         if upstream is not None:
             seconds = self.calls.timeout_of(tool)
             try:
@@ -427,7 +432,7 @@ class Gateway:
         spill = self.upstreams.spills.take(result.meta)
         if spill is None and (exchange.wants_everything or self.results.fits(result)):
             return result
-        cover = self.calls.cover(id.partition("/")[0])
+        cover = self.calls.cover(exchange)
         caller, everything = exchange.caller.name, exchange.wants_everything
         details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
         try:

@@ -22,7 +22,7 @@ MIN_ENCODED_CHARS: Final = 10  # for an encoded form, above all for base64 witho
 MAX_DEPTH: Final = 200
 PLACEHOLDER: Final = "[credential]"
 ENVIRONMENT: Final = (
-    "TOOLSCOUT_CREDENTIAL_", "TOOLSCOUT_KEY", "TOOLSCOUT_LLM_KEY", "TOOLSCOUT_EMBEDDINGS_KEY",
+    "TOOLSCOUT_CREDENTIAL_", "TOOLSCOUT_KEY", "TOOLSCOUT_LLM_KEY", "TOOLSCOUT_EMBEDDINGS_KEY", "TOOLSCOUT_IDENTITY_KEY",
 )  # fmt: skip
 _SECRET_NAME: Final = re.compile(
     r"key|token|secret|passw|pwd|pass$|auth|credential|cookie|session|private|signature|dsn|bearer|login|pat$|jwt",

@@ -1,0 +1,105 @@
+"""Keeps the tokens of each caller for each server, encrypted in the home.
+
+An entry belongs to one person at one server. It also says which issuer made the tokens. Without the key
+(`toolscout.privacy.sealing`) an entry opens for nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolscout.database.documents import delete_document, list_documents, read_document, write_document
+from toolscout.errors import Denied, StoreError
+from toolscout.home import Address, Home
+from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, find_sealer
+
+__all__ = ["IDENTITIES_FOLDER", "Vault"]
+
+IDENTITIES_FOLDER: Final = "identities"  # in the home
+
+
+class Vault:
+    """The tokens of all callers. The gateway's registrations at issuers are kept under the person ``""``."""
+
+    def __init__(self, home: Home, sealer: Sealer | None = None) -> None:
+        """Open the vault of a home. `sealer`: by default the one of this machine, looked up when it is needed."""
+        self.home = home
+        self._sealer = sealer
+
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a key, so that tokens can be kept."""
+        self._sealer = self._sealer or find_sealer()
+        return self._sealer is not None
+
+    @property
+    def sealer(self) -> Sealer:
+        """The sealer of the vault.
+
+        Raises:
+            Denied: if there is no key.
+        """
+        if not self.has_key or self._sealer is None:
+            raise Denied(
+                "This gateway has no key with which it could keep tokens. Whoever runs it makes one with  "
+                f"toolscout identity key  and sets {SEALING_VARIABLE}."
+            )
+        return self._sealer
+
+    def read(self, person: str, url: str) -> dict[str, Any]:
+        """Read the entry of a person for a server. Empty if there is none, or it cannot be opened."""
+        name = name_entry(person, url)
+        try:
+            return _decode(self.sealer.open(name, read_document(self.home, name)))
+        except (FileNotFoundError, StoreError):
+            return {}
+
+    def write(self, person: str, url: str, values: dict[str, Any]) -> None:
+        """Replace the entry of a person for a server."""
+        name = name_entry(person, url)
+        entry = {**values, "person": person, "url": url}
+        write_document(self.home, name, self.sealer.seal(name, msgspec.json.encode(entry)))
+
+    def holds(self, person: str, url: str) -> bool:
+        """Return whether a person has tokens for a server."""
+        return bool(self.read(person, url).get("tokens"))
+
+    def forget(self, person: str, url: str) -> None:
+        """Delete the entry of a person for a server."""
+        delete_document(self.home, name_entry(person, url))
+
+    def list(self) -> Iterator[dict[str, Any]]:
+        """Yield all entries that the key opens."""
+        for name in self._list_names():
+            try:
+                yield _decode(self.sealer.open(name, read_document(self.home, name)))
+            except (FileNotFoundError, StoreError):
+                continue
+
+    def count(self) -> int:
+        """Return the number of entries, whether the key opens them or not."""
+        return len(self._list_names())
+
+    def _list_names(self) -> list[str]:
+        if isinstance(self.home, Address):
+            return [name for name in list_documents(self.home) if name.startswith(f"{IDENTITIES_FOLDER}/")]
+        folder: Path = self.home / IDENTITIES_FOLDER
+        return sorted(f"{IDENTITIES_FOLDER}/{path.name}" for path in folder.glob("*.sealed"))
+
+
+def name_entry(person: str, url: str) -> str:
+    """Return the name of the file of a person for a server. It tells neither."""
+    digest = hashlib.blake2b(msgspec.json.encode([person, url]), digest_size=20)
+    return f"{IDENTITIES_FOLDER}/{digest.hexdigest()}.sealed"
+
+
+def _decode(content: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
