@@ -16,7 +16,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
-from servers.oauth import Browser, Port
+from servers.oauth import Browser, Port, QuietServer
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import hashed_key
 from toolscout.gateway import Gateway, Options
@@ -91,7 +91,7 @@ async def open_site(
         gateway = Gateway(scout, Options(configs=(path,)), policies=policies, say=said.append)
         gateway.identities.base = gateway.identities.base or port.url
         application = app(gateway.server, policies, ["127.0.0.1"], gateway.health, gateway.identities)
-        service = uvicorn.Server(uvicorn.Config(application, log_level="critical", ws="none"))
+        service = QuietServer(uvicorn.Config(application, log_level="critical", ws="none", timeout_graceful_shutdown=1))
         async with gateway.running(), anyio.create_task_group() as group:
             group.start_soon(service._serve, [port.socket])
             with anyio.fail_after(60):
@@ -102,4 +102,4 @@ async def open_site(
             try:
                 yield Site(gateway, f"{port.url}/mcp", said)
             finally:
-                service.should_exit = service.force_exit = True
+                service.should_exit = True

@@ -18,7 +18,10 @@ from toolscout.access.vault import Vault
 from toolscout.errors import ConfigError, Denied, StoreError
 from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
 
-pytestmark = [pytest.mark.net, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.net,
+    pytest.mark.timeout(180),
+]
 CALLS = 500
 
 
@@ -29,16 +32,25 @@ def sealing_key(monkeypatch: pytest.MonkeyPatch) -> str:
     return key
 
 
-@pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    with Issuer().running() as running:
-        yield running
+@pytest.fixture(scope="module")
+def running() -> Iterator[Bank]:
+    with Issuer(exchanges=True).running() as issuer, Bank(issuer).running() as bank:
+        yield bank
 
 
 @pytest.fixture
-def bank(issuer: Issuer) -> Iterator[Bank]:
-    with Bank(issuer).running() as running:
-        yield running
+def bank(running: Bank) -> Bank:
+    running.seen.clear()
+    return running
+
+
+@pytest.fixture
+def issuer(bank: Bank) -> Issuer:
+    issuer = bank.issuer
+    issuer.issued.clear()
+    issuer.documents.clear()
+    issuer.registrations = issuer.refreshed = issuer.exchanged = 0
+    return issuer
 
 
 def find_link(text: str) -> str:
@@ -75,7 +87,7 @@ def test_a_client_that_shows_no_links_gets_one_in_words(issuer: Issuer, bank: Ba
             answer = await ann.call("bank/sign_in")
             assert answer.is_error
             link = find_link(answer.content[0].text)
-            page = await anyio.to_thread.run_sync(Browser("ann@upstream").client.get, link)
+            page = await anyio.to_thread.run_sync(Browser("ann@upstream").get, link)
             assert "'ann'" in page.text.replace("&#x27;", "'") and issuer.port.url in page.text
             done = await anyio.to_thread.run_sync(Browser("ann@upstream").open, link)
             assert "Signed in" in done.text
@@ -93,7 +105,7 @@ def test_only_the_browser_that_opened_the_link_may_come_back(issuer: Issuer, ban
             link = find_link(await ann.text("bank/sign_in"))
             [sign_in] = site.gateway.identities.pending.values()
             browser = Browser("mallory@upstream")
-            direct = await anyio.to_thread.run_sync(browser.client.get, sign_in.url)  # without the gateway's page
+            direct = await anyio.to_thread.run_sync(browser.get, sign_in.url)  # without the gateway's page
             assert direct.status_code == 403 and "Another browser" in direct.text
             assert not sign_in.done.is_set()
             await anyio.to_thread.run_sync(Browser("ann@upstream").open, link)
@@ -146,7 +158,7 @@ def test_two_callers_500_calls_and_a_restart(
                 g.start_soon(use, site, name, Browser(f"{name}@upstream") if with_browser else None, numbers)
             said.extend(site.said)
 
-    anyio.run(run_half, range(0, CALLS // 4), True)
+    anyio.run(run_half, range(CALLS // 4), True)
     anyio.run(run_half, range(CALLS // 4, CALLS // 2), False)  # after a restart nobody has to sign in again
     assert len(bank.seen) == CALLS and len(set(bank.seen)) == CALLS
     assert all(person == f"{note.partition('-')[0]}@upstream" for person, note in bank.seen)
@@ -234,8 +246,8 @@ def test_a_server_may_ask_for_further_rights_in_the_middle(issuer: Issuer, bank:
     anyio.run(body)
 
 
-def test_expired_tokens_are_renewed_without_the_person(tmp_path: Path) -> None:
-    async def body(issuer: Issuer, bank: Bank) -> None:
+def test_expired_tokens_are_renewed_without_the_person(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
+    async def body() -> None:
         async with open_site(tmp_path, {"bank": {"url": bank.url}}) as site:
             async with site.client(KEYS["ann"], Browser("ann@upstream")) as ann:
                 await ann.call("bank/sign_in")
@@ -246,8 +258,7 @@ def test_expired_tokens_are_renewed_without_the_person(tmp_path: Path) -> None:
                 assert await ann.text("bank/whoami") == "ann@upstream "
                 assert len(ann.asked) == 1 and issuer.refreshed == 1
 
-    with Issuer().running() as issuer, Bank(issuer).running() as bank:
-        anyio.run(body, issuer, bank)
+    anyio.run(body)
 
 
 def test_a_shared_session_is_refused_unless_it_is_declared(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:

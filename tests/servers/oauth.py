@@ -6,6 +6,7 @@ server is fastmcp's, with its check of tokens.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import socket
@@ -34,6 +35,17 @@ SCOPES = ["use", "delete"]
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
+class QuietServer(uvicorn.Server):
+    """A server that leaves no connection open when it stops."""
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(0.05)  # transports close in the next turn of the loop
+
+
 class Port:
     """A loopback port with a server on it."""
 
@@ -45,8 +57,8 @@ class Port:
 
     @contextlib.contextmanager
     def serve(self, app: Any) -> Iterator[None]:
-        config = uvicorn.Config(app, log_level="critical", lifespan="auto", ws="none")
-        service = uvicorn.Server(config)
+        config = uvicorn.Config(app, log_level="critical", lifespan="auto", ws="none", timeout_graceful_shutdown=1)
+        service = QuietServer(config)
         thread = threading.Thread(target=service.run, kwargs={"sockets": [self.socket]}, daemon=True)
         thread.start()
         while not service.started:
@@ -54,8 +66,9 @@ class Port:
         try:
             yield
         finally:
-            service.should_exit = service.force_exit = True
+            service.should_exit = True
             thread.join(10)
+            self.socket.close()
 
 
 class Issuer:
@@ -320,14 +333,22 @@ class Browser:
     """The browser of a person. It follows a link to the end."""
 
     def __init__(self, user: str) -> None:
-        self.client = httpx.Client(follow_redirects=True, timeout=20)
-        self.client.cookies.set("user", user)
+        self.user = user
+
+    def _start(self) -> httpx.Client:
+        return httpx.Client(follow_redirects=True, timeout=20, cookies={"user": self.user})
+
+    def get(self, url: str) -> httpx.Response:
+        """Open a page, and follow where it leads."""
+        with self._start() as client:
+            return client.get(url)
 
     def open(self, link: str) -> httpx.Response:
         """Open the gateway's page, press its button, sign in, and come back."""
-        page = self.client.get(link)
-        if page.status_code != 200 or "<form" not in page.text:
-            return page
-        action = page.text.partition('action="')[2].partition('"')[0]
-        parts = urlsplit(link)
-        return self.client.post(f"{parts.scheme}://{parts.netloc}{action}")
+        with self._start() as client:
+            page = client.get(link)
+            if page.status_code != 200 or "<form" not in page.text:
+                return page
+            action = page.text.partition('action="')[2].partition('"')[0]
+            parts = urlsplit(link)
+            return client.post(f"{parts.scheme}://{parts.netloc}{action}")

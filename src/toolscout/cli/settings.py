@@ -40,6 +40,7 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "gateway_rate": "requests a second of one caller of the gateway; 0: no limit",
     "gateway_query_chars": "characters of a query to the gateway",
     "gateway_argument_bytes": "bytes of the arguments of a call",
+    "registry": "address of the MCP registry for registry:NAME",
     "public_url": "https address at which browsers reach the gateway, for sign-ins",
     "shared_sessions": "servers with OAuth that all callers use as whoever added them",
     "pins": "ids of tools that the gateway shows beside its own",

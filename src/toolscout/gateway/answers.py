@@ -55,6 +55,8 @@ class Answers:
                 else:
                     entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
                     entry["description"] = show.first_sentence(hit.tool.description)
+                    if hit.tool.kind != "tool":
+                        entry["kind"] = hit.tool.kind
                     if refusal:
                         entry["not_callable"] = refusal
                 tools.append(entry)

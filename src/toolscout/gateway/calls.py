@@ -37,6 +37,10 @@ __all__ = ["Calls", "explain_faults"]
 
 Result = TypeVar("Result", bound="BaseModel")
 MAX_FAULTS: Final = 5
+REFUSALS_BY_KIND: Final = {
+    "skill": "it is a skill: read its instructions with describe_tools, and follow them with other tools",
+    "agent": "it is another agent, which this gateway only finds",
+}
 MAX_CACHED_VALIDATORS: Final = 1024
 MAX_PYTHON_CALLS: Final = 8
 MAX_VALIDATION_STEPS: Final = 20_000  # of one validation: a short schema can take years to evaluate
@@ -53,6 +57,8 @@ class Calls:
 
     def explain_refusal(self, tool: Tool) -> str:
         """Say in a sentence why the tool cannot be called here. Empty if it can."""
+        if tool.kind != "tool":
+            return REFUSALS_BY_KIND[tool.kind]
         if tool.callable and "method" in tool.meta:
             return ""
         if tool.callable:

@@ -178,7 +178,9 @@ class Gateway:
 
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
-        kinds = {"openapi", "schemas", "folder"} | ({"python"} if self.options.allow_python else set())
+        kinds = {"openapi", "schemas", "folder", "skills", "agents"} | (
+            {"python"} if self.options.allow_python else set()
+        )
         sources = await self.upstreams.run_in_thread(self.scout.sources)
         self._syncing = {source.name for source in sources if source.kind in kinds}
         for name in sorted(self._syncing):
@@ -289,9 +291,7 @@ class Gateway:
             return refuse("; ".join(wrong))
         try:
             if params.name == "search_tools":
-                return await self._answer_search(
-                    exchange, arguments["queries"], arguments.get("limit"), arguments.get("detail", "compact")
-                )
+                return await self._answer_search(exchange, arguments["queries"], arguments.get("limit"), arguments)
             if params.name == "describe_tools":
                 return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
             if params.name == "read_result":
@@ -329,13 +329,18 @@ class Gateway:
         return ""
 
     async def _answer_search(
-        self, exchange: Exchange, queries: Sequence[str], limit: int | None, detail: str
+        self, exchange: Exchange, queries: Sequence[str], limit: int | None, options: dict[str, Any]
     ) -> CallToolResult:
         await self.upstreams.wait_listed()
         caller = exchange.caller
         searches = await self.upstreams.run_in_thread(
-            self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
+            functools.partial(self.scout.search_many, kind=options.get("kind")),
+            queries,
+            limit,
+            visible=caller.visible,
+            caller=caller.name,
         )
+        detail = options.get("detail", "compact")
         answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
         return make_result(answer, text)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.catalogue.screening import sanitise
-from toolscout.types import Tool, digest
+from toolscout.types import KINDS, Tool, digest
 
 __all__ = [
     "BYTES_PER_TOKEN",
@@ -41,6 +41,7 @@ MAX_SIGNATURE_PARAMETERS: Final = 24
 MAX_QUERIES_PER_SEARCH: Final = 8
 MAX_IDS_PER_DESCRIPTION: Final = 20
 MAX_SEARCH_LIMIT: Final = 50
+MAX_INSTRUCTION_CHARS: Final = 30_000  # of a skill
 SCHEMA_TEXT_CHARS: Final = (2_000, 400, 120, 0)  # limits for the texts of a schema, tried in this order
 
 
@@ -147,6 +148,8 @@ def describe_tool(tool: Tool, refusal: str, budget: int) -> dict[str, Any]:
         budget: tokens. Longer texts are cut, the longest first, and the field `cut` names them.
     """
     shown: dict[str, Any] = {"id": tool.id, "signature": format_signature(tool), "callable": not refusal}
+    if tool.kind != "tool":
+        shown["kind"] = tool.kind
     if refusal:
         shown["not_callable"] = refusal
     hints = {key: value for key, value in msgspec.structs.asdict(tool.hints).items() if value is not None}
@@ -169,9 +172,21 @@ def describe_tool(tool: Tool, refusal: str, budget: int) -> dict[str, Any]:
             del shown[key]
         if shown.get(key) != _shorten_schema(schema, 1 << 30):
             cut.append(key)
+    cut += _add_skill(shown, tool)
     if cut:
         shown["cut"] = f"{' and '.join(cut)} shortened: ask for this tool alone, or see  toolscout show"
     return shown
+
+
+def _add_skill(shown: dict[str, Any], tool: Tool) -> list[str]:
+    """Add the instructions and files of a skill to its description in place. Returns the names of what was cut."""
+    if tool.kind != "skill":
+        return []
+    text = "\n".join(map(sanitise, str(tool.meta.get("instructions", "")).splitlines()))
+    shown["instructions"] = clip(text, MAX_INSTRUCTION_CHARS)
+    if files := tool.meta.get("files"):
+        shown["folder"], shown["files"] = make_plain(str(tool.meta.get("folder", ""))), [*map(make_plain, files)]
+    return ["instructions"] if len(text) > MAX_INSTRUCTION_CHARS else []
 
 
 def _shorten_schema(value: Any, max_chars: int, named: bool = False) -> Any:
@@ -257,7 +272,8 @@ def render_descriptions(answer: Mapping[str, Any]) -> str:
     lines = []
     for rank, tool in enumerate(answer["tools"]):
         lines.append(_render_tool(rank, tool))
-        lines += [f"   {key}: {_escape_json(tool[key])}" for key in ("returns", "hints") if key in tool]
+        keys = ("returns", "hints", "instructions", "folder", "files")
+        lines += [f"   {key}: {_escape_json(tool[key])}" for key in keys if key in tool]
         if "cut" in tool:
             lines.append(f"   ({tool['cut']})")
     lines += [f"missing: {reason}" for reason in answer.get("missing", {}).values()]
@@ -292,6 +308,8 @@ def _render_tool(rank: int, tool: Mapping[str, Any]) -> str:
         line += f" — {quote(text)}"
     if "parameters" in tool:
         line += f"\n   parameters: {_escape_json(tool['parameters'])}"
+    if "kind" in tool:
+        line += f" [{tool['kind']}]"
     if reason := tool.get("not_callable"):
         line += f" [cannot be called: {reason}]"
     return line
@@ -327,6 +345,7 @@ META_TOOLS: Final[dict[str, tuple[str, Schema, bool]]] = {  # short: every agent
             queries=_STRINGS_SCHEMA,
             limit=_INTEGER_SCHEMA,
             detail=_DETAIL_SCHEMA,
+            kind={"enum": list(KINDS)},
         ),
         True,
     ),
