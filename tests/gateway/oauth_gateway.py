@@ -86,7 +86,7 @@ async def open_site(
     path.write_text(json.dumps({"mcpServers": entries}))
     said: list[str] = []
     port = Port()
-    with Scout(home or folder / "home", **settings) as scout:
+    with contextlib.closing(port.socket), Scout(home or folder / "home", **settings) as scout:
         policies = LivePolicies(policy or write_policy(folder))
         gateway = Gateway(scout, Options(configs=(path,)), policies=policies, say=said.append)
         gateway.identities.base = gateway.identities.base or port.url

@@ -138,7 +138,8 @@ def test_two_callers_500_calls_and_a_restart(
 
     async def use(site: Site, name: str, browser: Browser | None, numbers: range) -> None:
         async with site.client(KEYS[name], browser) as caller:
-            await caller.call("bank/sign_in")
+            signed_in = await caller.call("bank/sign_in")
+            assert not signed_in.is_error, signed_in.content[0].text
             limiter = anyio.CapacityLimiter(8)
 
             async def one(number: int) -> None:
@@ -200,7 +201,7 @@ def test_a_stolen_home_opens_for_nobody_without_the_key(
     assert Vault(place, Sealer([sealing_key])).holds("ann", bank.url)
     assert not Vault(place, Sealer([sealing_key])).holds("bob", bank.url)
     thief = Vault(place, Sealer([make_sealing_key()]))
-    assert thief.count() == 2 and list(thief.list()) == [] and thief.read("ann", bank.url) == {}
+    assert thief.count() == 2 and list(thief.list_entries()) == [] and thief.read("ann", bank.url) == {}
     rotated = Vault(place, Sealer([make_sealing_key(), sealing_key]))
     assert rotated.holds("ann", bank.url)
     monkeypatch.delenv(SEALING_VARIABLE)

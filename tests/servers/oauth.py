@@ -121,6 +121,7 @@ class Issuer:
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
         self.registrations += 1
+        client_info.scope = " ".join(SCOPES)
         self.clients[client_info.client_id] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:

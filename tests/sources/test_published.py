@@ -64,7 +64,7 @@ def add_entry(path: Path, name: str, content: bytes = b"x", mode: int = 0) -> Pa
 def test_a_bundle_runs_only_after_its_folder_is_trusted(tmp_path: Path) -> None:
     bundle, home = make_bundle(tmp_path / "busy.mcpb"), tmp_path / "home"
     refused = run("--home", str(home), "add", str(bundle))
-    assert refused.exit_code == 3
+    assert refused.exit_code == 1
     assert "Nothing of it has run" in refused.output and "main.py" in refused.output
     assert "toolscout trust" in refused.output
     with Scout(home) as scout:

@@ -73,7 +73,7 @@ class Vault:
         """Delete the entry of a person for a server."""
         delete_document(self.home, name_entry(person, url))
 
-    def list(self) -> Iterator[dict[str, Any]]:
+    def list_entries(self) -> Iterator[dict[str, Any]]:
         """Yield all entries that the key opens."""
         for name in self._list_names():
             try:

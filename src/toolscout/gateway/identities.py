@@ -60,6 +60,7 @@ class Identities:
         self.base = settings.public_url.rstrip("/")
         self.pending: dict[str, SignIn] = {}
         self._base_lock = anyio.Lock()
+        self._registration_locks: dict[str, anyio.Lock] = {}  # by the address of a server
         self.upstreams.choose_identity = self.choose_shared_identity
         self.upstreams.find_own = self.find_own
 
@@ -128,6 +129,7 @@ class Identities:
         ready = resolve(upstream.server, os.environ)
         base, issuer = await self._find_base(), self.gateway.policies.token_issuer
         identity = Identity(self.vault, caller.person, ready, base, token_issuer=issuer)
+        identity.registration_lock = self._registration_locks.setdefault(ready.url, identity.registration_lock)
         identity.group, identity.register = self.upstreams.relay.group, self._register
         own = upstream.own_sessions.setdefault(caller.person, CallerSession(upstream, identity, self.upstreams))
         if isinstance(own, CallerSession) and own.identity is identity:
@@ -290,7 +292,7 @@ def list_signed_in(vault: Vault) -> list[dict[str, Any]]:
     """Describe who is signed in where, without tokens."""
     return [
         {"caller": caller, "subject": subject, "server": entry.get("url"), "issuer": entry.get("issuer")}
-        for entry in vault.list()
+        for entry in vault.list_entries()
         for caller, _, subject in [str(entry.get("person", "")).partition("\n")]
         if entry.get("tokens")
     ]

@@ -7,6 +7,7 @@ when the browser comes back. Then the call is made again with the tokens.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import logging
 import secrets
@@ -200,6 +201,7 @@ class Identity(OAuthClientProvider):
         self.person, self.server, self.subject_token, self.token_issuer = person, server, "", token_issuer
         self.pending: SignIn | None = None
         self.group: TaskGroup | None = None
+        self.registration_lock = anyio.Lock()  # shared by all callers, so that the gateway registers once
         self.register: Callable[[SignIn], None] = lambda sign_in: None
         self._storage = _Storage(vault, person, server.url)
         self._guard = Guard(server.url, self.approve, lambda response: None)
@@ -235,11 +237,17 @@ class Identity(OAuthClientProvider):
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Authenticate a request. If that needs the person, the server's refusal is the answer."""
-        if self._initialized and not self.context.is_token_valid():
-            async with self.context.lock:
-                await self._initialize()  # another process may have renewed the tokens
         flow = super().async_auth_flow(request)
+        turn = contextlib.AsyncExitStack()
         try:
+            if self.context.client_info is None:
+                await turn.enter_async_context(self.registration_lock)
+            is_waiting = self.pending is not None and not self.pending.done.is_set()
+            if not (self.context.is_token_valid() or is_waiting):
+                async with self.context.lock:
+                    await self._initialize()  # another process may have renewed the tokens
+            if self.context.client_info is not None:
+                await turn.aclose()
             outgoing = await flow.__anext__()
             while True:
                 response = yield outgoing
@@ -251,6 +259,7 @@ class Identity(OAuthClientProvider):
             yield request  # the server refuses it again, and this refusal is the answer
         finally:
             await flow.aclose()
+            await turn.aclose()
 
     async def _perform_authorization(self) -> httpx2.Request:
         """Exchange the caller's token, if the issuer does that; otherwise begin a sign-in."""

@@ -58,7 +58,7 @@ class Published:
     @property
     def remotes(self) -> list[Mapping[str, Any]]:
         """Where the server runs already."""
-        return _list_objects(self.document.get("remotes"))
+        return [*_list_objects(self.document.get("remotes"))]
 
     @property
     def packages(self) -> list[Mapping[str, Any]]:
