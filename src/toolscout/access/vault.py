@@ -81,6 +81,15 @@ class Vault:
             except (FileNotFoundError, StoreError):
                 continue
 
+    def describe_sign_ins(self) -> list[dict[str, str]]:
+        """Describe who is signed in where, without tokens."""
+        return [
+            {"caller": caller, "subject": subject, "server": str(entry.get("url")), "issuer": str(entry.get("issuer"))}
+            for entry in self.list_entries()
+            for caller, _, subject in [str(entry.get("person", "")).partition("\n")]
+            if entry.get("tokens")
+        ]
+
     def count(self) -> int:
         """Return the number of entries, whether the key opens them or not."""
         return len(self._list_names())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -286,13 +286,3 @@ class Identities:
 def _make_sign_in_tool(source: str) -> Tool:
     """Return the tool by which the policy says who may sign in at a server."""
     return Tool(id=f"{source}/{SIGN_IN_TOOL}", name=SIGN_IN_TOOL, path=(source,), hints=Hints(read_only=True))
-
-
-def list_signed_in(vault: Vault) -> list[dict[str, Any]]:
-    """Describe who is signed in where, without tokens."""
-    return [
-        {"caller": caller, "subject": subject, "server": entry.get("url"), "issuer": entry.get("issuer")}
-        for entry in vault.list_entries()
-        for caller, _, subject in [str(entry.get("person", "")).partition("\n")]
-        if entry.get("tokens")
-    ]
