@@ -20,6 +20,7 @@ from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
 
 pytestmark = [
     pytest.mark.net,
+    pytest.mark.slow,
     pytest.mark.timeout(180),
 ]
 CALLS = 500
@@ -190,9 +191,11 @@ def test_a_stolen_home_opens_for_nobody_without_the_key(
     issuer: Issuer, bank: Bank, tmp_path: Path, home: Any, sealing_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def sign_in() -> None:
-        async with open_site(tmp_path, {"bank": {"url": bank.url}}, home=home) as site:
-            async with site.client(KEYS["ann"], Browser("ann@upstream")) as ann:
-                await ann.call("bank/sign_in")
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}, home=home) as site,
+            site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
+        ):
+            await ann.call("bank/sign_in")
 
     anyio.run(sign_in)
     from toolscout.config import load_settings
@@ -235,12 +238,14 @@ def test_without_a_key_nobody_can_sign_in(
 
 def test_a_server_may_ask_for_further_rights_in_the_middle(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
     async def body() -> None:
-        async with open_site(tmp_path, {"bank": {"url": bank.url}}) as site:
-            async with site.client(KEYS["ann"], Browser("ann@upstream")) as ann:
-                await ann.call("bank/sign_in")
-                assert await ann.text("bank/close_account") == "closed ann@upstream"
-                assert len(ann.asked) == 2  # to sign in, and for the further right
-                assert await ann.text("bank/whoami") == "ann@upstream "
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}) as site,
+            site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
+        ):
+            await ann.call("bank/sign_in")
+            assert await ann.text("bank/close_account") == "closed ann@upstream"
+            assert len(ann.asked) == 2  # to sign in, and for the further right
+            assert await ann.text("bank/whoami") == "ann@upstream "
         vault = Vault(tmp_path / "home")
         assert set(vault.read("ann", bank.url)["tokens"]["scope"].split()) == {"use", "delete"}
 
@@ -249,15 +254,17 @@ def test_a_server_may_ask_for_further_rights_in_the_middle(issuer: Issuer, bank:
 
 def test_expired_tokens_are_renewed_without_the_person(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
     async def body() -> None:
-        async with open_site(tmp_path, {"bank": {"url": bank.url}}) as site:
-            async with site.client(KEYS["ann"], Browser("ann@upstream")) as ann:
-                await ann.call("bank/sign_in")
-                own = site.gateway.upstreams.servers["bank"].own_sessions["ann"]
-                own.identity.context.token_expiry_time = 1.0  # type: ignore[attr-defined]
-                entry = site.gateway.identities.vault.read("ann", bank.url)
-                site.gateway.identities.vault.write("ann", bank.url, {**entry, "expires": 1.0})
-                assert await ann.text("bank/whoami") == "ann@upstream "
-                assert len(ann.asked) == 1 and issuer.refreshed == 1
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}) as site,
+            site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
+        ):
+            await ann.call("bank/sign_in")
+            own = site.gateway.upstreams.servers["bank"].own_sessions["ann"]
+            own.identity.context.token_expiry_time = 1.0  # type: ignore[attr-defined]
+            entry = site.gateway.identities.vault.read("ann", bank.url)
+            site.gateway.identities.vault.write("ann", bank.url, {**entry, "expires": 1.0})
+            assert await ann.text("bank/whoami") == "ann@upstream "
+            assert len(ann.asked) == 1 and issuer.refreshed == 1
 
     anyio.run(body)
 
@@ -272,9 +279,11 @@ def test_a_shared_session_is_refused_unless_it_is_declared(issuer: Issuer, bank:
     assert access.encode() not in tokens.path.read_bytes()
 
     async def body(shared: tuple[str, ...], expected: str) -> None:
-        async with open_site(tmp_path, {"bank": {"url": bank.url}}, shared_sessions=shared) as site:
-            async with site.client(KEYS["ann"]) as ann:
-                assert expected in await ann.text("bank/whoami")
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}, shared_sessions=shared) as site,
+            site.client(KEYS["ann"]) as ann,
+        ):
+            assert expected in await ann.text("bank/whoami")
 
     anyio.run(body, (), "")
     assert bank.seen == []
@@ -317,9 +326,11 @@ async def use(caller: Caller) -> str:
 
 def test_a_home_has_no_plain_token_in_its_databases(issuer: Issuer, bank: Bank, tmp_path: Path) -> None:
     async def body() -> None:
-        async with open_site(tmp_path, {"bank": {"url": bank.url}}) as site:
-            async with site.client(KEYS["ann"], Browser("ann@upstream")) as ann:
-                assert await use(ann) == "ann@upstream "
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}) as site,
+            site.client(KEYS["ann"], Browser("ann@upstream")) as ann,
+        ):
+            assert await use(ann) == "ann@upstream "
 
     anyio.run(body)
     for database in (tmp_path / "home").glob("*.db"):

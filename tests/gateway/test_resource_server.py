@@ -17,7 +17,7 @@ from tests_cli import run
 from toolscout.access.vault import Vault
 from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
 
-pytestmark = [pytest.mark.net, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 AUDIENCE = "https://tools.example.com/mcp"
 HELLO = {
     "jsonrpc": "2.0",
@@ -149,9 +149,11 @@ def test_a_callers_token_goes_to_no_other_issuer(bank: Bank, tmp_path: Path) -> 
         token = bank.issuer.make_token("carl", AUDIENCE, ["use"])
 
         async def body() -> None:
-            async with open_site(tmp_path, {"trap": {"url": trap.url}}, policy=policy) as site:
-                async with site.client(token) as carl:
-                    assert "Show the user this link" in await carl.text("trap/sign_in")
+            async with (
+                open_site(tmp_path, {"trap": {"url": trap.url}}, policy=policy) as site,
+                site.client(token) as carl,
+            ):
+                assert "Show the user this link" in await carl.text("trap/sign_in")
 
         anyio.run(body)
         assert evil.exchanged == 0 and trap.seen == []

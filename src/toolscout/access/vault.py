@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.database.documents import delete_document, list_documents, read_document, write_document
-from toolscout.errors import Denied, StoreError
+from toolscout.errors import Denied
 from toolscout.home import Address, Home
-from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, find_sealer
+from toolscout.privacy.sealing import SEALING_VARIABLE, CannotOpen, Sealer, find_sealer
 
 __all__ = ["IDENTITIES_FOLDER", "Vault"]
 
@@ -52,11 +52,15 @@ class Vault:
         return self._sealer
 
     def read(self, person: str, url: str) -> dict[str, Any]:
-        """Read the entry of a person for a server. Empty if there is none, or it cannot be opened."""
+        """Read the entry of a person for a server. Empty if there is none, or the key does not open it.
+
+        Raises:
+            StoreError: if the database does not answer.
+        """
         name = name_entry(person, url)
         try:
             return _decode(self.sealer.open(name, read_document(self.home, name)))
-        except (FileNotFoundError, StoreError):
+        except (FileNotFoundError, CannotOpen):
             return {}
 
     def write(self, person: str, url: str, values: dict[str, Any]) -> None:
@@ -78,7 +82,7 @@ class Vault:
         for name in self._list_names():
             try:
                 yield _decode(self.sealer.open(name, read_document(self.home, name)))
-            except (FileNotFoundError, StoreError):
+            except (FileNotFoundError, CannotOpen):
                 continue
 
     def describe_sign_ins(self) -> list[dict[str, str]]:

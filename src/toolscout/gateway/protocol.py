@@ -111,7 +111,7 @@ class Protocol:
         security = RequestStateSecurity(
             keys=[secrets.token_bytes(32)],
             ttl=2 * ANSWER_TIMEOUT_S,
-            bind_principal=lambda context: self.gateway.get_caller(context).name,
+            bind_principal=lambda context: self.gateway.get_caller(context).person,
         )
         server.middleware.append(RequestStateBoundary(security, default_audience=GATEWAY_NAME))
         return server
@@ -130,7 +130,7 @@ class Protocol:
     # --- clients
 
     async def _admit(self, context: ServerRequestContext[Any, Any], _: NotificationParams) -> None:
-        await self.relay.admit(context, self.gateway.get_caller(context).name)
+        await self.relay.admit(context, self.gateway.get_caller(context).person)
 
     async def _set_level(self, context: ServerRequestContext[Any, Any], params: SetLevelRequestParams) -> EmptyResult:
         """Note which log messages a client wants, and have the servers send what the keenest client wants."""

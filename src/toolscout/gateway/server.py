@@ -295,7 +295,7 @@ class Gateway:
             if params.name == "describe_tools":
                 return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
             if params.name == "read_result":
-                answer = await self.upstreams.run_in_thread(read_result, self.results, caller.name, **arguments)
+                answer = await self.upstreams.run_in_thread(read_result, self.results, caller.person, **arguments)
                 page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
                 return page
         except ToolscoutError as error:
@@ -438,7 +438,7 @@ class Gateway:
         if spill is None and (exchange.wants_everything or self.results.fits(result)):
             return result
         cover = self.calls.cover(exchange)
-        caller, everything = exchange.caller.name, exchange.wants_everything
+        caller, everything = exchange.caller.person, exchange.wants_everything
         details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
         try:
             return await self.upstreams.run_in_thread(self.results.fit, result, spill, **details)

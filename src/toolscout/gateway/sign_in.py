@@ -159,7 +159,11 @@ class _Storage:
         await anyio.to_thread.run_sync(self.vault.write, self.person, self.url, self.values)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the gateway's registration. One for another address of the gateway does not count."""
         client: OAuthClientInformationFull | None = _parse(OAuthClientInformationFull, self.client.get("client"))
+        own = self.provider.context.client_metadata.redirect_uris if self.provider else None
+        if client is not None and own and own[0] not in (client.redirect_uris or ()):
+            return None
         return client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:

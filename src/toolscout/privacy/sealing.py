@@ -18,6 +18,7 @@ from toolscout.errors import ConfigError, StoreError, require
 __all__ = [
     "KEYRING_ENTRY",
     "SEALING_VARIABLE",
+    "CannotOpen",
     "Sealer",
     "find_sealer",
     "is_sealed",
@@ -37,6 +38,10 @@ _keyring_lock = threading.Lock()
 def make_sealing_key() -> str:
     """Make a key: 256 random bits in base64."""
     return base64.urlsafe_b64encode(os.urandom(SEALING_KEY_BYTES)).decode()
+
+
+class CannotOpen(StoreError):
+    """No key of this machine opens a file."""
 
 
 class Sealer:
@@ -63,7 +68,7 @@ class Sealer:
         """Decrypt the content of a file of this name.
 
         Raises:
-            StoreError: if no key opens it, or it was changed, or it belongs to another name.
+            CannotOpen: if no key opens it, or it was changed, or it belongs to another name.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -73,7 +78,7 @@ class Sealer:
                 return cipher.decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], name.encode())
             except (InvalidTag, ValueError):
                 continue
-        raise StoreError(
+        raise CannotOpen(
             f"{name} cannot be opened with this key. Set {SEALING_VARIABLE} to the key with which it was written, "
             "or sign in again."
         )
