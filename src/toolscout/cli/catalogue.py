@@ -138,14 +138,19 @@ def list_command(scout: Scout, source: str | None, tools: bool, kind: Kind | Non
         names = [known.name for known in sources]
         advice = name_nearest(source, names, f"The sources are: {_join_names(names)}")
         raise NotFound(f"expected the name of a source, found {source!r}. {advice}")
-    ids = [id for id, _ in scout.store.page(source, limit=None)]
-    listed = [tool for tool in scout.store.tools(ids) if kind in (None, tool.kind)]
+    listed = _load_tools(scout, source, kind)
     if as_json:
         fields = ("id", "name", "kind", "path", "description")
         print_json([{field: getattr(tool, field) for field in fields} for tool in listed])
         return
     for start in range(0, len(listed), TOOLS_PER_TABLE):
         _print_tools(listed[start : start + TOOLS_PER_TABLE])
+
+
+def _load_tools(scout: Scout, source: str | None, kind: Kind | None) -> list[Tool]:
+    """Load the tools of a source, or of all, and of one kind, or of all."""
+    ids = [id for id, _ in scout.store.page(source, limit=None)]
+    return [tool for tool in scout.store.tools(ids) if kind in (None, tool.kind)]
 
 
 def _join_names(names: list[str]) -> str:

@@ -148,8 +148,7 @@ def describe_tool(tool: Tool, refusal: str, budget: int) -> dict[str, Any]:
         budget: tokens. Longer texts are cut, the longest first, and the field `cut` names them.
     """
     shown: dict[str, Any] = {"id": tool.id, "signature": format_signature(tool), "callable": not refusal}
-    if tool.kind != "tool":
-        shown["kind"] = tool.kind
+    shown |= {"kind": tool.kind} if tool.kind != "tool" else {}
     if refusal:
         shown["not_callable"] = refusal
     hints = {key: value for key, value in msgspec.structs.asdict(tool.hints).items() if value is not None}

@@ -181,14 +181,18 @@ def _detect_file(path: Path) -> str:
     if isinstance(document, Mapping):
         if "openapi" in document or "swagger" in document:
             return "openapi"
-        from toolscout.sources.agents import is_card
-
-        if is_card(document):
-            return "agents"
-        servers = (document.get(key) for key in ("servers", "mcp"))
-        if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
-            return "mcp"
+        return _detect_object(document)
     return "schemas"
+
+
+def _detect_object(document: Mapping[str, Any]) -> str:
+    """Return the reader of a JSON or YAML object that is no OpenAPI document."""
+    from toolscout.sources.agents import is_card
+
+    servers = (document.get(key) for key in ("servers", "mcp"))
+    if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
+        return "mcp"
+    return "agents" if is_card(document) else "schemas"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

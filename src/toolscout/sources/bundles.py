@@ -30,7 +30,7 @@ MAX_MANIFEST_BYTES: Final = 5_000_000
 UNPACK_PIECE_BYTES: Final = 1_000_000
 USER_EXECUTES: Final = 0o100
 PLATFORMS: Final = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
-_PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
+_MANIFEST_VALUE: Final = re.compile(r"\$\{([^{}]*)\}")
 
 
 def unpack(bundle: Path, folder: Path) -> Path:
@@ -83,23 +83,34 @@ def _check_names(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     if len(archive.infolist()) > MAX_BUNDLE_FILES:
         raise SourceError(f"expected a bundle of at most {MAX_BUNDLE_FILES:,} files, found more")
     for info in archive.infolist():
-        name = info.orig_filename  # zipfile cuts `filename` at a NUL, and turns backslashes around on Windows
-        path = PurePosixPath(name)
-        if "\\" in name or "\0" in name or path.is_absolute() or ".." in path.parts or ":" in name.split("/")[0]:
-            raise SourceError(f"the bundle holds a path that leads out of its folder: {name[:200]!r}")
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise SourceError(f"the bundle holds a link or a device, which bundles do not need: {name[:200]!r}")
-        if info.flag_bits & 0x1:
-            raise SourceError(f"the bundle holds an encrypted file: {name[:200]!r}")
+        path = _check_file(info)
         if info.is_dir():
             continue
+        name = info.orig_filename
         key = unicodedata.normalize("NFC", path.as_posix()).casefold()
         if key in folded or not path.parts:
             raise SourceError(f"the bundle holds a path twice, or one without a name: {name[:200]!r}")
         folded.add(key)
         entries[path.as_posix()] = info
     return entries
+
+
+def _check_file(info: zipfile.ZipInfo) -> PurePosixPath:
+    """Return the path of a file in an archive.
+
+    Raises:
+        SourceError: if it leads out of the folder, or the file is a link, a device or encrypted.
+    """
+    name = info.orig_filename  # zipfile cuts `filename` at a NUL, and turns backslashes around on Windows
+    path = PurePosixPath(name)
+    if set("\\\0") & set(name) or path.is_absolute() or ".." in path.parts or ":" in name.split("/")[0]:
+        raise SourceError(f"the bundle holds a path that leads out of its folder: {name[:200]!r}")
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise SourceError(f"the bundle holds a link or a device, which bundles do not need: {name[:200]!r}")
+    if info.flag_bits & 0x1:
+        raise SourceError(f"the bundle holds an encrypted file: {name[:200]!r}")
+    return path
 
 
 def _check_sizes(archive: zipfile.ZipFile, packed: int) -> None:
@@ -141,11 +152,8 @@ def describe_entry(folder: Path, prefix: str) -> tuple[str, str, dict[str, Any]]
         SourceError: if its manifest is missing or does not say what to start.
     """
     manifest = _read_manifest(folder)
-    server = manifest.get("server")
-    server = server if isinstance(server, Mapping) else {}
-    config = _choose_config(server)
-    asked = manifest.get("user_config")
-    fill = _Filler(folder, prefix, asked if isinstance(asked, Mapping) else {})
+    config = _choose_config(_read_object(manifest, "server"))
+    fill = _Filler(folder, prefix, _read_object(manifest, "user_config"))
     args, env = config.get("args") or [], config.get("env") or {}
     if not isinstance(args, list) or not isinstance(env, Mapping) or not isinstance(config.get("command"), str):
         raise SourceError(f"{MANIFEST_FILE}: expected a command, args and env in server.mcp_config, found others")
@@ -157,6 +165,11 @@ def describe_entry(folder: Path, prefix: str) -> tuple[str, str, dict[str, Any]]
     if env:
         entry["env"] = {str(key): fill.text(str(value)) for key, value in env.items()}
     return str(manifest.get("name") or "bundle"), str(manifest.get("version") or ""), entry
+
+
+def _read_object(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = holder.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
@@ -201,11 +214,11 @@ class _Filler:
         }  # fmt: skip
 
     def text(self, text: str) -> str:
-        return _PLACEHOLDER.sub(self._fill, text)
+        return _MANIFEST_VALUE.sub(self._fill, text)
 
     def argument(self, text: str) -> list[str]:
         """Fill in one argument. A value with several parts becomes several arguments."""
-        match = _PLACEHOLDER.fullmatch(text)
+        match = _MANIFEST_VALUE.fullmatch(text)
         option = self._find_option(match[1]) if match else None
         if option is not None and isinstance(option.get("default"), list):
             return [str(value) for value in option["default"]]
@@ -226,7 +239,7 @@ class _Filler:
         default = option.get("default")
         if isinstance(default, (str, int, float)):
             text = str(default).lower() if isinstance(default, bool) else str(default)
-            text = _PLACEHOLDER.sub(self._fill, text)
+            text = _MANIFEST_VALUE.sub(self._fill, text)
             if not set(text) & set("{}"):
                 return f"${{{variable}:-{text}}}"
         return f"${{{variable}{'' if option.get('required') else ':-'}}}"

@@ -321,10 +321,8 @@ class _Watch:
         uses_stdio = self.server.transport == "stdio"
         if isinstance(error, HTTPStatusError):
             self.status = error.response.status_code
-        if not uses_stdio and self.status == 401 and self.identity is not None:
-            return SignInRequired(f"{self.server.name}: this server wants you to sign in")
         if not uses_stdio and self.status >= 400:
-            return self._build_error(*self._explain_status(words if isinstance(error, MCPError) else ""))
+            return self._explain_refusal(words if isinstance(error, MCPError) else "")
         if isinstance(error, MCPError):
             closed = error.code == CONNECTION_CLOSED and words == "Connection closed"
             return self._build_error(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
@@ -338,6 +336,12 @@ class _Watch:
         if isinstance(error, (OSError, ValueError)) and uses_stdio:
             return self._build_error(f"expected a command that starts, found {self.server.command!r}: {words}")
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
+
+    def _explain_refusal(self, words: str) -> SourceError:
+        """Explain that the server refused a message, by its HTTP status. `words`: its own words."""
+        if self.status == 401 and self.identity is not None:
+            return SignInRequired(f"{self.server.name}: this server wants you to sign in")
+        return self._build_error(*self._explain_status(words))
 
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
         """Say what came instead of the awaited answer. `closed`: whether the session ended."""

@@ -208,17 +208,7 @@ def _build_remote(remote: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def _build_package(package: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Build the command that runs exactly the version of a package that was published."""
-    kind, identifier = str(package["registryType"]), str(package.get("identifier") or "")
-    version = str(package.get("version") or "")
-    if kind == "oci":
-        image, _, tag = identifier.rpartition("/")[2].partition(":")
-        pinned = identifier if tag or "@sha256:" in identifier else f"{identifier}:{version}"
-        is_exact = bool(image) and not pinned.endswith((":latest", ":"))
-    else:
-        pinned = f"{identifier}{'@' if kind == 'npm' else '=='}{version}"
-        is_exact = bool(_EXACT_VERSION.fullmatch(version)) and version != "latest"
-    if not is_exact or identifier.startswith("-") or re.search(r"\s", identifier):
-        raise SourceError(f"{identifier[:100]!r}: expected a package with an exact version, found {version[:60]!r}")
+    kind, pinned = str(package["registryType"]), _pin_package(package)
     launcher = [*LAUNCHERS[kind]]
     env = {
         str(variable["name"]): _fill_input(variable, prefix)
@@ -231,6 +221,25 @@ def _build_package(package: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     arguments += _list_arguments(package.get("packageArguments"), prefix)
     entry: dict[str, Any] = {"command": launcher[0], "args": [*launcher[1:], *arguments]}
     return {**entry, "env": env} if env else entry
+
+
+def _pin_package(package: Mapping[str, Any]) -> str:
+    """Return how the launcher names exactly the version of a package that was published.
+
+    Raises:
+        SourceError: if the version is not exact, or the name is none.
+    """
+    identifier, version = str(package.get("identifier") or ""), str(package.get("version") or "")
+    if package["registryType"] == "oci":
+        image, _, tag = identifier.rpartition("/")[2].partition(":")
+        pinned = identifier if tag or "@sha256:" in identifier else f"{identifier}:{version}"
+        is_exact = bool(image) and not pinned.endswith((":latest", ":"))
+    else:
+        pinned = f"{identifier}{'@' if package['registryType'] == 'npm' else '=='}{version}"
+        is_exact = bool(_EXACT_VERSION.fullmatch(version)) and version != "latest"
+    if not is_exact or identifier.startswith("-") or re.search(r"\s", identifier):
+        raise SourceError(f"{identifier[:100]!r}: expected a package with an exact version, found {version[:60]!r}")
+    return pinned
 
 
 def _list_arguments(arguments: object, prefix: str) -> list[str]:
