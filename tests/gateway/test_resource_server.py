@@ -9,7 +9,10 @@ from typing import Any
 
 import anyio
 import httpx
+import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from gateway.oauth_gateway import KEYS, open_site, write_policy
 from servers.oauth import Bank, Browser, Issuer
@@ -174,6 +177,42 @@ def test_a_client_with_a_document_registers_nowhere(bank: Bank, tmp_path: Path) 
             [sign_in] = site.gateway.identities.pending.values()
             assert "client_id=https%3A%2F%2Ftools.example.com%2Foauth%2Fclient.json" in sign_in.url
         assert issuer.registrations == 0
+
+    anyio.run(body)
+
+
+def dump(result: Any) -> str:
+    """A result as it is on the wire, apart from the name of the server that the SDK puts into `_meta`."""
+    content = result.model_dump(mode="json", by_alias=True)
+    (content["_meta"] or {}).pop("io.modelcontextprotocol/serverInfo", None)
+    return json.dumps(content, sort_keys=True)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_answers_of_a_server_with_oauth_are_byte_equal_to_direct_ones(bank: Bank, tmp_path: Path, mode: str) -> None:
+    """The cases of the matrix, for a server that the matrix cannot start: it needs a person."""
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("whoami", {}),
+        ("whoami", {"note": "ünïcödé \u2028 \U0001f9ed"}),
+        ("whoami", {"note": "x" * 20_000}),
+        ("close_account", {}),
+    ]
+    token = bank.issuer.make_token("ann@upstream", bank.url, ["use", "delete"])
+
+    async def body() -> None:
+        direct: list[str] = []
+        async with (
+            httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60) as http,
+            Client(streamable_http_client(bank.url, http_client=http), mode=mode) as client,
+        ):
+            direct += [dump(await client.call_tool(name, arguments)) for name, arguments in cases]
+        async with (
+            open_site(tmp_path, {"bank": {"url": bank.url}}) as site,
+            site.client(KEYS["ann"], Browser("ann@upstream"), mode=mode) as ann,
+        ):
+            await ann.call("bank/sign_in")
+            through = [dump(await ann.call(f"bank/{name}", **arguments)) for name, arguments in cases]
+        assert through == direct
 
     anyio.run(body)
 

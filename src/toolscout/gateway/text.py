@@ -148,7 +148,6 @@ def describe_tool(tool: Tool, refusal: str, budget: int) -> dict[str, Any]:
         budget: tokens. Longer texts are cut, the longest first, and the field `cut` names them.
     """
     shown: dict[str, Any] = {"id": tool.id, "signature": format_signature(tool), "callable": not refusal}
-    shown |= {"kind": tool.kind} if tool.kind != "tool" else {}
     if refusal:
         shown["not_callable"] = refusal
     hints = {key: value for key, value in msgspec.structs.asdict(tool.hints).items() if value is not None}
@@ -171,14 +170,17 @@ def describe_tool(tool: Tool, refusal: str, budget: int) -> dict[str, Any]:
             del shown[key]
         if shown.get(key) != _shorten_schema(schema, 1 << 30):
             cut.append(key)
-    cut += _add_skill(shown, tool)
+    cut += _add_kind(shown, tool)
     if cut:
         shown["cut"] = f"{' and '.join(cut)} shortened: ask for this tool alone, or see  toolscout show"
     return shown
 
 
-def _add_skill(shown: dict[str, Any], tool: Tool) -> list[str]:
-    """Add the instructions and files of a skill to its description in place. Returns the names of what was cut."""
+def _add_kind(shown: dict[str, Any], tool: Tool) -> list[str]:
+    """Add the kind of what is no tool, and of a skill its instructions and files. Returns the names of what was cut."""
+    if tool.kind == "tool":
+        return []
+    shown["kind"] = tool.kind
     if tool.kind != "skill":
         return []
     text = "\n".join(map(sanitise, str(tool.meta.get("instructions", "")).splitlines()))
