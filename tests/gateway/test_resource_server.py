@@ -19,6 +19,7 @@ from servers.oauth import Bank, Browser, Issuer
 from tests_cli import run
 from toolscout.access.vault import Vault
 from toolscout.privacy.sealing import SEALING_VARIABLE, Sealer, make_sealing_key
+from toolscout.scout import Scout
 
 pytestmark = [pytest.mark.net, pytest.mark.slow, pytest.mark.timeout(180)]
 AUDIENCE = "https://tools.example.com/mcp"
@@ -247,3 +248,13 @@ def test_sign_ins_are_listed_and_removed_on_the_command_line(tmp_path: Path, sea
     assert run("--home", str(home), "identity", "forget", "ann").exit_code == 1
     made = run("identity", "key").output.split()[0]
     assert Sealer([made]).open("n", Sealer([made]).seal("n", b"x")) == b"x"
+
+
+def test_sign_ins_move_with_their_home(tmp_path: Path, sealing_key: str) -> None:
+    source, target = tmp_path / "home", tmp_path / "other"
+    with Scout(source) as scout:
+        scout.add([{"name": "pay", "description": "Pays a bill.", "parameters": {}}], name="bank")
+    Vault(source, Sealer([sealing_key])).write("ann", "https://mcp.example.com", {"tokens": {"access_token": "at"}})
+    moved = run("migrate", str(source), str(target))
+    assert moved.exit_code == 0, moved.output
+    assert Vault(target, Sealer([sealing_key])).holds("ann", "https://mcp.example.com")

@@ -18,7 +18,7 @@ from toolscout.errors import Denied
 from toolscout.home import Address, Home
 from toolscout.privacy.sealing import SEALING_VARIABLE, CannotOpen, Sealer, find_sealer
 
-__all__ = ["IDENTITIES_FOLDER", "Vault"]
+__all__ = ["IDENTITIES_FOLDER", "Vault", "list_entry_names"]
 
 IDENTITIES_FOLDER: Final = "identities"  # in the home
 
@@ -79,7 +79,7 @@ class Vault:
 
     def list_entries(self) -> Iterator[dict[str, Any]]:
         """Yield all entries that the key opens."""
-        for name in self._list_names():
+        for name in list_entry_names(self.home):
             try:
                 yield _decode(self.sealer.open(name, read_document(self.home, name)))
             except (FileNotFoundError, CannotOpen):
@@ -96,13 +96,15 @@ class Vault:
 
     def count(self) -> int:
         """Return the number of entries, whether the key opens them or not."""
-        return len(self._list_names())
+        return len(list_entry_names(self.home))
 
-    def _list_names(self) -> list[str]:
-        if isinstance(self.home, Address):
-            return [name for name in list_documents(self.home) if name.startswith(f"{IDENTITIES_FOLDER}/")]
-        folder: Path = self.home / IDENTITIES_FOLDER
-        return sorted(f"{IDENTITIES_FOLDER}/{path.name}" for path in folder.glob("*.sealed"))
+
+def list_entry_names(home: Home) -> list[str]:
+    """Return the names of all entries of a home."""
+    if isinstance(home, Address):
+        return [name for name in list_documents(home) if name.startswith(f"{IDENTITIES_FOLDER}/")]
+    folder: Path = home / IDENTITIES_FOLDER
+    return sorted(f"{IDENTITIES_FOLDER}/{path.name}" for path in folder.glob("*.sealed"))
 
 
 def name_entry(person: str, url: str) -> str:

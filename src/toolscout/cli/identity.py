@@ -52,7 +52,7 @@ def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
         return
     if rows:
         columns = [("caller", "left"), ("subject", "left"), ("server", "wrap"), ("issuer", "wrap")]
-        print_table(columns, [tuple(row.values()) for row in rows])  # type: ignore[arg-type]
+        print_table(columns, [tuple(row.values()) for row in rows])
     else:
         echo("Nobody is signed in.")
     if total > opened:
