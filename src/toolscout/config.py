@@ -110,6 +110,9 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "gateway_rate": False,  # limits the searches of one caller
     "gateway_query_chars": Between(1, 4_000),
     "gateway_argument_bytes": Between(1, 1_000_000),
+    "registry": False,  # decides what registry:NAME stands for
+    "public_url": False,  # where browsers bring the codes of sign-ins
+    "shared_sessions": False,  # lets all callers act as one person
     "pins": False,  # shows tools to the agent at every start
     "llm": False,  # an address gets queries, tool texts and the key
     "llm_timeout": Between(1, 600),
@@ -170,6 +173,9 @@ class Settings:
     gateway_rate: float = 100.0
     gateway_query_chars: int = 4_000
     gateway_argument_bytes: int = 1_000_000
+    registry: str = "https://registry.modelcontextprotocol.io"
+    public_url: str = ""
+    shared_sessions: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     llm: str = ""
     llm_timeout: float = 60.0

@@ -23,7 +23,7 @@ from toolscout.recipes.select import Selection, Selector
 from toolscout.search.pipeline import Pipeline, Stage
 from toolscout.search.why import Why
 from toolscout.sources import Reading
-from toolscout.types import Search, Tool
+from toolscout.types import Kind, OfKind, Search, Tool
 from toolscout.workspace import Workspace
 
 __all__ = ["Scout"]
@@ -232,6 +232,7 @@ class Scout:
         visible: Visible | None = None,
         caller: str | None = None,
         deadline: float | None = None,
+        kind: Kind | None = None,
     ) -> Search:
         """Return the tools for one request, best first and filled in; or the reason why there are none.
 
@@ -246,6 +247,7 @@ class Scout:
             caller: the caller's name for the journal.
             deadline: on the clock of `time.monotonic`. A recipe that reads tools one by one then returns what it has,
                 and the trace says so.
+            kind: only tools, only skills, or only agents. By default all of them.
 
         Raises:
             ConfigError: for a model that belongs to another recipe, encoder or catalogue.
@@ -253,7 +255,7 @@ class Scout:
             StoreError: for a damaged model, unless it is the champion.
         """
         return self.search_many(
-            [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline
+            [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline, kind=kind
         )[0]
 
     def search_many(
@@ -266,6 +268,7 @@ class Scout:
         visible: Visible | None = None,
         caller: str | None = None,
         deadline: float | None = None,
+        kind: Kind | None = None,
     ) -> list[Search]:
         """Run a batch of searches, all on the same state of the catalogue; see `search`."""
         k = self.settings.k if k is None else k
@@ -274,6 +277,8 @@ class Scout:
         selection, notice = self.engine.select(recipe, model)
         if notice and visible is not None:
             notice = self._hide_notice(notice, selection)
+        if kind is not None:
+            visible = OfKind(kind, visible)
         batch = [
             Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
             for query in queries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 import math
@@ -14,11 +15,14 @@ import msgspec
 from toolscout.errors import BadEntry
 
 __all__ = [
+    "KINDS",
     "STYLES",
     "Answer",
     "Explanation",
     "Hints",
     "Hit",
+    "Kind",
+    "OfKind",
     "Search",
     "Tool",
     "Trace",
@@ -30,6 +34,8 @@ __all__ = [
     "render",
 ]
 
+Kind = Literal["tool", "skill", "agent"]
+KINDS: Final[tuple[Kind, ...]] = ("tool", "skill", "agent")
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
 MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -59,6 +65,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
         hints: read-only, destructive, idempotent, open-world.
         callable: whether toolscout can call it.
         meta: further values of the source; JSON only.
+        kind: tool, or skill (instructions to read) or agent (another agent to ask). Only tools can be called.
     """
 
     id: str
@@ -72,6 +79,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     hints: Hints = Hints()
     callable: bool = False
     meta: dict[str, Any] = {}
+    kind: Kind = "tool"
 
     def __post_init__(self) -> None:
         if self.parent is None:
@@ -92,6 +100,23 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfKind:
+    """Which tools a search may return: those of one kind, of those that are visible. A predicate for `Search.visible`.
+
+    Attributes:
+        kind: the kind.
+        visible: what the caller may discover. None: everything.
+    """
+
+    kind: Kind
+    visible: Callable[[Tool], bool] | None = None
+
+    def __call__(self, tool: Tool) -> bool:
+        """Return whether a search may return the tool."""
+        return tool.kind == self.kind and (self.visible is None or self.visible(tool))
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -194,6 +219,7 @@ def as_json(search: Search) -> dict[str, Any]:
                 "parameters": tool.parameters,
                 "callable": tool.callable,
                 "why": hit.why,
+                "kind": tool.kind,
             }
         )
     stages: dict[str, float] = {}

@@ -229,7 +229,7 @@ def test_a_gateway_never_starts_itself(start: Start, entry: dict[str, Any]) -> N
 def test_an_entry_that_only_mentions_a_gateway_is_started() -> None:
     from pathlib import Path
 
-    from toolscout.gateway.upstream import runs_gateway
+    from toolscout.gateway.lifecycle import runs_gateway
 
     for entry in ({"command": "api", "args": ["gateway"]}, {"command": "x", "args": ["gateway", "toolscout"]}):
         assert not runs_gateway(parse_server("x", entry, Path("mcp.json")))

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Policies
@@ -18,10 +19,44 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import ASGIApp
 
-__all__ = ["CHALLENGE", "MARK", "credential_of", "is_loopback", "names_of", "origins_of", "serve"]
+__all__ = [
+    "CHALLENGE",
+    "MARK",
+    "RESOURCE_PATH",
+    "build_challenge",
+    "credential_of",
+    "find_metadata_url",
+    "is_loopback",
+    "names_of",
+    "origins_of",
+    "serve",
+]
 
 MARK: Final = "x-toolscout-gateway"  # header of every request that a gateway sends; such requests are refused
+RESOURCE_PATH: Final = "/.well-known/oauth-protected-resource"  # RFC 9728
 CHALLENGE: Final = 'Bearer realm="toolscout"'  # WWW-Authenticate of a refusal (RFC 6750)
+
+
+def find_metadata_url(policies: Policies | LivePolicies, base: str = "") -> str:
+    """Return where the metadata of the service as a protected resource lies (RFC 9728). Empty if it takes no tokens.
+
+    Args:
+        policies: say for which audience tokens must be. This is the resource, if it is an address.
+        base: the address of the service, for an audience that is none.
+    """
+    resource = policies.describe_resource()
+    if resource is None:
+        return ""
+    parts = urlsplit(str(resource["resource"]))
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return f"{parts.scheme}://{parts.netloc}{RESOURCE_PATH}{parts.path.rstrip('/')}"
+    return base + RESOURCE_PATH
+
+
+def build_challenge(error: str = "", scope: str = "", metadata_url: str = "") -> str:
+    """Build the header WWW-Authenticate of a refusal (RFC 6750, RFC 9728)."""
+    parts = {"error": error, "scope": scope, "resource_metadata": metadata_url}
+    return CHALLENGE + "".join(f', {name}="{value}"' for name, value in parts.items() if value)
 
 
 def is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from toolscout.access.policy import Caller, Policies
 from toolscout.access.policy_file import POLICY_FILE, find_policy
@@ -87,6 +88,19 @@ class LivePolicies:
     def default(self) -> Caller | None:
         """The caller without a credential."""
         return self._current.default
+
+    @property
+    def token_issuer(self) -> str:
+        """Who issues the tokens of callers; see `Policies.token_issuer`."""
+        return self._current.token_issuer
+
+    def describe_resource(self) -> dict[str, Any] | None:
+        """Return the metadata of the service as a resource; see `Policies.describe_resource`."""
+        return self._current.describe_resource()
+
+    def join_scopes(self, scope: str) -> str:
+        """Return the scopes that a token needs; see `Policies.join_scopes`."""
+        return self._current.join_scopes(scope)
 
     @property
     def waits(self) -> bool:

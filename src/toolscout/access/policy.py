@@ -34,7 +34,7 @@ else:
 if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient, PyJWKSet
 
-__all__ = ["LOCAL", "Caller", "Policies", "Rules", "check_patterns", "hashed_key", "new_key"]
+__all__ = ["LOCAL", "Caller", "Policies", "Rules", "ScopeMissing", "check_patterns", "hashed_key", "new_key"]
 
 KEY_PREFIX: Final = "tsk_"
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -42,6 +42,18 @@ MAX_CREDENTIAL_CHARS: Final = 16_384
 CLOCK_LEEWAY_S: Final = 30.0  # clocks may differ by this
 _KEY: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _log: Final = logging.getLogger("toolscout.access.policy")
+
+
+class ScopeMissing(Denied):
+    """A token is valid and belongs to a caller, but lacks scopes.
+
+    Attributes:
+        scope: the scopes that are needed, with spaces between them.
+    """
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"Your token lacks a scope. Ask your issuer for one with the scopes: {scope}")
+        self.scope = scope
 
 
 # --- what a caller may see --------------------------------------------------------------------------------------------
@@ -155,6 +167,9 @@ def _matches_segment(text: str, segment: str) -> bool:
     return True
 
 
+Withheld = tuple[tuple[str, frozenset[str]], ...]  # scopes, each with patterns of the tools that need it
+
+
 @dataclasses.dataclass(frozen=True)
 class Caller:
     """A person or program that searches and calls.
@@ -163,11 +178,22 @@ class Caller:
         name: for the journal.
         rules: which tools this caller may see and call. None means all.
         operator: whether this caller may read and change what all callers share: the journal, models, figures.
+        subject: the subject of the token that they came with. Empty for a key.
+        is_anonymous: whether they came without a credential, so that nobody knows who it is.
+        withheld: scopes that their token lacks, each with patterns of the tools that need it.
     """
 
     name: str
     rules: Rules | None = None
     operator: bool = False
+    subject: str = ""
+    is_anonymous: bool = False
+    withheld: Withheld = ()
+
+    @property
+    def person(self) -> str:
+        """Who signs in at servers: the caller, and of callers with tokens the subject too. Several may share a name."""
+        return f"{self.name}\n{self.subject}" if self.subject else self.name
 
     @property
     def visible(self) -> Rules | None:
@@ -180,7 +206,11 @@ class Caller:
 
     def may_call(self, tool: Tool) -> bool:
         """Return whether this caller may call the tool. Only visible tools can be called."""
-        return self.sees(tool)
+        return self.sees(tool) and not self.find_missing_scope(tool)
+
+    def find_missing_scope(self, tool: Tool) -> str:
+        """Return the scope that the tool needs and this caller's token lacks. Empty if there is none."""
+        return next((scope for scope, patterns in self.withheld if Rules(allow=patterns)(tool)), "")
 
 
 LOCAL: Final = Caller("local", operator=True)
@@ -210,6 +240,7 @@ class _Issuer(msgspec.Struct, forbid_unknown_fields=True):
     jwks: str
     claim: str = "sub"
     scopes: list[str] = []
+    step_up: dict[str, list[str]] = {}
     algorithms: tuple[str, ...] = ("RS256", "ES256")
 
 
@@ -264,10 +295,31 @@ class Policies:
         _check_references(path, file, callers, subjects)
         return cls(
             tuple(callers.values()),
-            callers.get(file.default or ""),  # no caller has an empty name
+            _make_anonymous(callers.get(file.default or "")),  # no caller has an empty name
             tuple(keys),
             None if file.tokens is None else _Tokens(path, file.tokens, subjects),
         )
+
+    @property
+    def token_issuer(self) -> str:
+        """Who issues the tokens of callers. Empty if callers come with keys only."""
+        return "" if self._tokens is None else self._tokens.issuer.issuer
+
+    def describe_resource(self) -> dict[str, Any] | None:
+        """Return the metadata of the service as a protected resource (RFC 9728). None if it takes no tokens."""
+        if self._tokens is None:
+            return None
+        issuer = self._tokens.issuer
+        return {
+            "resource": issuer.audience,
+            "authorization_servers": [issuer.issuer],
+            "scopes_supported": sorted({*issuer.scopes, *issuer.step_up}),
+            "bearer_methods_supported": ["header"],
+        }
+
+    def join_scopes(self, scope: str) -> str:
+        """Return the scopes that a token needs for everything, with a further one."""
+        return " ".join(dict.fromkeys([*(self._tokens.issuer.scopes if self._tokens else ()), scope]))
 
     @property
     def waits(self) -> bool:
@@ -282,6 +334,7 @@ class Policies:
                 be asked for its keys, which takes up to ten seconds.
 
         Raises:
+            ScopeMissing: if their token lacks a scope that all calls need.
             Denied: if the credential belongs to nobody. The message is always the same, so it reveals nothing.
         """
         if not self.callers and self.default is LOCAL:
@@ -297,6 +350,10 @@ class Policies:
             if self._tokens is not None and (caller := self._tokens.caller(credential)):
                 return caller
         raise Denied("expected a valid key or token, found none: ask whoever runs this service for one")
+
+
+def _make_anonymous(caller: Caller | None) -> Caller | None:
+    return None if caller is None else dataclasses.replace(caller, is_anonymous=True)
 
 
 def _check_references(path: Path, file: _File, callers: Mapping[str, Caller], subjects: Mapping[str, Caller]) -> None:
@@ -362,10 +419,18 @@ class _Tokens:
         if not issuer.issuer or not issuer.audience:
             raise ConfigError(f"{path}: expected an issuer and an audience in [tokens], found an empty one")
         self.issuer, self.subjects = issuer, subjects
+        self.step_up: Withheld = tuple(
+            (scope, check_patterns(f"{path}: step_up {scope!r}", patterns))
+            for scope, patterns in issuer.step_up.items()
+        )
         self.keys = _load_keys(path, issuer.jwks)
 
     def caller(self, token: str) -> Caller | None:
-        """Return the caller to whom a token belongs. None if it is invalid, or belongs to nobody."""
+        """Return the caller to whom a token belongs. None if it is invalid, or belongs to nobody.
+
+        Raises:
+            ScopeMissing: if it lacks a scope that all calls need.
+        """
         import jwt
 
         try:
@@ -383,11 +448,18 @@ class _Tokens:
             return None
         except (jwt.PyJWTError, ValueError, TypeError):
             return None
-        if not set(self.issuer.scopes) <= set(_split_scopes(claims.get("scope")) + _split_scopes(claims.get("scp"))):
-            return None
         values = claims.get(self.issuer.claim)
         names = [values] if isinstance(values, str) else values if isinstance(values, list) else []
-        return next((self.subjects[name] for name in names if isinstance(name, str) and name in self.subjects), None)
+        caller = next((self.subjects[name] for name in names if isinstance(name, str) and name in self.subjects), None)
+        if caller is None:
+            return None
+        scopes = {*_split_scopes(claims.get("scope")), *_split_scopes(claims.get("scp"))}
+        if not set(self.issuer.scopes) <= scopes:
+            raise ScopeMissing(" ".join(self.issuer.scopes))
+        subject = claims.get("sub")
+        subject = subject if isinstance(subject, str) and subject else hashed_key(token)  # else several may share it
+        withheld = tuple((scope, patterns) for scope, patterns in self.step_up if scope not in scopes)
+        return dataclasses.replace(caller, subject=subject, withheld=withheld)
 
     def _find_key(self, kid: Any) -> PyJWK:
         from jwt import PyJWKClient, PyJWKClientError

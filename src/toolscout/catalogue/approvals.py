@@ -37,7 +37,9 @@ __all__ = [
     "waiting",
 ]
 
-OWN_KINDS: Final = frozenset({"schemas", "python", "folder", "objects"})  # kinds of sources that the user owns
+OWN_KINDS: Final = frozenset(
+    {"schemas", "python", "folder", "objects", "skills"}
+)  # kinds of sources that the user owns
 CHANGED: Final = "its definition changed"
 OTHER_SERVER: Final = "its definition changed, and with it the server that calls are sent to"
 OTHER_CREDENTIALS: Final = "its definition changed, and with it how credentials are sent"
@@ -123,7 +125,7 @@ def needs_approval(kind: str, locator: str) -> bool:
 
     Where a plug-in reads from is not known, so its tools need approval.
     """
-    if kind == "openapi":
+    if kind in ("openapi", "agents"):
         return locator.lower().startswith(("http://", "https://"))
     return kind not in OWN_KINDS
 

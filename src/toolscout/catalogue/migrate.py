@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.access.policy_file import POLICY_FILE
+from toolscout.access.vault import list_entry_names
 from toolscout.catalogue.store import Store
 from toolscout.database import Connection, Database, now
 from toolscout.database.dialect import SQLITE
@@ -94,7 +95,8 @@ def migrate_home(source: Home, target: Home, say: Callable[[str], None] = lambda
         say("copying the journal")
         _copy_journal(journals[0], journals[1], say)
         models = _copy_models(source, target, say)
-        documents = sum(_copy_document(source, target, name) for name in DOCUMENTS)
+        names = [*DOCUMENTS, *list_entry_names(source)]
+        documents = sum(_copy_document(source, target, name) for name in names)
         say("comparing both homes")
         catalogue_digest = _compare("catalogue", stores, _read_catalogue)
         journal_digest = _compare("journal", journals, _read_events)

@@ -15,6 +15,7 @@ from toolscout.config import Settings
 from toolscout.database import BUSY_SECONDS, hold_lock
 from toolscout.errors import NotFound, SourceError, name_nearest
 from toolscout.home import Address
+from toolscout.sources.prepared import is_published, prepare
 from toolscout.types import Tool
 
 __all__ = ["CatalogueManager"]
@@ -63,6 +64,8 @@ class CatalogueManager:
         if not isinstance(source, (str, Path)):
             return self._add_objects(source, name)
         locator = _make_absolute(str(source))
+        if kind is None and is_published(locator):
+            locator, kind = str(prepare(locator, name, self.settings)), "mcp"
         kind = kind or sources.detect(locator)
         origin = Origin(locator, kind, name)
         readings = sources.read(locator, name=self._name_of(origin), kind=kind, settings=self.settings)

@@ -31,7 +31,7 @@ from toolscout.errors import NotFound, SourceError, name_nearest
 from toolscout.privacy import trusted_folders
 from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout
-from toolscout.types import Tool
+from toolscout.types import KINDS, Kind, Tool
 
 TOOLS_PER_TABLE = 500
 MAX_NAMES_SHOWN = 12
@@ -40,7 +40,9 @@ MAX_NAMES_SHOWN = 12
 @click.command("add")
 @click.argument("locators", nargs=-1, metavar="SOURCE...")
 @click.option("--name", help="Name of the source. The ids of its tools begin with it.")
-@click.option("--kind", help="Reader: mcp, openapi, schemas, python, folder or a plug-in. Default: detected.")
+@click.option(
+    "--kind", help="Reader: mcp, openapi, schemas, python, folder, skills, agents or a plug-in. Default: detected."
+)
 @click.option("--discover", is_flag=True, help="Look for MCP configurations in the usual places.")
 @model_option
 @encoder_option
@@ -52,8 +54,9 @@ def add_command(
     """Read SOURCEs of tools into the catalogue.
 
     A SOURCE is an mcpServers JSON file, the URL or the command of an MCP server, an OpenAPI document (file or URL),
-    a .json or .jsonl file of function schemas, py:module[:name] (this imports the module), py:stdlib, or a dataset
-    folder.
+    a .json or .jsonl file of function schemas, py:module[:name] (this imports the module), py:stdlib, a dataset
+    folder, a folder of skills (SKILL.md), an A2A agent card (file or URL), an MCP bundle (.mcpb), or
+    registry:NAME[@VERSION] for a server in the MCP registry.
     """
     all_locators = [*locators, *(_discover_configurations(scout) if discover else ())]
     if not all_locators and not discover:
@@ -122,27 +125,32 @@ def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: 
 @click.command("list")
 @click.argument("source", required=False)
 @click.option("--tools", is_flag=True, help="List all tools instead of the sources.")
+@click.option("--kind", type=click.Choice(KINDS), help="List only tools, only skills, or only agents.")
 @json_option
 @with_scout
-def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -> None:
+def list_command(scout: Scout, source: str | None, tools: bool, kind: Kind | None, as_json: bool) -> None:
     """List the sources, or the tools of one SOURCE."""
     sources = scout.sources()
-    if source is None and not tools:
+    if source is None and not tools and kind is None:
         _print_sources(scout, sources, as_json)
         return
     if source is not None and source not in {known.name for known in sources}:
         names = [known.name for known in sources]
         advice = name_nearest(source, names, f"The sources are: {_join_names(names)}")
         raise NotFound(f"expected the name of a source, found {source!r}. {advice}")
-    ids = [id for id, _ in scout.store.page(source, limit=None)]
-    listed = scout.store.tools(ids)
+    listed = _load_tools(scout, source, kind)
     if as_json:
-        print_json(
-            [{"id": tool.id, "name": tool.name, "path": tool.path, "description": tool.description} for tool in listed]
-        )
+        fields = ("id", "name", "kind", "path", "description")
+        print_json([{field: getattr(tool, field) for field in fields} for tool in listed])
         return
     for start in range(0, len(listed), TOOLS_PER_TABLE):
         _print_tools(listed[start : start + TOOLS_PER_TABLE])
+
+
+def _load_tools(scout: Scout, source: str | None, kind: Kind | None) -> list[Tool]:
+    """Load the tools of a source, or of all, and of one kind, or of all."""
+    ids = [id for id, _ in scout.store.page(source, limit=None)]
+    return [tool for tool in scout.store.tools(ids) if kind in (None, tool.kind)]
 
 
 def _join_names(names: list[str]) -> str:

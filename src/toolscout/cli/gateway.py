@@ -177,7 +177,7 @@ async def _serve(gateway: Any, options: dict[str, Any]) -> None:
     gateway.say(f"serving at http://{options['host']}:{options['port']}{PATH}")
     async with gateway.running():
         where = options["host"], options["port"], options["names"]
-        await serve(gateway.server, gateway.policies, *where, gateway.health, gateway.profiles)
+        await serve(gateway.server, gateway.policies, *where, gateway.health, gateway.profiles, gateway.identities)
 
 
 async def _stop_at_signal(gateway: Any) -> None:

@@ -26,7 +26,7 @@ from toolscout.cli.output import (
 )
 from toolscout.scout import Scout
 from toolscout.search.why import Why
-from toolscout.types import Hit, Search
+from toolscout.types import KINDS, Hit, Kind, Search
 from toolscout.types import as_json as to_json
 
 DEADLINE_HELP: Final = "Return what is found after this time, such as the hits before a language model answers."
@@ -40,18 +40,27 @@ PRINTED_DESCRIPTION_CHARS: Final = 110
 @model_option
 @set_option
 @click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help=DEADLINE_HELP)
+@click.option("--kind", type=click.Choice(KINDS), help="Only tools, only skills, or only agents.")
 @click.option("--explain", is_flag=True, help="Show why each tool was returned, and what each stage did.")
 @encoder_option
 @budget_options
 @json_option
 @with_scout
 def search_command(
-    scout: Scout, query: str, k: int | None, deadline: float | None, explain: bool, dry_run: bool, as_json: bool
+    scout: Scout,
+    query: str,
+    k: int | None,
+    deadline: float | None,
+    kind: Kind | None,
+    explain: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Find the tools that QUERY needs."""
     scout.engine.llm.rehearse = dry_run
     scout.pipeline()  # opening the index does not count as search time
-    answer = scout.search(query, k, deadline=None if deadline is None else time.monotonic() + deadline)
+    deadline = None if deadline is None else time.monotonic() + deadline
+    answer = scout.search(query, k, deadline=deadline, kind=kind)
     llm = scout.engine.llm
     llm.close()
     if as_json:

@@ -36,7 +36,11 @@ class Answers:
 
     def explain_refusal(self, caller: Caller, tool: Tool) -> str:
         """Explain why a caller cannot call a tool. Empty if they can."""
-        return self.calls.explain_refusal(tool) if caller.may_call(tool) else "you may see this tool, but not call it"
+        if caller.may_call(tool):
+            return self.calls.explain_refusal(tool)
+        if scope := caller.find_missing_scope(tool):
+            return f"your token lacks the scope {scope!r}: ask your issuer for a token with it"
+        return "you may see this tool, but not call it"
 
     def _choose_budget(self, caller: Caller) -> int:
         profile = profile_of(caller)
@@ -57,6 +61,8 @@ class Answers:
                 else:
                     entry = {"id": hit.id, "signature": self.sign(hit.tool), "callable": not refusal}
                     entry["description"] = show.first_sentence(hit.tool.description)
+                    if hit.tool.kind != "tool":
+                        entry["kind"] = hit.tool.kind
                     if refusal:
                         entry["not_callable"] = refusal
                 tools.append(entry)

@@ -37,6 +37,10 @@ __all__ = ["Calls", "explain_faults"]
 
 Result = TypeVar("Result", bound="BaseModel")
 MAX_FAULTS: Final = 5
+REFUSALS_BY_KIND: Final = {
+    "skill": "it is a skill: read its instructions with describe_tools, and follow them with other tools",
+    "agent": "it is another agent, which this gateway only finds",
+}
 MAX_CACHED_VALIDATORS: Final = 1024
 MAX_PYTHON_CALLS: Final = 8
 MAX_VALIDATION_STEPS: Final = 20_000  # of one validation: a short schema can take years to evaluate
@@ -53,6 +57,8 @@ class Calls:
 
     def explain_refusal(self, tool: Tool) -> str:
         """Say in a sentence why the tool cannot be called here. Empty if it can."""
+        if tool.kind != "tool":
+            return REFUSALS_BY_KIND[tool.kind]
         if tool.callable and "method" in tool.meta:
             return ""
         if tool.callable:
@@ -90,7 +96,7 @@ class Calls:
         """
         from mcp.shared.exceptions import MCPError
 
-        cover = self.cover(tool.source)
+        cover = self.cover(exchange)
         try:
             result = await self._dispatch(tool, arguments, exchange, session)
         except MCPError as error:
@@ -99,9 +105,9 @@ class Calls:
             raise type(error)(cover.text(str(error))) from None
         return result if is_question(result) else cover_result(cover, result)
 
-    def cover(self, source: str) -> Cover:
-        """Return the cover for the credentials that this program sends with a call of a source's tool."""
-        upstream = self.upstreams.servers.get(source)
+    def cover(self, exchange: Exchange) -> Cover:
+        """Return the cover for the credentials that this program sends with a call."""
+        upstream = exchange.upstream
         return upstream.cover if upstream is not None else Cover(find_environment_credentials())
 
     async def _dispatch(
@@ -110,7 +116,7 @@ class Calls:
         """Call the tool by its kind: HTTP operation, tool of an MCP server, or Python function."""
         import anyio
 
-        seconds, upstream = self.timeout_of(tool), self.upstreams.servers.get(tool.source)
+        seconds, upstream = self.timeout_of(tool), exchange.upstream
         try:
             with anyio.fail_after(seconds) as exchange.limit:
                 if "method" in tool.meta:

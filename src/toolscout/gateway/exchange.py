@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         LoggingMessageNotificationParams,
     )
 
+    from toolscout.gateway.upstream import Upstream
+
 __all__ = ["ANSWER_TIMEOUT_S", "Exchange", "Question", "name_asker"]
 
 ANSWER_TIMEOUT_S: Final = 600.0  # how long a user may think about a question
@@ -78,6 +80,7 @@ class Exchange:
         asked_s: seconds that questions took.
         notes: what was read differently from what the caller sent.
         tool_id: the tool that is called, if the caller named it differently.
+        upstream: the session in which a server works on it, if a server does.
         wants_everything: whether its result is not cut to the budget.
     """
 
@@ -95,6 +98,7 @@ class Exchange:
         self.asked_s = 0.0
         self.notes: list[str] = []
         self.tool_id = ""
+        self.upstream: Upstream | None = None
         self.wants_everything = False
         self._turn = anyio.Lock()  # one question at a time
         self._first = context

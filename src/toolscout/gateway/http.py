@@ -6,20 +6,32 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from toolscout.access import http
-from toolscout.access.http import CHALLENGE, MARK, credential_of, names_of, origins_of
+from toolscout.access.http import (
+    MARK,
+    build_challenge,
+    credential_of,
+    find_metadata_url,
+    is_loopback,
+    names_of,
+    origins_of,
+)
 from toolscout.access.live_policy import LivePolicies
-from toolscout.access.policy import Policies
+from toolscout.access.policy import Policies, ScopeMissing
 from toolscout.access.profiles import Profiles
 from toolscout.errors import Denied
 from toolscout.gateway.health import Health, HealthRoutes
+from toolscout.gateway.step_up import StepUp
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["CALLER", "PATH", "PROFILE_PATH", "app", "serve"]
+    from toolscout.gateway.identities import Identities
+
+__all__ = ["CALLER", "CREDENTIAL", "PATH", "PROFILE_PATH", "app", "serve"]
 
 CALLER: Final = "toolscout.caller"  # key of the caller in the scope of a request
+CREDENTIAL: Final = "toolscout.credential"  # key of what the caller came with
 PATH: Final = "/mcp"
 PROFILE_PATH: Final = f"{PATH}/p/"  # followed by the name of a profile
 GATEWAY_CLOSE_S: Final = 3  # seconds that open streams get when the service stops
@@ -31,8 +43,10 @@ class _CallerCheck:
     Under the address of a profile, a caller has the rights that the profile leaves them.
     """
 
-    def __init__(self, inner: ASGIApp, policies: Policies | LivePolicies, profiles: Profiles | None) -> None:
-        self.inner, self.policies, self.profiles = inner, policies, profiles
+    def __init__(
+        self, inner: ASGIApp, policies: Policies | LivePolicies, profiles: Profiles | None, base: str = ""
+    ) -> None:
+        self.inner, self.policies, self.profiles, self.base = inner, policies, profiles, base
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -54,8 +68,13 @@ class _CallerCheck:
         try:
             caller = await run_in_threadpool(self.policies.caller, credential)
         except Denied as error:
-            challenge = CHALLENGE + (', error="invalid_token"' if credential else "")
-            refusal = JSONResponse({"error": str(error)}, 401, {"WWW-Authenticate": challenge})
+            metadata_url = find_metadata_url(self.policies, self.base)
+            if isinstance(error, ScopeMissing):
+                status, challenge = 403, build_challenge("insufficient_scope", error.scope, metadata_url)
+            else:
+                status = 401
+                challenge = build_challenge("invalid_token" if credential else "", "", metadata_url)
+            refusal = JSONResponse({"error": str(error)}, status, {"WWW-Authenticate": challenge})
             await refusal(scope, receive, send)
             return
         if scope["path"].startswith(PROFILE_PATH):
@@ -66,8 +85,9 @@ class _CallerCheck:
                 return
             caller = profile.narrow(caller)
             scope = {**scope, "path": PATH, "raw_path": PATH.encode()}
-        scope[CALLER] = caller  # the SDK binds a session to the user that opened it
-        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
+        scope[CALLER], scope[CREDENTIAL] = caller, credential
+        # The SDK binds a session to the user that opened it.
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=caller.person, scopes=[]))
         await self.inner(scope, receive, send)
 
 
@@ -77,6 +97,7 @@ def app(
     hosts: Iterable[str],
     health: Health | None = None,
     profiles: Profiles | None = None,
+    identities: Identities | None = None,
 ) -> ASGIApp:
     """Build the ASGI application: MCP under `/mcp`, for the callers that `policies` knows.
 
@@ -89,6 +110,7 @@ def app(
             are refused (DNS rebinding).
         health: how the servers behind the gateway are.
         profiles: served under `/mcp/p/<name>`.
+        identities: who is signed in at the servers behind the gateway.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -100,7 +122,16 @@ def app(
     inner: ASGIApp = server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
     if health is not None:
         inner = HealthRoutes(inner, health, CALLER, security)
-    return _CallerCheck(inner, policies, profiles)
+    if identities is None:
+        return _CallerCheck(inner, policies, profiles)
+    from toolscout.gateway.oauth_routes import OAuthRoutes
+
+    def challenge(scope: str) -> str:
+        metadata_url = find_metadata_url(policies, identities.base)
+        return build_challenge("insufficient_scope", policies.join_scopes(scope), metadata_url)
+
+    inner = StepUp(inner, CALLER, identities.find_missing_scope, challenge)
+    return OAuthRoutes(_CallerCheck(inner, policies, profiles, identities.base), identities)
 
 
 async def serve(
@@ -111,11 +142,15 @@ async def serve(
     extra_names: Iterable[str] = (),
     health: Health | None = None,
     profiles: Profiles | None = None,
+    identities: Identities | None = None,
 ) -> None:
     """Serve until stopped by a signal.
 
     Raises:
         ConfigError: if callers from other machines could use it without a key, or the port is taken.
     """
-    application = app(server, policies, names_of(host, extra_names), health, profiles)
+    if identities is not None and not identities.base:
+        shown_host = "127.0.0.1" if is_loopback(host) or host in ("0.0.0.0", "::", "") else host
+        identities.base = f"http://{f'[{shown_host}]' if ':' in shown_host else shown_host}:{port}"
+    application = app(server, policies, names_of(host, extra_names), health, profiles, identities)
     await http.serve(application, policies, host, port, extra="mcp", patience=GATEWAY_CLOSE_S)

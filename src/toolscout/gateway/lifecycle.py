@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +16,9 @@ from toolscout.privacy.private_files import make_private_folder, replace_file
 if TYPE_CHECKING:
     from toolscout.sources.mcp import Server
 
-__all__ = ["Breaker", "ListedServers", "ProcessSlots"]
+__all__ = ["GATEWAY_NAME", "Breaker", "ListedServers", "ProcessSlots", "runs_gateway"]
 
+GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
 MAX_FAILED_CALLS: Final = 3  # in a row; then calls are refused for a while
 FIRST_PAUSE_S: Final = 1.0  # doubled each time that the trial call fails too
 MAX_PAUSE_S: Final = 60.0
@@ -153,3 +155,10 @@ def digest_entry(server: Server) -> str:
     names: Mapping[str, object] = {"env": sorted(server.env), "headers": sorted(server.headers)}
     entry = [server.transport, server.command, server.args, server.cwd, server.url, names]
     return hashlib.blake2b(msgspec.json.encode(entry), digest_size=16).hexdigest()
+
+
+def runs_gateway(server: Server) -> bool:
+    """Return whether an entry starts a toolscout gateway, which would then call itself."""
+    words = [Path(word).name for word in (server.command, *server.args)]
+    words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
+    return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]

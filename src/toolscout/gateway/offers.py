@@ -52,7 +52,7 @@ class Offers:
 
     def __init__(self, upstreams: Upstreams, lookup: Lookup, timeout: float) -> None:
         self.upstreams, self.lookup, self.timeout = upstreams, lookup, timeout
-        self._lists: dict[tuple[str, str], list[Any]] = {}  # (kind, source) → as the server listed them last
+        self._lists: dict[tuple[str, str], list[Any]] = {}  # (kind, key of a session) → as it listed them last
         self._links: OrderedDict[tuple[str, str], str] = OrderedDict()  # (caller, URI in a result) → source
         self._said: set[tuple[str, str]] = set()
         self._first_asked: dict[str, float] = {}  # when a server was first asked for what it offers
@@ -68,8 +68,9 @@ class Offers:
         for source, upstream in sorted(self.upstreams.servers.items()):
             path = (upstream.server.name,)
             offer = Tool(id=f"{source}/{name}", name=name, path=path, hints=Hints(read_only=True))
-            if source not in catalogue.disabled and caller.sees(offer):
-                servers.append(upstream)
+            own = self.upstreams.find_own(upstream, caller)
+            if own is not None and source not in catalogue.disabled and caller.sees(offer):
+                servers.append(own)
         return servers
 
     async def list(self, caller: Caller, kind: str, *, fresh: bool = True) -> dict[str, list[Any]]:
@@ -83,9 +84,9 @@ class Offers:
         servers = await self.find_servers(caller, kind)
         async with anyio.create_task_group() as group:
             for upstream in servers:
-                if fresh or (kind, upstream.name) not in self._lists:
+                if fresh or (kind, upstream.key) not in self._lists:
                     group.start_soon(self._read_list, kind, upstream)
-        return {upstream.name: self._lists.get((kind, upstream.name), []) for upstream in servers}
+        return {upstream.name: self._lists.get((kind, upstream.key), []) for upstream in servers}
 
     async def _read_list(self, kind: str, upstream: Upstream) -> None:
         """Read the list of a server, and remember it. One that does not run is started, at the first list only."""
@@ -101,7 +102,7 @@ class Offers:
             try:
                 with anyio.fail_after(LIST_TIMEOUT_S):
                     connection = await upstream.wait_ready()
-                    self._lists[kind, upstream.name] = await _read_pages(connection, kind)
+                    self._lists[kind, upstream.key] = await _read_pages(connection, kind)
             except (MCPError, TimeoutError, UserError, ValidationError) as error:
                 if getattr(error, "code", None) != METHOD_NOT_FOUND and (kind, upstream.name) not in self._said:
                     self._said.add((kind, upstream.name))
@@ -111,7 +112,7 @@ class Offers:
         """Start a server that was never asked for what it offers, and wait a few seconds for it."""
         import anyio
 
-        deadline = self._first_asked.setdefault(upstream.name, anyio.current_time()) + FIRST_LIST_WAIT_S
+        deadline = self._first_asked.setdefault(upstream.key, anyio.current_time()) + FIRST_LIST_WAIT_S
         left = deadline - anyio.current_time()
         if left > 0 and not upstream.settled:
             with anyio.move_on_after(left), contextlib.suppress(Unavailable):

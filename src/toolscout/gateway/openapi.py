@@ -19,6 +19,7 @@ import msgspec
 
 from toolscout.access.http import MARK
 from toolscout.errors import Unavailable, UserError
+from toolscout.privacy.credentials import CREDENTIAL_PREFIX
 from toolscout.sources.wire_limits import LimitedBody, UnsupportedEncoding, is_header_name, is_reserved_header
 from toolscout.types import Tool
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CREDENTIAL_PREFIX", "MARK", "build_request", "call", "find_credential"]
 
-CREDENTIAL_PREFIX: Final = "TOOLSCOUT_CREDENTIAL_"
 MAX_RESPONSE_BYTES: Final = 4_000_000
 MAX_REDIRECTS: Final = 5
 JSON: Final = "application/json"

@@ -38,10 +38,11 @@ from toolscout.access.policy import Caller
 from toolscout.access.profiles import profile_of
 from toolscout.gateway import text as show
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, LOG_LEVEL
+from toolscout.gateway.lifecycle import GATEWAY_NAME
 from toolscout.gateway.offers import Offers, refuse
 from toolscout.gateway.prompts import Prompts
 from toolscout.gateway.resources import Resources, Subscriptions
-from toolscout.gateway.upstream import GATEWAY_NAME, Upstream
+from toolscout.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
     from toolscout.gateway.server import Gateway
@@ -112,19 +113,19 @@ class Protocol:
         security = RequestStateSecurity(
             keys=[secrets.token_bytes(32)],
             ttl=2 * ANSWER_TIMEOUT_S,
-            bind_principal=lambda context: self.gateway.get_caller(context).name,
+            bind_principal=lambda context: self.gateway.get_caller(context).person,
         )
         server.middleware.append(RequestStateBoundary(security, default_audience=GATEWAY_NAME))
         server.middleware.append(self._add_instructions)
         return server
 
-    async def _add_instructions(self, context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def _add_instructions(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Put the instructions of the caller's profile before those of the gateway."""
-        result = await call_next(context)
-        if context.method in GREETINGS and isinstance(result, dict):
-            profile = profile_of(self.gateway.get_caller(context))
+        result = await call_next(ctx)
+        if ctx.method in GREETINGS and isinstance(result, dict):
+            profile = profile_of(self.gateway.get_caller(ctx))
             if profile is not None and profile.instructions:
-                return {**result, "instructions": f"{profile.instructions}\n\n{show.INSTRUCTIONS}"}
+                return {**result, "instructions": f"{profile.instructions}\n\n{result.get('instructions') or ''}"}
         return result
 
     def _identify(self, context: ServerRequestContext[Any, Any]) -> Caller:
@@ -141,7 +142,7 @@ class Protocol:
     # --- clients
 
     async def _admit(self, context: ServerRequestContext[Any, Any], _: NotificationParams) -> None:
-        await self.relay.admit(context, self.gateway.get_caller(context).name)
+        await self.relay.admit(context, self.gateway.get_caller(context).person)
 
     async def _set_level(self, context: ServerRequestContext[Any, Any], params: SetLevelRequestParams) -> EmptyResult:
         """Note which log messages a client wants, and have the servers send what the keenest client wants."""
@@ -182,7 +183,8 @@ class Protocol:
         elif isinstance(message, ElicitCompleteNotification):
             await self.relay.pass_completion(message.params.elicitation_id)
         elif isinstance(message, ToolListChangedNotification):
-            if any(id.partition("/")[0] == source for id in self.gateway.list_all_pins()):
+            name = source.partition("\n")[0]  # the key of a caller's session names the caller too
+            if any(id.partition("/")[0] == name for id in self.gateway.list_all_pins()):
                 self._announce(ToolListChangedNotification)
         elif type(message) in CHANGES:
             self._announce(type(message))

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolscout.access.policy import Caller
 from toolscout.errors import Unavailable, UserError
 from toolscout.gateway.exchange import ANSWER_TIMEOUT_S, Exchange, name_asker, wants_level
 
@@ -64,7 +65,7 @@ class Relay:
 
     def __init__(self) -> None:
         self.group: anyio.abc.TaskGroup | None = None  # for requests that outlive their first answer
-        self.clients: dict[ClientConnection, str] = {}  # open connections with a session, and the name of the caller
+        self.clients: dict[ClientConnection, str] = {}  # open connections with a session, and their person
         self._under_way: defaultdict[str, list[Exchange]] = defaultdict(list)
         self._callers: defaultdict[str, set[str]] = defaultdict(set)  # who has used the session of a server
         self._open: dict[str, _Work] = {}
@@ -84,7 +85,7 @@ class Relay:
     def follow(self, source: str, exchange: Exchange) -> Iterator[None]:
         """Note that a server works on a request inside this context."""
         self._under_way[source].append(exchange)
-        self._callers[source].add(exchange.caller.name)
+        self._callers[source].add(exchange.caller.person)
         token = _current.set(exchange)
         try:
             yield
@@ -97,7 +98,7 @@ class Relay:
         exchanges = self._under_way[source]
         if not exchanges:
             return "No request is under way, so nobody can be asked."
-        if len({exchange.caller.name for exchange in exchanges}) > 1:
+        if len({exchange.caller.person for exchange in exchanges}) > 1:
             return "Several callers use this server now, and the question does not say whom it is for. Ask later."
         return exchanges[-1]
 
@@ -119,7 +120,7 @@ class Relay:
     async def _pass_log(self, source: str, connection: Connection, params: LoggingMessageNotificationParams) -> None:
         """Pass a log message of a server on to the one caller whom it can concern."""
         data = connection.cover.value(params.data)
-        params = params.model_copy(update={"data": data, "logger": params.logger or source})
+        params = params.model_copy(update={"data": data, "logger": params.logger or _name_source(source)})
         exchange = self._find_exchange(source)
         if isinstance(exchange, Exchange) and await exchange.write_log(params):
             return
@@ -221,7 +222,7 @@ class Relay:
         from mcp_types import ElicitResult
 
         running = self._open.get(handle)
-        if running is None or running.exchange.caller != exchange.caller:
+        if running is None or not _is_same(running.exchange.caller, exchange.caller):
             raise Unavailable("this question is no longer open: call the tool again")
         del self._open[handle]
         waiting = running.exchange
@@ -280,16 +281,21 @@ class Relay:
         if self.group is not None:
             self.group.cancel_scope.cancel()
 
-    async def admit(self, context: ServerRequestContext[Any, Any], name: str) -> None:
-        """Note a client whose session has begun, with the name of its caller."""
+    async def admit(self, context: ServerRequestContext[Any, Any], person: str) -> None:
+        """Note a client whose session has begun, with the person who calls."""
         client = context.session._connection
-        self.clients[client] = name
+        self.clients[client] = person
         client.exit_stack.callback(self.clients.pop, client, None)
 
     async def tell_clients(self, method: str) -> None:
         """Send a notification without content to every client that has a session."""
         for client in list(self.clients):
             await client.notify(method, None)
+
+
+def _is_same(caller: Caller, other: Caller) -> bool:
+    """Return whether two requests come from one person with the same rights. Their tokens may differ."""
+    return (caller.person, caller.rules) == (other.person, other.rules)
 
 
 def is_question(result: object) -> bool:
@@ -374,7 +380,12 @@ def _prepare(source: str, connection: Connection, params: ElicitRequestParams) -
     """Name the server in its question, and cover credentials in it."""
     if connection.cover.finds(params.model_dump_json(by_alias=True)):
         params = type(params).model_validate(connection.cover.value(params.model_dump(by_alias=True, mode="json")))
-    return name_asker(source, params)
+    return name_asker(_name_source(source), params)
+
+
+def _name_source(key: str) -> str:
+    """Return the source in the key of a session, which may name a caller too."""
+    return key.partition("\n")[0]
 
 
 # --- parts of the SDK without a public interface ----------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Subscriptions:
         from mcp_types import EmptyResult
 
         upstream, uri = await self.offers.locate(self.identify(context), params.uri)
-        client, place = context.session._connection, (upstream.name, uri)
+        client, place = context.session._connection, (upstream.key, uri)
         if client not in self._clients:
             self._clients[client] = {}
             client.exit_stack.push_async_callback(self._forget, client)
@@ -142,7 +142,7 @@ class Subscriptions:
         for uri in (params.notifications.resource_subscriptions or ())[:MAX_SUBSCRIPTIONS]:
             with contextlib.suppress(MCPError):
                 upstream, own = await self.offers.locate(caller, uri)
-                places[uri] = upstream.name, own
+                places[uri] = upstream.key, own
         wanted = params.notifications.model_copy(update={"resource_subscriptions": list(places) or None})
         try:
             for place in places.values():
@@ -163,14 +163,14 @@ class Subscriptions:
                     shown = known_uri if place[1] == uri else uri
                     await client.notify("notifications/resources/updated", {"uri": shown})
         await self.bus.publish(ResourceUpdated(uri))
-        await self.bus.publish(ResourceUpdated(qualify_uri(source, uri)))
+        await self.bus.publish(ResourceUpdated(qualify_uri(source.partition("\n")[0], uri)))
 
     # --- servers
 
     async def _add(self, place: Place) -> None:
         self._uses[place] += 1
         self.offers.upstreams.followed[place[0]] += 1
-        upstream = self.offers.upstreams.servers.get(place[0])
+        upstream = self.offers.upstreams.find_session(place[0])
         if self._uses[place] == 1 and upstream is not None:
             with contextlib.suppress(Unavailable):
                 await self._open(upstream, await upstream.wait_ready(), place[1])
@@ -183,7 +183,7 @@ class Subscriptions:
         del self._uses[place]
         if scope := self._scopes.pop(place, None):
             scope.cancel()
-        upstream = self.offers.upstreams.servers.get(place[0])
+        upstream = self.offers.upstreams.find_session(place[0])
         if upstream is not None and upstream.settled:
             with contextlib.suppress(Unavailable):
                 await self._close(await upstream.wait_ready(), place[1])
@@ -191,7 +191,7 @@ class Subscriptions:
     async def renew(self, upstream: Upstream, connection: Connection) -> None:
         """Subscribe again at a server whose session has just begun."""
         for source, uri in list(self._uses):
-            if source == upstream.name:
+            if source == upstream.key:
                 await self._open(upstream, connection, uri)
 
     async def _open(self, upstream: Upstream, connection: Connection, uri: str) -> None:
@@ -206,7 +206,7 @@ class Subscriptions:
         group = self.offers.upstreams.relay.group
         if connection.client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             if group is not None:
-                group.start_soon(self._follow, upstream.name, connection, uri)
+                group.start_soon(self._follow, upstream.key, connection, uri)
             return
         with contextlib.suppress(MCPError):
             request = SubscribeRequest(params=SubscribeRequestParams(uri=uri))

@@ -121,7 +121,7 @@ class Gateway:
         self.scout, self.options, self.say = scout, options, say
         self.policies = policies or Policies.load(None)
         self.profiles = profiles or Profiles(scout.settings.home / PROFILE_FILE)
-        self._credential = credential
+        self.credential = credential
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
@@ -134,8 +134,10 @@ class Gateway:
         self.health = Health(self.upstreams)
         self._speaker: tuple[int, Caller] | None = None
         self._syncing: set[str] = set()
+        from toolscout.gateway.identities import Identities
         from toolscout.gateway.protocol import Protocol
 
+        self.identities = Identities(self)
         self.protocol = Protocol(self)
         self.server: Server[Any] = self.protocol.server
 
@@ -194,7 +196,9 @@ class Gateway:
 
     async def _sync_other_sources(self) -> None:
         """Read documents and files again, and Python modules if their code may run."""
-        kinds = {"openapi", "schemas", "folder"} | ({"python"} if self.options.allow_python else set())
+        kinds = {"openapi", "schemas", "folder", "skills", "agents"} | (
+            {"python"} if self.options.allow_python else set()
+        )
         try:
             sources = await self.upstreams.run_in_thread(self.scout.sources)
         except UserError as error:
@@ -244,7 +248,7 @@ class Gateway:
         version = getattr(self.policies, "version", 0)
         if self._speaker is None or self._speaker[0] != version:
             try:
-                self._speaker = version, self.policies.caller(self._credential)
+                self._speaker = version, self.policies.caller(self.credential)
             except Denied:
                 if self._speaker is None:
                     raise
@@ -257,7 +261,8 @@ class Gateway:
 
     def _collect_notes(self, caller: Caller) -> list[str]:
         """Collect notes on servers that start or fail. Their names are only for callers who see everything."""
-        return describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
+        notes = describe_states(self.upstreams, self._syncing, is_limited=caller.rules is not None)
+        return notes + self.identities.describe(caller)
 
     # --- the list of tools
 
@@ -319,14 +324,12 @@ class Gateway:
             return refuse("; ".join(wrong))
         try:
             if params.name == "search_tools":
-                return await self._answer_search(
-                    exchange, arguments["queries"], arguments.get("limit"), arguments.get("detail", "compact")
-                )
+                return await self._answer_search(exchange, arguments["queries"], arguments.get("limit"), arguments)
             if params.name == "describe_tools":
                 return await self._answer_describe(exchange, list(dict.fromkeys(arguments["ids"])))
             if params.name == "read_result":
                 results = self._choose_results(caller)
-                answer = await self.upstreams.run_in_thread(read_result, results, caller.name, **arguments)
+                answer = await self.upstreams.run_in_thread(read_result, results, caller.person, **arguments)
                 page: CallToolResult = add_notes(make_result(*answer), exchange.notes)
                 return page
             if params.name == "run_code":
@@ -365,13 +368,18 @@ class Gateway:
         return ""
 
     async def _answer_search(
-        self, exchange: Exchange, queries: Sequence[str], limit: int | None, detail: str
+        self, exchange: Exchange, queries: Sequence[str], limit: int | None, options: dict[str, Any]
     ) -> CallToolResult:
         await self.upstreams.wait_listed()
         caller = exchange.caller
         searches = await self.upstreams.run_in_thread(
-            self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
+            functools.partial(self.scout.search_many, kind=options.get("kind")),
+            queries,
+            limit,
+            visible=caller.visible,
+            caller=caller.name,
         )
+        detail = options.get("detail", "compact")
         answer, text = await self.upstreams.run_in_thread(self.answers.build_search, exchange, searches, detail)
         return make_result(answer, text)
 
@@ -429,6 +437,8 @@ class Gateway:
         try:
             tool = await self._require_tool(caller, id, waiting=True)
         except NotFound:
+            if (answer := await self.identities.answer_sign_in(exchange, id)) is not None:
+                return answer
             meant = await self.upstreams.run_in_thread(self.lookup.resolve_id, caller, id)
             if not meant:
                 raise
@@ -437,8 +447,8 @@ class Gateway:
             tool = await self._require_tool(caller, meant, waiting=True)
         if refusal := self.answers.explain_refusal(caller, tool):
             return refuse(f"{tool.id} cannot be called: {refusal}", id=id, callable=False)
-        with self.upstreams.use(tool.source):
-            return await self._call_checked(exchange, tool, arguments)
+        work = functools.partial(self._call_checked, exchange, tool, arguments)
+        return await self.identities.run(exchange, tool.source, work)
 
     async def _call_checked(
         self, exchange: Exchange, tool: Tool, arguments: dict[str, Any]
@@ -447,7 +457,7 @@ class Gateway:
         import anyio
 
         caller = exchange.caller
-        upstream, session = self.upstreams.servers.get(tool.source), None
+        upstream, session = exchange.upstream, None
         if upstream is not None:
             seconds = self.calls.timeout_of(tool)
             try:
@@ -477,8 +487,8 @@ class Gateway:
         results = self._choose_results(exchange.caller)
         if spill is None and (exchange.wants_everything or results.fits(result)):
             return result
-        cover = self.calls.cover(id.partition("/")[0])
-        caller, everything = exchange.caller.name, exchange.wants_everything
+        cover = self.calls.cover(exchange)
+        caller, everything = exchange.caller.person, exchange.wants_everything
         details = {"caller": caller, "tool": id, "cover": cover, "everything": everything}
         try:
             return await self.upstreams.run_in_thread(results.fit, result, spill, **details)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.catalogue.screening import sanitise
-from toolscout.types import Tool, digest
+from toolscout.types import KINDS, Tool, digest
 
 __all__ = [
     "BYTES_PER_TOKEN",
@@ -44,6 +44,7 @@ MAX_SIGNATURE_PARAMETERS: Final = 24
 MAX_QUERIES_PER_SEARCH: Final = 8
 MAX_IDS_PER_DESCRIPTION: Final = 20
 MAX_SEARCH_LIMIT: Final = 50
+MAX_INSTRUCTION_CHARS: Final = 30_000  # of a skill
 SCHEMA_TEXT_CHARS: Final = (2_000, 400, 120, 0)  # limits for the texts of a schema, tried in this order
 
 
@@ -175,9 +176,24 @@ def describe_tool(
             del shown[key]
         if shown.get(key) != _shorten_schema(schema, 1 << 30):
             cut.append(key)
+    cut += _add_kind(shown, tool)
     if cut:
         shown["cut"] = f"{' and '.join(cut)} shortened: ask for this tool alone, or see  toolscout show"
     return shown
+
+
+def _add_kind(shown: dict[str, Any], tool: Tool) -> list[str]:
+    """Add the kind of what is no tool, and of a skill its instructions and files. Returns the names of what was cut."""
+    if tool.kind == "tool":
+        return []
+    shown["kind"] = tool.kind
+    if tool.kind != "skill":
+        return []
+    text = "\n".join(map(sanitise, str(tool.meta.get("instructions", "")).splitlines()))
+    shown["instructions"] = clip(text, MAX_INSTRUCTION_CHARS)
+    if files := tool.meta.get("files"):
+        shown["folder"], shown["files"] = make_plain(str(tool.meta.get("folder", ""))), [*map(make_plain, files)]
+    return ["instructions"] if len(text) > MAX_INSTRUCTION_CHARS else []
 
 
 def _shorten_schema(value: Any, max_chars: int, named: bool = False) -> Any:
@@ -263,7 +279,8 @@ def render_descriptions(answer: Mapping[str, Any]) -> str:
     lines = []
     for rank, tool in enumerate(answer["tools"]):
         lines.append(_render_tool(rank, tool))
-        lines += [f"   {key}: {_escape_json(tool[key])}" for key in ("returns", "hints") if key in tool]
+        keys = ("returns", "hints", "instructions", "folder", "files")
+        lines += [f"   {key}: {_escape_json(tool[key])}" for key in keys if key in tool]
         if "cut" in tool:
             lines.append(f"   ({tool['cut']})")
     lines += [f"missing: {reason}" for reason in answer.get("missing", {}).values()]
@@ -298,6 +315,8 @@ def _render_tool(rank: int, tool: Mapping[str, Any]) -> str:
         line += f" — {quote(text)}"
     if "parameters" in tool:
         line += f"\n   parameters: {_escape_json(tool['parameters'])}"
+    if "kind" in tool:
+        line += f" [{tool['kind']}]"
     if reason := tool.get("not_callable"):
         line += f" [cannot be called: {reason}]"
     return line
@@ -337,6 +356,7 @@ META_TOOLS: Final[dict[str, tuple[str, Schema, bool]]] = {  # short: every agent
             queries=_STRINGS_SCHEMA,
             limit=_INTEGER_SCHEMA,
             detail=_DETAIL_SCHEMA,
+            kind={"enum": list(KINDS)},
         ),
         True,
     ),

@@ -8,33 +8,29 @@ A failing server is reported and does not affect the others.
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.catalogue.store import Origin
 from toolscout.errors import SourceError, Unavailable
-from toolscout.gateway.lifecycle import Breaker
+from toolscout.gateway.lifecycle import GATEWAY_NAME, Breaker
 from toolscout.privacy.credentials import Cover, find_environment_credentials
 from toolscout.sources import mcp
-from toolscout.sources.mcp import Connection, Server, connect
+from toolscout.sources.mcp import Connection, Server, SignInRequired, connect
 from toolscout.sources.mcp_limits import find_refusal
 
 if TYPE_CHECKING:
     import anyio
-    from mcp.client.session import MessageHandlerFnT
     from mcp_types import ClientRequest, InputRequiredResult, InputResponses
     from pydantic import TypeAdapter
 
     from toolscout.gateway.exchange import Exchange
     from toolscout.gateway.upstreams import Upstreams
 
-__all__ = ["Upstream", "runs_gateway"]
+__all__ = ["Upstream"]
 
-GATEWAY_NAME: Final = "toolscout"  # the name that a gateway reports, by which another one recognises it
 FIRST_RESTART_DELAY_S: Final = 0.5  # doubled after each failure
 MAX_RESTART_DELAY_S: Final = 60.0
 HEALTHY_AFTER_S: Final = 30.0
@@ -44,19 +40,14 @@ SESSION_END_MESSAGES: Final = ("Connection closed", "Session terminated")
 T = TypeVar("T")
 
 
-def runs_gateway(server: Server) -> bool:
-    """Return whether an entry starts a toolscout gateway, which would then call itself."""
-    words = [Path(word).name for word in (server.command, *server.args)]
-    words = [re.split(r"[@=<>~\[]", word)[0] for text in words for word in text.split()]
-    return GATEWAY_NAME in words and "gateway" in words[words.index(GATEWAY_NAME) :]
-
-
 class Upstream:
     """One MCP server: its state, its session, and the calls that wait for the session.
 
     Attributes:
         name: the source in the catalogue.
-        state: idle (not running; its tools are served from the catalogue), starting, ok or error.
+        key: names this session among all. Sessions of one caller have a key of their own.
+        state: idle (not running; its tools are served from the catalogue), starting, ok, error, or sign-in (it wants
+            its callers to sign in).
         message: the last error.
         is_listed: whether the catalogue holds its tools.
         in_flight: calls that are under way.
@@ -70,6 +61,9 @@ class Upstream:
         import anyio
 
         self.name, self.origin, self.server = name, origin, server
+        self.key = name
+        self.own_sessions: dict[str, Upstream] = {}  # of callers who signed in, by person
+        self.wants_identity = self.is_owned = False  # whether callers sign in; whether the session is its adder's
         self.state, self.message = ("idle" if is_listed else "starting"), ""
         self.is_listed, self.breaker = is_listed, Breaker()
         self.in_flight = self.calls = self.failed_calls = self.starts = 0
@@ -96,7 +90,7 @@ class Upstream:
 
         failures = 0
         while not self._is_retired:
-            if self.is_listed and self.state in ("idle", "error"):
+            if (self.is_listed and self.state in ("idle", "error")) or self.state == "sign-in":
                 await self._demand.wait()
             if self._is_retired:
                 break
@@ -104,6 +98,11 @@ class Upstream:
             try:
                 await self._run_in_slot(start_limit)
                 self.state, self.message, failures = "idle", "", 0  # nobody needed it any more
+                continue
+            except SignInRequired:
+                self.wants_identity = True
+                self.state, self.message, self._demand = "sign-in", "", anyio.Event()
+                self._settled.set()
                 continue
             except SourceError as error:
                 message = str(error)
@@ -142,14 +141,14 @@ class Upstream:
     @property
     def is_followed(self) -> bool:
         """Whether clients are subscribed to its resources. Then it is never idle."""
-        return self._upstreams.followed[self.name] > 0
+        return self._upstreams.followed[self.key] > 0
 
     def start(self) -> None:
         """Let the server start, unless it runs, or failed so recently that it has to pause."""
         if self._connection is not None or (self.state == "error" and time.monotonic() < self._retry_at):
             return
         self._demand.set()
-        if self.state in ("idle", "error"):
+        if self.state in ("idle", "error", "sign-in"):
             self.state = "starting"
             self._hold_new_calls()
 
@@ -163,6 +162,8 @@ class Upstream:
         self._is_retired = True
         self._demand.set()
         self.stop()
+        for session in self.own_sessions.values():
+            session.retire()
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -185,7 +186,7 @@ class Upstream:
                 yield
         except Unavailable:
             self.failed_calls += 1
-            if self.state != "error":
+            if self.state not in ("error", "sign-in"):
                 self.breaker.note_failure(began)
             raise
         except MCPError:  # it answered
@@ -216,12 +217,11 @@ class Upstream:
         try:
             async with AsyncExitStack() as turn:
                 await turn.enter_async_context(start_limit)
-                settings, spills = self._upstreams.scout.settings, self._upstreams.spills
-                async with connect(self.server, settings=settings, spills=spills) as connection:
+                async with self._connect() as connection:
                     if connection.about.get("name") == GATEWAY_NAME:
                         raise SourceError("this server is a toolscout gateway; a gateway does not call another one")
-                    _set_message_handler(connection, self._receive_message)
-                    self._upstreams.relay.attach(self.name, connection)
+                    connection.handle_messages(self._receive_message)
+                    self._upstreams.relay.attach(self.key, connection)
                     await self._update_list(connection)
                     await turn.aclose()
                     async with anyio.create_task_group() as group:
@@ -232,6 +232,13 @@ class Upstream:
                         group.cancel_scope.cancel()
         finally:
             self._connection = None
+
+    def _connect(self) -> AbstractAsyncContextManager[Connection]:
+        """Open a session that all callers share."""
+        settings, spills = self._upstreams.scout.settings, self._upstreams.spills
+        identity = self._upstreams.choose_identity(self)
+        self.is_owned = identity is None
+        return connect(self.server, settings=settings, spills=spills, identity=identity)
 
     async def _follow_changes(self, connection: Connection) -> None:
         """Read the list of tools again after each change, until nobody needs the session."""
@@ -311,7 +318,7 @@ class Upstream:
         if isinstance(message, ToolListChangedNotification):
             self._handle_tools_changed()
         if self._upstreams.on_notification is not None:
-            await self._upstreams.on_notification(self.name, message)
+            await self._upstreams.on_notification(self.key, message)
 
     def _handle_tools_changed(self) -> None:
         """Handle the notification that the tools changed."""
@@ -344,6 +351,11 @@ class Upstream:
             self._request_list()
 
     @property
+    def was_refused(self) -> bool:
+        """Whether the server's last answer refused the caller."""
+        return self._connection is not None and self._connection.was_refused
+
+    @property
     def is_unlisted(self) -> bool:
         """Whether the server starts and the catalogue does not hold its tools yet."""
         return self.state == "starting" and not self.is_listed
@@ -351,7 +363,7 @@ class Upstream:
     @property
     def settled(self) -> bool:
         """Whether there is a session and the catalogue holds its current tools."""
-        return self._connection is not None and self._settled.is_set() and not _is_closed(self._connection)
+        return self._connection is not None and self._settled.is_set() and not self._connection.is_closed
 
     async def wait_ready(self) -> Connection:
         """Wait until the catalogue holds the current tools, and return the session.
@@ -363,10 +375,12 @@ class Upstream:
         from mcp_types import CONNECTION_CLOSED
 
         connection = self._connection
-        if connection is not None and _is_closed(connection):
+        if connection is not None and connection.is_closed:
             self.end_session(MCPError(CONNECTION_CLOSED, "Connection closed"))
         self.start()
         await self._settled.wait()
+        if self.state == "sign-in":
+            raise Unavailable(f"server {self.name!r} wants you to sign in")
         if self._connection is None:
             seconds = max(0.0, self._retry_at - time.monotonic())
             when = f"in {seconds:.0f} s" if seconds else "just now"
@@ -404,7 +418,7 @@ class Upstream:
         try:
             return await connection.list_tools(self._upstreams.scout.settings.max_tools, timed=False)
         except Exception as error:  # without a list the definition cannot be checked, whatever the error
-            if _is_closed(connection):
+            if connection.is_closed:
                 self.end_session(error)
                 raise Unavailable(f"server {self.name!r} ended before the call and is being restarted") from None
             raise Unavailable(
@@ -436,7 +450,7 @@ class Upstream:
         accepted: Any = result_type
         send = functools.partial(self._send_round, connection, exchange, request, _allow_questions(accepted))
         try:
-            with self._upstreams.relay.follow(self.name, exchange):
+            with self._upstreams.relay.follow(self.key, exchange):
                 result = await self._upstreams.relay.drive(self.name, connection, exchange, send)
                 return exchange.trim(result)
         except ValidationError:
@@ -447,7 +461,7 @@ class Upstream:
         except MCPError as error:
             if refusal := find_refusal(error.message):
                 raise Unavailable(f"server {self.name!r} was called, but {refusal}") from None
-            if not (_is_closed(connection) or error.message in SESSION_END_MESSAGES):
+            if not (connection.is_closed or error.message in SESSION_END_MESSAGES):
                 raise
             self.end_session(error)
             raise Unavailable(f"server {self.name!r} ended during the call and is being restarted") from None
@@ -481,15 +495,3 @@ def _allow_questions(result_type: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(result_type | InputRequiredResult)
-
-
-# --- parts of the SDK without a public interface ----------------------------------------------------------------------
-
-
-def _set_message_handler(connection: Connection, handler: MessageHandlerFnT) -> None:
-    connection.client.session._message_handler = handler
-
-
-def _is_closed(connection: Connection) -> bool:
-    """Return whether the other end has closed the connection, even if nothing was sent since."""
-    return bool(getattr(connection.client.session._dispatcher, "_closed", False))

@@ -6,21 +6,23 @@ import asyncio
 import functools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.access.live_policy import stamp_file
+from toolscout.access.policy import Caller
 from toolscout.catalogue.store import Changes, Origin
 from toolscout.errors import ConfigError, SourceError, StoreError
-from toolscout.gateway.lifecycle import ListedServers, ProcessSlots
+from toolscout.gateway.lifecycle import ListedServers, ProcessSlots, runs_gateway
 from toolscout.gateway.relay import Relay
-from toolscout.gateway.upstream import Upstream, runs_gateway
+from toolscout.gateway.upstream import Upstream
 from toolscout.sandbox.servers import SANDBOX_FILE, read_sandboxes
 from toolscout.sources import Reading, mcp
 from toolscout.sources.mcp import Connection, Server
+from toolscout.sources.mcp_oauth import SessionIdentity
 from toolscout.sources.mcp_spill import RESULTS_FOLDER, Spills
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class Upstreams:
         self.followed: Counter[str] = Counter()  # source → its resources to which clients are subscribed
         self.on_notification: Callable[[str, object], Awaitable[None]] | None = None
         self.on_session: Callable[[Upstream, Connection], Coroutine[Any, Any, None]] | None = None
+        self.choose_identity: Callable[[Upstream], SessionIdentity | None] = lambda upstream: None
+        self.find_own: Callable[[Upstream, Caller], Upstream | None] = lambda upstream, caller: upstream
         self.servers: dict[str, Upstream] = {}
         self.skipped: dict[str, str] = {}
 
@@ -189,7 +193,25 @@ class Upstreams:
             upstream = self.servers[name] = Upstream(name, origin, server, self, is_listed=is_listed)
             if present is not None:
                 present.retire()
-            self._group.start_soon(upstream.run, self._start_limit)
+            self.run_session(upstream)
+
+    def replace(self, upstream: Upstream) -> Upstream:
+        """Begin anew with a server. Calls that are under way end in its old session."""
+        name = upstream.name
+        self.servers[name] = Upstream(name, upstream.origin, upstream.server, self, is_listed=upstream.is_listed)
+        upstream.retire()
+        self.run_session(self.servers[name])
+        return self.servers[name]
+
+    def run_session(self, upstream: Upstream) -> None:
+        """Run the task of a server, or of a caller's session at one."""
+        self._group.start_soon(upstream.run, self._start_limit)
+
+    def find_session(self, key: str) -> Upstream | None:
+        """Return the session of this key; see `Upstream.key`."""
+        name, _, person = key.partition("\n")
+        upstream = self.servers.get(name)
+        return upstream.own_sessions.get(person) if upstream is not None and person else upstream
 
     async def wait_listed(self) -> None:
         """Wait for the first lists of the servers, for a few seconds after a start with an empty catalogue."""
@@ -212,16 +234,6 @@ class Upstreams:
     def count_unlisted(self) -> int:
         """Return how many servers start whose tools the catalogue does not hold yet."""
         return sum(server.is_unlisted for server in self.servers.values())
-
-    @contextmanager
-    def use(self, source: str) -> Iterator[None]:
-        """Count a call of a source's tool, if the source is a server; see `Upstream.use`."""
-        upstream = self.servers.get(source)
-        if upstream is None:
-            yield
-            return
-        with upstream.use():
-            yield
 
     async def _remove_missing(self, origin: Origin, plan: Mapping[str, object]) -> None:
         """Remove sources that the file no longer names."""

@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, urlsplit
 
-__all__ = ["Cover", "find_environment_credentials", "looks_secret"]
+__all__ = ["CREDENTIAL_PREFIX", "Cover", "find_environment_credentials", "looks_secret"]
 
 MIN_CREDENTIAL_CHARS: Final = 8  # a shorter value may be an ordinary word
 MIN_UNNAMED_CHARS: Final = 16  # for a value with a name that does not suggest a secret
 MIN_ENCODED_CHARS: Final = 10  # for an encoded form, above all for base64 without its edges
 MAX_DEPTH: Final = 200
 PLACEHOLDER: Final = "[credential]"
+CREDENTIAL_PREFIX: Final = "TOOLSCOUT_CREDENTIAL_"  # of variables with what a source needs
 ENVIRONMENT: Final = (
-    "TOOLSCOUT_CREDENTIAL_", "TOOLSCOUT_KEY", "TOOLSCOUT_LLM_KEY", "TOOLSCOUT_EMBEDDINGS_KEY",
+    CREDENTIAL_PREFIX, "TOOLSCOUT_KEY", "TOOLSCOUT_LLM_KEY", "TOOLSCOUT_EMBEDDINGS_KEY", "TOOLSCOUT_IDENTITY_KEY",
 )  # fmt: skip
 _SECRET_NAME: Final = re.compile(
     r"key|token|secret|passw|pwd|pass$|auth|credential|cookie|session|private|signature|dsn|bearer|login|pat$|jwt",

@@ -26,7 +26,7 @@ FILE_MODE: Final = 0o600
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO  # permission bits of everybody but the owner
 #: Private entries of a home: databases with the files that SQLite adds, and files with queries, names or keys.
 HOME_PATTERNS: Final = (
-    "*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", "oauth", "models", "learn", "bench",
+    "*.db", "*.db-*", "*.db.damaged-*", "*.json", "*.toml", "oauth", "identities", "models", "learn", "bench",
     "results",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from toolscout.access.policy import Caller
 from toolscout.scout import Scout
-from toolscout.types import Search
+from toolscout.types import Kind, Search
 
 __all__ = ["Batches"]
 
@@ -23,13 +23,14 @@ class _Job(NamedTuple):
     k: int | None
     recipe: str | None
     caller: Caller
+    tool_kind: Kind | None
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[list[Search]]
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Jobs of one kind can be searched together."""
-        return self.caller, self.k, self.recipe
+        return self.caller, self.k, self.recipe, self.tool_kind
 
 
 class Batches:
@@ -57,10 +58,12 @@ class Batches:
         """Return the number of waiting queries."""
         return self._waiting
 
-    async def search(self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller) -> list[Search]:
+    async def search(
+        self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller, kind: Kind | None = None
+    ) -> list[Search]:
         """Run `Scout.search_many` for a caller, together with other waiting requests."""
         loop = asyncio.get_running_loop()
-        job = _Job(queries, k, recipe, caller, loop, loop.create_future())
+        job = _Job(queries, k, recipe, caller, kind, loop, loop.create_future())
         with self._lock:
             self._jobs.append(job)
             self._waiting += len(queries)
@@ -97,7 +100,12 @@ class Batches:
         queries = [query for job in jobs for query in job.queries]
         try:
             searches = self.scout.search_many(
-                queries, first.k, recipe=first.recipe, visible=first.caller.visible, caller=first.caller.name
+                queries,
+                first.k,
+                recipe=first.recipe,
+                visible=first.caller.visible,
+                caller=first.caller.name,
+                kind=first.tool_kind,
             )
         except Exception as error:
             if len(jobs) == 1:

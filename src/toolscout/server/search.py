@@ -54,7 +54,7 @@ async def _run_searches(
             503, "The service has too many waiting queries. Try again in a second.", {"Retry-After": "1"}
         )
     with _report_missing_model():
-        searches = await service.batches.search(queries, parameters.k, parameters.recipe, caller)
+        searches = await service.batches.search(queries, parameters.k, parameters.recipe, caller, parameters.kind)
     service.not_ready_reason = None
     for search in searches:
         service.metrics.count_search(search.answer)

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from toolscout.learn.loop import Report
 from toolscout.models.champion import Promotion
-from toolscout.types import Answer, Explanation, Hints
+from toolscout.types import Answer, Explanation, Hints, Kind
 
 __all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
@@ -44,6 +44,7 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     k: Count | None = None
     recipe: Recipe = None
     trace: bool = False
+    kind: Kind | None = None
 
 
 class BatchRequest(Struct, forbid_unknown_fields=True):
@@ -53,6 +54,7 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
     k: Count | None = None
     recipe: Recipe = None
     trace: bool = False
+    kind: Kind | None = None
 
 
 class WhyRequest(Struct, forbid_unknown_fields=True):
@@ -170,6 +172,7 @@ class FoundTool(Struct):
     parameters: dict[str, Any] | None
     callable: bool
     why: str
+    kind: Kind = "tool"
 
 
 class Step(Struct):

@@ -52,6 +52,8 @@ SOURCE_KINDS: Final = {
     "schemas": "function schemas (OpenAI, Anthropic, Gemini, MCP tools/list) in a .json or .jsonl file",
     "python": "py:module or py:module:name",
     "folder": "a dataset folder with corpus.jsonl",
+    "skills": "a folder with SKILL.md, or of such folders",
+    "agents": "an A2A agent card, file or URL",
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION_CHARS: Final = 1_000_000
@@ -94,12 +96,18 @@ def detect(locator: str) -> str:
         return "python"
     if locator.lower().startswith(("http://", "https://")):
         address = locator.partition("?")[0]
+        if re.search(r"/agent(-card)?\.json$", address, re.I):
+            return "agents"
         return "openapi" if re.search(r"\.(json|ya?ml)$|openapi|swagger", address, re.I) else "mcp"
     path = Path(locator).expanduser()
     if path.is_dir():
         if (path / "corpus.jsonl").is_file():
             return "folder"
-        raise SourceError(f"{locator}: expected a dataset folder with corpus.jsonl, found a folder without it")
+        from toolscout.sources.skills import find_skills
+
+        if next(find_skills(path), None):
+            return "skills"
+        raise SourceError(f"{locator}: expected a folder with corpus.jsonl or SKILL.md, found a folder without them")
     if path.is_file():
         return _detect_file(path)
     return plugin_prefix(locator) or _detect_command(locator)
@@ -173,10 +181,18 @@ def _detect_file(path: Path) -> str:
     if isinstance(document, Mapping):
         if "openapi" in document or "swagger" in document:
             return "openapi"
-        servers = (document.get(key) for key in ("servers", "mcp"))
-        if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
-            return "mcp"
+        return _detect_object(document)
     return "schemas"
+
+
+def _detect_object(document: Mapping[str, Any]) -> str:
+    """Return the reader of a JSON or YAML object that is no OpenAPI document."""
+    from toolscout.sources.agents import is_card
+
+    servers = (document.get(key) for key in ("servers", "mcp"))
+    if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
+        return "mcp"
+    return "agents" if is_card(document) else "schemas"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from toolscout.sandbox.servers import Sandbox, find_sandbox, read_sandboxes
 from toolscout.sources import RawTool, Reading, build_tool, collect, source_name
 from toolscout.sources.mcp_config import Server, discover, load_entries, parse_server, server_from_locator
 from toolscout.sources.mcp_oauth import has_terminal
-from toolscout.sources.mcp_session import Connection, connect
+from toolscout.sources.mcp_session import Connection, SignInRequired, connect
 from toolscout.types import Hints, Tool
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Connection",
     "Server",
+    "SignInRequired",
     "connect",
     "discover",
     "load_entries",

@@ -13,10 +13,11 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, StoreError
+from toolscout.privacy.sealing import SEALING_VARIABLE, find_sealer, is_sealed
 from toolscout.sources.mcp_config import Server
 from toolscout.sources.mcp_guard import is_private, origin_of
 
@@ -26,13 +27,55 @@ if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
 
-__all__ = ["TokenFile", "approve_origin", "has_terminal", "open_browser", "sign_in_hint", "signing_in"]
+__all__ = [
+    "Nobody",
+    "SessionIdentity",
+    "SignInRequired",
+    "TokenFile",
+    "approve_origin",
+    "has_terminal",
+    "open_browser",
+    "sign_in_hint",
+    "signing_in",
+]
 
 SIGN_IN_TIMEOUT_S: Final = 300.0
 _PAGE: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n"
     b"<p>toolscout has what it needs: you can close this window."
 )
+
+
+class SignInRequired(SourceError):
+    """The server wants the identity of the session to sign in."""
+
+
+class SessionIdentity(Protocol):
+    """Says who a session belongs to."""
+
+    @property
+    def auth(self) -> Auth | None:
+        """The authentication of the session's HTTP client."""
+
+    def secrets(self) -> frozenset[str]:
+        """Return the credentials that must not appear in anything that the server sends."""
+
+    async def approve(self, origin: str) -> bool:
+        """Return whether requests may go to another origin than the server's."""
+
+
+class Nobody:
+    """The identity of a session without any."""
+
+    auth = None
+
+    def secrets(self) -> frozenset[str]:
+        """Return nothing."""
+        return frozenset()
+
+    async def approve(self, origin: str) -> bool:
+        """Approve no other origin."""
+        return False
 
 
 def has_terminal() -> bool:
@@ -51,17 +94,18 @@ def sign_in_hint(server: Server) -> str:
 
 
 class TokenFile:
-    """The OAuth tokens and the registration for one server, in a JSON file that only its owner can read.
+    """The OAuth tokens and the registration for one server, in a file that only its owner can read.
 
-    It implements the token storage of the SDK's OAuth client. A damaged file counts as an empty one.
+    If there is a key for that (`toolscout.privacy.sealing`), the file is encrypted. A damaged file counts as an empty
+    one. It implements the token storage of the SDK's OAuth client.
     """
 
     def __init__(self, home: Path, url: str) -> None:
         self.path = home / "oauth" / f"{hashlib.blake2b(url.encode(), digest_size=16).hexdigest()}.json"
         self.provider: OAuthClientProvider | None = None
         try:
-            saved = json.loads(self.path.read_bytes())
-        except (OSError, ValueError):
+            saved = json.loads(self._open(self.path.read_bytes()))
+        except (OSError, ValueError, StoreError):
             saved = {}
         self.values: dict[str, Any] = saved if isinstance(saved, dict) else {}
 
@@ -136,13 +180,27 @@ class TokenFile:
         except (KeyError, ValueError):
             return None
 
+    def _open(self, content: bytes) -> bytes:
+        """Decrypt the content of the file, if it is encrypted.
+
+        Raises:
+            StoreError: if there is no key for it.
+        """
+        if not is_sealed(content):
+            return content
+        sealer = find_sealer()
+        if sealer is None:
+            raise StoreError(f"{self.path} is encrypted. Set {SEALING_VARIABLE} to its key.")
+        return sealer.open(self.path.name, content)
+
     def _save(self, **changes: object) -> None:
         self.values |= changes
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.parent.chmod(0o700)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")  # mode 0600
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(self.values, stream)
+        sealer, content = find_sealer(), json.dumps(self.values).encode()
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content if sealer is None else sealer.seal(self.path.name, content))
         os.replace(temporary, self.path)
 
 

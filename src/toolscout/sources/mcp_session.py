@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -22,7 +22,14 @@ from toolscout.sandbox.servers import wrap_command
 from toolscout.sources.mcp_config import Server, redact, resolve, show_url
 from toolscout.sources.mcp_guard import Guard
 from toolscout.sources.mcp_limits import MAX_LIST_BYTES, MAX_MESSAGE_BYTES, find_refusal
-from toolscout.sources.mcp_oauth import TokenFile, approve_origin, sign_in_hint, signing_in
+from toolscout.sources.mcp_oauth import (
+    SessionIdentity,
+    SignInRequired,
+    TokenFile,
+    approve_origin,
+    sign_in_hint,
+    signing_in,
+)
 from toolscout.sources.mcp_stdio import STDERR_KEPT_BYTES, drain_stderr, open_stdio
 from toolscout.sources.mcp_wire import MAX_OPEN_QUESTIONS, PAGE, Wire, tap_transport
 
@@ -30,11 +37,12 @@ if TYPE_CHECKING:
     import anyio
     import httpx2
     from mcp import Client
+    from mcp.client.session import MessageHandlerFnT
     from mcp_types import ElicitRequestParams, ElicitResult, ErrorData, LoggingMessageNotificationParams
 
     from toolscout.sources.mcp_spill import Spills
 
-__all__ = ["Connection", "connect"]
+__all__ = ["Connection", "SignInRequired", "connect", "sends_credentials"]
 
 MAX_LIST_PAGES: Final = 1000
 STDERR_END_S: Final = 0.5  # to wait for a server's last words on stderr
@@ -63,6 +71,11 @@ class Connection:
         about = {"name": info.name, "version": info.version} if info else {}
         self.about: dict[str, str] = self.cover.value(about)
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the server's last answer refused the caller: it wants somebody to sign in, or further rights."""
+        return self._watch.status in (401, 403)
+
     def listen(
         self,
         answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]],
@@ -70,6 +83,15 @@ class Connection:
     ) -> None:
         """Answer the server's questions to a user, and receive its log messages. By default nobody does."""
         self._watch.answer_question, self._watch.write_log = answer_question, write_log
+
+    def handle_messages(self, handler: MessageHandlerFnT) -> None:
+        """Pass every notification of the server to `handler`. The SDK has no public interface for that."""
+        self.client.session._message_handler = handler
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the other end has closed the connection, even if nothing was sent since."""
+        return bool(getattr(self.client.session._dispatcher, "_closed", False))
 
     async def list_tools(self, limit: int, *, timed: bool = True) -> list[Any]:
         """Return every tool of the server as it was sent. The tools are not checked; `build_tool` does that.
@@ -132,7 +154,12 @@ def _encode_page(tools: list[Any]) -> str:
 
 @asynccontextmanager
 async def connect(
-    server: Server, *, settings: Settings, person: bool = False, spills: Spills | None = None
+    server: Server,
+    *,
+    settings: Settings,
+    person: bool = False,
+    spills: Spills | None = None,
+    identity: SessionIdentity | None = None,
 ) -> AsyncIterator[Connection]:
     """Open a session with a server, and start the server if it is a command.
 
@@ -145,8 +172,10 @@ async def connect(
         person: whether somebody can be asked to sign in.
         spills: receives the values of large results, which are then empty in the result. None: a result may have
             16 MiB.
+        identity: who the session belongs to. None: whoever signed in with `toolscout add`.
 
     Raises:
+        SignInRequired: if the server wants the identity to sign in.
         SourceError: with the name of the server, what was expected and what happened.
     """
     require("mcp", "mcp")
@@ -164,6 +193,7 @@ async def connect(
         raise SourceError(f"{server.name}: {error}") from None
     with anyio.CancelScope() as scope:
         watch = _Watch(ready, scope, server.timeout or settings.mcp_timeout, spills)
+        watch.identity = identity
         try:
             with watch.run_clock("an answer to its start"):
                 transport = _open_transport(ready, watch, settings, person)
@@ -204,6 +234,7 @@ class _Watch:
         self.stderr = b""
         self.wire = Wire()
         self.tokens: TokenFile | None = None
+        self.identity: SessionIdentity | None = None
         self.answer_question: Callable[[ElicitRequestParams], Awaitable[ElicitResult | ErrorData]] | None = None
         self.write_log: Callable[[LoggingMessageNotificationParams], Awaitable[None]] | None = None
         self._cover: tuple[frozenset[str], Cover] = frozenset(), Cover()
@@ -213,6 +244,7 @@ class _Watch:
         """The cover for the credentials that the server was given, with tokens that were renewed since."""
         values = self.server.credentials | find_environment_credentials()
         values |= self.tokens.secrets() if self.tokens else frozenset()
+        values |= self.identity.secrets() if self.identity else frozenset()
         if values != self._cover[0]:
             self._cover = values, Cover(values)
         return self._cover[1]
@@ -295,7 +327,7 @@ class _Watch:
         if isinstance(error, HTTPStatusError):
             self.status = error.response.status_code
         if not uses_stdio and self.status >= 400:
-            return self._build_error(*self._explain_status(words if isinstance(error, MCPError) else ""))
+            return self._explain_refusal(words if isinstance(error, MCPError) else "")
         if isinstance(error, MCPError):
             closed = error.code == CONNECTION_CLOSED and words == "Connection closed"
             return self._build_error(f"expected {self.awaited}, found {self._explain_mcp_error(closed, words)}")
@@ -310,6 +342,12 @@ class _Watch:
             return self._build_error(f"expected a command that starts, found {self.server.command!r}: {words}")
         return self._build_error(f"expected {self.awaited}, found {type(error).__name__}: {words}")
 
+    def _explain_refusal(self, words: str) -> SourceError:
+        """Explain that the server refused a message, by its HTTP status. `words`: its own words."""
+        if self.status == 401 and self.identity is not None:
+            return SignInRequired(f"{self.server.name}: this server wants you to sign in")
+        return self._build_error(*self._explain_status(words))
+
     def _explain_mcp_error(self, closed: bool, words: str) -> str:
         """Say what came instead of the awaited answer. `closed`: whether the session ended."""
         if self.wire.unread_answers > MAX_OPEN_QUESTIONS:
@@ -323,7 +361,7 @@ class _Watch:
         if self.status != 401:
             answer = f"HTTP status {self.status}{' and ' if words else ''}{words}"
             return f"expected an MCP server at {where}, found {answer}", "check the address"
-        if _sends_credentials(self.server):
+        if sends_credentials(self.server):
             return f"expected access to {where}, found that it refuses these credentials", "check its headers"
         return f"expected access to {where}, found that this server wants you to sign in", sign_in_hint(self.server)
 
@@ -374,12 +412,15 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
         if response.request.method == "POST" and response.request.url.path == address.path:
             watch.status = response.status_code
 
-    tokens = TokenFile(settings.home, server.url)
-    watch.tokens = tokens
-    signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
-    approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
+    signing: AbstractAsyncContextManager[httpx2.Auth | None]
+    if watch.identity is not None:
+        signing, approve = nullcontext(watch.identity.auth), watch.identity.approve
+    else:
+        watch.tokens = tokens = TokenFile(settings.home, server.url)
+        signing = signing_in(server, tokens, person=person, pause_clock=watch.pause_clock)
+        approve = partial(approve_origin, server, tokens, person, watch.pause_clock)
     guard = Guard(server.url, approve, note_status, watch.spills)
-    async with nullcontext() if _sends_credentials(server) else signing as auth:
+    async with nullcontext() if sends_credentials(server) else signing as auth:
         client = httpx2.AsyncClient(
             headers=dict(server.headers), auth=auth, timeout=httpx2.Timeout(30, read=300), event_hooks=guard.hooks
         )
@@ -394,7 +435,8 @@ async def _open_transport(server: Server, watch: _Watch, settings: Settings, per
                 yield streams
 
 
-def _sends_credentials(server: Server) -> bool:
+def sends_credentials(server: Server) -> bool:
+    """Return whether the entry of a server has credentials of its own."""
     return any(header.lower() == "authorization" for header in server.headers)
 
 

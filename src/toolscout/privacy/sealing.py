@@ -1,0 +1,150 @@
+"""Encrypts small files of a home with a key that does not lie in the home.
+
+The key comes from the environment or from the keyring of the system. AES-256-GCM binds each file to its name, so that
+nobody can open one person's file as another's by renaming it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from toolscout.errors import ConfigError, StoreError, require
+
+__all__ = [
+    "KEYRING_ENTRY",
+    "SEALING_VARIABLE",
+    "CannotOpen",
+    "Sealer",
+    "find_sealer",
+    "is_sealed",
+    "make_sealing_key",
+    "store_in_keyring",
+]
+
+SEALING_VARIABLE: Final = "TOOLSCOUT_IDENTITY_KEY"  # one key, or several with commas: the first one encrypts
+KEYRING_ENTRY: Final = ("toolscout", "identity-key")  # service and user name in the keyring of the system
+SEALING_KEY_BYTES: Final = 32
+SEALED_MARK: Final = b"toolscout-sealed-1\n"
+NONCE_BYTES: Final = 12
+_keyring_keys: dict[tuple[str, str], str | None] = {}
+_keyring_lock = threading.Lock()
+
+
+def make_sealing_key() -> str:
+    """Make a key: 256 random bits in base64."""
+    return base64.urlsafe_b64encode(os.urandom(SEALING_KEY_BYTES)).decode()
+
+
+class CannotOpen(StoreError):
+    """No key of this machine opens a file."""
+
+
+class Sealer:
+    """Encrypts with the first of several keys, and decrypts with any of them."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        """Take keys that `make_sealing_key` made.
+
+        Raises:
+            ConfigError: if one of them is no such key. The message does not show it.
+            MissingExtra: without the package cryptography.
+        """
+        require("cryptography", "identity")
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._ciphers = [AESGCM(_decode_key(key)) for key in keys]
+
+    def seal(self, name: str, content: bytes) -> bytes:
+        """Encrypt the content of a file of this name."""
+        nonce = os.urandom(NONCE_BYTES)
+        return SEALED_MARK + nonce + self._ciphers[0].encrypt(nonce, content, name.encode())
+
+    def open(self, name: str, sealed: bytes) -> bytes:
+        """Decrypt the content of a file of this name.
+
+        Raises:
+            CannotOpen: if no key opens it, or it was changed, or it belongs to another name.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        body = sealed.removeprefix(SEALED_MARK)
+        for cipher in self._ciphers:
+            try:
+                return cipher.decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], name.encode())
+            except (InvalidTag, ValueError):
+                continue
+        raise CannotOpen(
+            f"{name} cannot be opened with this key. Set {SEALING_VARIABLE} to the key with which it was written, "
+            "or sign in again."
+        )
+
+
+def is_sealed(content: bytes) -> bool:
+    """Return whether a file was written by a `Sealer`."""
+    return content.startswith(SEALED_MARK)
+
+
+def find_sealer(environ: Mapping[str, str] | None = None) -> Sealer | None:
+    """Return the sealer of this machine: the key in the environment, or else in the keyring. None if there is no key.
+
+    Raises:
+        ConfigError: if the value is no key.
+    """
+    environ = os.environ if environ is None else environ
+    text = environ.get(SEALING_VARIABLE) or _read_keyring() or ""
+    keys = [key.strip() for key in text.split(",") if key.strip()]
+    return Sealer(keys) if keys else None
+
+
+def store_in_keyring(key: str) -> None:
+    """Keep a key in the keyring of the system.
+
+    Raises:
+        ConfigError: if the system has no keyring that can be used.
+        MissingExtra: without the package keyring.
+    """
+    keyring = require("keyring", "identity")
+    try:
+        keyring.set_password(*KEYRING_ENTRY, key)
+    except Exception as error:  # each backend has errors of its own
+        raise ConfigError(
+            f"The keyring of this system cannot be used ({type(error).__name__}). "
+            f"Set {SEALING_VARIABLE} in the environment instead."
+        ) from None
+    with _keyring_lock:
+        _keyring_keys[KEYRING_ENTRY] = key
+
+
+def _read_keyring() -> str | None:
+    """Read the key in the keyring, once in a process: a keyring may ask its user. None if there is none."""
+    with _keyring_lock:
+        if KEYRING_ENTRY not in _keyring_keys:
+            _keyring_keys[KEYRING_ENTRY] = _ask_keyring()
+        return _keyring_keys[KEYRING_ENTRY]
+
+
+def _ask_keyring() -> str | None:
+    try:
+        keyring: Any = require("keyring", "identity")
+        key: str | None = keyring.get_password(*KEYRING_ENTRY)
+    except Exception:  # no such package, or no keyring on this system: then there is no key
+        return None
+    return key
+
+
+def _decode_key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/"), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != SEALING_KEY_BYTES:
+        raise ConfigError(
+            f"{SEALING_VARIABLE}: expected {SEALING_KEY_BYTES} bytes in base64, found something else. "
+            "Make a key with  toolscout identity key"
+        )
+    return key
