@@ -16,10 +16,10 @@ from toolscout.indexes.words import tokenizer_for
 __all__ = ["LITERAL_WEIGHT", "ActionCues", "get_cues", "get_opposites", "tokenize_in_order"]
 
 ACTION_WORDS_FILE: Final = Path(__file__).with_name("data") / "action_words.txt"
-MAX_GAP: Final = 5
+MAX_GAP: Final = 4
 LITERAL_WEIGHT: Final = 3.0  # of the verb itself in the request
 ENDING_WEIGHT: Final = 4.0  # of words that end something: they turn the verb beside them around
-ENDINGS: Final = frozenset(("no longer", "no more", "any more", "anymore", "don t want", "get rid"))
+ENDINGS: Final = frozenset(("no longer", "no more", "any more", "anymore", "don t want", "get rid", "stop"))
 QUESTION_WEIGHT: Final = 1.5
 QUESTION_MARK: Final = "?"
 COMMON_VERBS: Final = frozenset(

@@ -28,6 +28,7 @@ MAX_READ_CHARS: Final = 2_000
 MAX_TERMS: Final = 30  # longer requests have several steps, and a cue may belong to another one
 MAX_VERB_WORDS: Final = 2
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
+MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
 MOVED: Final = "action word"
 _ORDERS: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
 _ASKS: Final = re.compile(
@@ -150,12 +151,12 @@ def _yields(front: str, behind: str, evidence: Mapping[str, float], literals: Ab
     """Tell whether the evidence puts `behind` before `front`.
 
     A verb that stands in the request yields only to one that is made from it: "stop following her" means `unfollow`.
-    There the shared stem speaks for neither if anything else speaks for the longer verb.
+    There the shared stem speaks for neither if enough else speaks for the longer verb.
     """
     scores = {verb: evidence[verb] for verb in (front, behind)}
     short, long = sorted((front, behind), key=len)
     is_derived = long.endswith(short)
-    if is_derived and short in literals and scores[long] > 0:
+    if is_derived and short in literals and scores[long] >= MIN_DERIVED_EVIDENCE:
         scores[short] -= LITERAL_WEIGHT
     if front in literals and not (is_derived and front == short):
         return False
