@@ -30,8 +30,8 @@ MAX_VERB_WORDS: Final = 2
 MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
 MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
 MOVED: Final = "action word"
-_ORDERS: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
-_ASKS: Final = re.compile(
+_POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
+_QUESTION_START: Final = re.compile(
     r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
 )
 
@@ -118,9 +118,9 @@ def _has_opposites(verbs: Iterable[str]) -> bool:
 
 def is_question(text: str) -> bool:
     """Tell whether a request asks for information. "Can you delete it?" does not."""
-    if _ORDERS.match(text):
+    if _POLITE_ORDER.match(text):
         return False
-    return bool(_ASKS.match(text)) or text.rstrip().endswith("?")
+    return bool(_QUESTION_START.match(text)) or text.rstrip().endswith("?")
 
 
 def _swap_opposites(
