@@ -1,10 +1,10 @@
 """Fits the bundled abstention decision: does a request need a tool, and does a tool of the catalogue fit?
 
 It reads only datasets with a licence: training queries to learn from, validation queries for calibration, and the
-no-tool queries of Arena-Hard and Self-Instruct. Requests are searched in the whole catalogue of their dataset and in
-parts of it, down to a single tool, because scores differ between small and large catalogues. Names of tools stand for
-users who type keywords. Requests without their gold tools, and requests of other datasets, have no tool that fits. Only
-the bundled encoder is used, so this takes about a minute.
+no-tool queries of Arena-Hard and Self-Instruct, beside prompts that `chat_by_rule` makes. Requests are searched in the
+whole catalogue of their dataset and in parts of it, down to a single tool, because scores differ between small and
+large catalogues. Names of tools stand for users who type keywords. Requests without their gold tools, and requests of
+other datasets, have no tool that fits. Only the bundled encoder is used, so this takes about two minutes.
 
     python benchmarks/fit_decision.py [--data DIR] [--out src/toolscout/abstain/data/decision.json]
 """
@@ -15,14 +15,15 @@ import argparse
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 import numpy as np
 
-from toolscout.abstain.decision import BUNDLED_DECISION
+from toolscout.abstain.decision import BUNDLED_DECISION, MAX_SMALL_CATALOGUE, Decision
 from toolscout.abstain.fit import QueryGroup, fit_decision
 from toolscout.abstain.score_features import ScoreFeatures, names
 from toolscout.dataset import NoTool
@@ -31,9 +32,12 @@ from toolscout.encoders.static import StaticEncoder
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25
 from toolscout.lab.bench import load_dataset
-from toolscout.recipes.fit import Lesson, make_lesson
+from toolscout.recipes.fit import make_lesson
 from toolscout.sources.folder import read_tools
 from toolscout.types import Tool
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from chat_by_rule import make_chat
 
 SETS = {
     "metatool": "MIT",
@@ -45,22 +49,45 @@ SETS = {
     "numpybank": "MIT",
 }
 CHAT = {"arena_hard_v01", "arena_hard_v2", "self_instruct_user", "self_instruct_seed"}  # Apache-2.0; not tooldet
-WHOLE = {"train": 600, "dev": 600}  # queries to the whole catalogue
-PARTS = {1: (40, 1), 3: (30, 1), 10: (15, 3), 30: (8, 8), 100: (4, 20), 300: (2, 40)}  # size: catalogues, queries each
+WHOLE = {"train": 600, "dev": 600, "test": 600}  # queries to the whole catalogue
+MAX_TEST_CHATS = 600
+FITS = {"right": True, "near": False, "foreign": False, "chat": None}
+PARTS = {
+    1: (40, 1),
+    2: (30, 1),
+    3: (30, 1),
+    5: (30, 1),
+    10: (15, 3),
+    30: (8, 8),
+    100: (4, 20),
+    300: (2, 40),
+}  # size: catalogues, queries each
+CHAT_BY_RULE = 400  # prompts of `chat_by_rule`, for training alone
 KEYWORDS = 3  # one in so many requests once more as the name of a tool
 SEED = 0
 ENCODER = StaticEncoder()
+NAMES = names(("words", "static"))
+Groups = dict[tuple[str, str, str], QueryGroup]
+
+
+class Split(NamedTuple):
+    """A dataset: texts of its queries, tools, and part → query → gold tools."""
+
+    name: str
+    texts: Mapping[str, str]
+    tools: Sequence[Tool]
+    golds: Mapping[str, Mapping[str, Sequence[str]]]
 
 
 class Drawn:
     """Searches requests of one dataset and split in catalogues, and collects their score features."""
 
-    def __init__(self, held: Lesson, part: str, foreign: Sequence[str], chats: Sequence[str]) -> None:
-        self.name, self.queries, self.golds = held.name, held.texts, getattr(held, part)
+    def __init__(self, held: Split, part: str, foreign: Sequence[str], chats: Sequence[str]) -> None:
+        self.name, self.queries, self.golds = held.name, held.texts, held.golds[part]
         self.tools = {tool.id: tool for tool in held.tools}
         self.random = random.Random(f"{SEED} {self.name} {part}")
         self.foreign, self.chats = foreign, chats
-        self.found: dict[tuple[bool, bool, bool | None], list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray, list[str]]]] = {}
 
     def whole(self, most: int) -> None:
         """Search requests in the whole catalogue."""
@@ -85,19 +112,12 @@ class Drawn:
         told = [self.queries[query] for query in some]
         told += [split_identifiers(self.tools[each].name).lower() for each in words]
         gone = [[place[tool] for tool in self.golds[query]] for query in some] + [[place[each]] for each in words]
-        self._add(signals, told, True, True)
-        self._add(signals, told, True, False, gone)
-        self._add(signals, self._some(self.foreign, len(some)), True, False)
-        self._add(signals, self._some(self.chats, n_chat), False, None)
+        self._add(signals, told, "right")
+        self._add(signals, told, "near", gone)
+        self._add(signals, self._some(self.foreign, len(some)), "foreign")
+        self._add(signals, self._some(self.chats, n_chat), "chat")
 
-    def _add(
-        self,
-        signals: ScoreFeatures,
-        texts: Sequence[str],
-        needs: bool,
-        fits: bool | None,
-        gone: Sequence[Sequence[int]] = (),
-    ) -> None:
+    def _add(self, signals: ScoreFeatures, texts: Sequence[str], what: str, gone: Sequence[Sequence[int]] = ()) -> None:
         masks = []
         for places in gone:
             mask = np.ones(len(signals.words.ids), dtype=bool)
@@ -106,21 +126,25 @@ class Drawn:
         vectors = ENCODER.encode(texts, "query")
         rows = signals.rows(texts, [vectors], masks or None)
         kept = vectors.any(axis=1) & (np.array([mask.any() for mask in masks]) if masks else True)
-        key = len(signals.words.ids) == len(self.tools), needs, fits
-        self.found.setdefault(key, []).append((rows[kept], vectors[kept]))
+        size = len(signals.words.ids)
+        extent = "whole" if size == len(self.tools) else "small" if size <= MAX_SMALL_CATALOGUE else "part"
+        texts = [text for text, keep in zip(texts, kept, strict=True) if keep]
+        self.found.setdefault((extent, what), []).append((rows[kept], vectors[kept], texts))
 
-    def asked(self) -> list[QueryGroup]:
-        """Return the rows, grouped by the labels of the requests; whole catalogues stand apart from parts."""
-        return [
-            QueryGroup(
+    def asked(self) -> dict[tuple[str, str, str], QueryGroup]:
+        """Return (dataset, extent, kind) → rows; whole catalogues, small ones and other parts stand apart."""
+        return {
+            (self.name, extent, what): QueryGroup(
                 self.name,
-                np.concatenate([rows for rows, _ in held]),
-                {"static": np.concatenate([vectors for _, vectors in held])},
-                needs,
-                fits,
+                np.concatenate([rows for rows, _, _ in held]),
+                {"static": np.concatenate([vectors for _, vectors, _ in held])},
+                what != "chat",
+                FITS[what],
+                [text for _, _, texts in held for text in texts],
+                extent == "small",
             )
-            for (_, needs, fits), held in self.found.items()
-        ]
+            for (extent, what), held in self.found.items()
+        }
 
 
 def put(tools: Sequence[Tool]) -> ScoreFeatures:
@@ -131,6 +155,53 @@ def put(tools: Sequence[Tool]) -> ScoreFeatures:
     return ScoreFeatures(BM25.build(ordered), {"static": index})
 
 
+def collect(root: Path, parts: Sequence[str] = ("train", "dev")) -> dict[str, Groups]:
+    """Return for each part its queries, scored against catalogues, by dataset, extent and kind.
+
+    Args:
+        root: the folder of the datasets.
+        parts: `train`, `dev`, `test`. The chat of `test` has every kind of no_tool, that of the others those with a
+            licence.
+    """
+    sets = {}
+    for name in SETS:
+        dataset = load_dataset(name, root)
+        tools = read_tools(dataset.folder, "d").tools
+        lesson = make_lesson(dataset, tools, dataset.texts("test"))
+        test = {query: [f"d/{tool}" for tool in gold] for query, gold in dataset.split("test").items()}
+        golds = {"train": lesson.train, "dev": lesson.dev, "test": test}
+        sets[name] = Split(name, {**dataset.queries, **lesson.texts}, tools, golds)
+    no_tool = NoTool.load(root / "no_tool")
+    chats = {
+        part: [each.text for each in found if part == "test" or each.kind in CHAT]
+        for part, found in (("train", no_tool.train), ("dev", no_tool.calibrate), ("test", no_tool.test))
+    }
+    chats["train"] += make_chat(CHAT_BY_RULE)
+    random.Random(SEED).shuffle(chats["test"])
+    chats["test"] = chats["test"][:MAX_TEST_CHATS]
+    asked: dict[str, Groups] = {part: {} for part in parts}
+    for part, into in asked.items():
+        texts = {name: [held.texts[query] for query in held.golds[part]] for name, held in sorted(sets.items())}
+        for name, held in sets.items():
+            draw = random.Random(f"{SEED} {name} {part} foreign")
+            foreign = [
+                text for other, some in texts.items() if other != name for text in draw.sample(some, min(60, len(some)))
+            ]
+            drawn = Drawn(held, part, foreign, chats[part])
+            drawn.whole(WHOLE[part])
+            for size, (count, each) in PARTS.items():
+                for _ in range(count if size < len(held.tools) else 0):
+                    drawn.part(size, each)
+            into.update(drawn.asked())
+            click.echo(f"{part} {name}: {sum(map(len, drawn.asked().values())):,}", err=True)
+    return asked
+
+
+def fit(train: Groups, dev: Groups, about: dict[str, Any]) -> Decision:
+    """Fit a decision as it ships."""
+    return fit_decision(NAMES, list(train.values()), list(dev.values()), {"static": ENCODER.fingerprint}, about)
+
+
 def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,38 +210,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is None:
         sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
-    sets = {}
-    for name in SETS:
-        dataset = load_dataset(name, Path(options.data))
-        sets[name] = make_lesson(dataset, read_tools(dataset.folder, "d").tools, dataset.texts("test"))
-    no_tool = NoTool.load(Path(options.data) / "no_tool")
-    chats = {
-        part: [each.text for each in found if each.kind in CHAT]
-        for part, found in (("train", no_tool.train), ("dev", no_tool.calibrate))
-    }
-    asked: dict[str, list[QueryGroup]] = {"train": [], "dev": []}
-    for part, into in asked.items():
-        texts = {name: [held.texts[query] for query in getattr(held, part)] for name, held in sorted(sets.items())}
-        for name, held in sets.items():
-            draw = random.Random(f"{SEED} {name} {part} foreign")
-            foreign = [text for other, some in texts.items() if other != name for text in draw.sample(some, 60)]
-            drawn = Drawn(held, part, foreign, chats[part])
-            drawn.whole(WHOLE[part])
-            for size, (count, each) in PARTS.items():
-                for _ in range(count if size < len(held.tools) else 0):
-                    drawn.part(size, each)
-            into += drawn.asked()
-            click.echo(f"{part} {name}: {', '.join(f'{len(each):,}' for each in drawn.asked())}", err=True)
+    asked = collect(Path(options.data))
     about = {
         "sets": SETS,
         "no_tool": dict.fromkeys(sorted(CHAT), "Apache-2.0"),
+        "chat_by_rule": CHAT_BY_RULE,
         "seed": SEED,
-        "requests": {part: sum(len(each) for each in some) for part, some in asked.items()},
+        "requests": {part: sum(map(len, some.values())) for part, some in asked.items()},
         "command": "python benchmarks/fit_decision.py",
     }
-    decision = fit_decision(
-        names(("words", "static")), asked["train"], asked["dev"], {"static": ENCODER.fingerprint}, about
-    )
+    decision = fit(asked["train"], asked["dev"], about)
     options.out.write_bytes(msgspec.json.encode(decision) + b"\n")
     click.echo(f"{options.out}: floors {msgspec.to_builtins(decision.floors)}", err=True)
 

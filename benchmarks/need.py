@@ -400,7 +400,7 @@ class Bench:
             domain = Domain(name, self.root, using, draw, ())
             test, budgets = domain.parts["test"], {}
             tables = {
-                what: decision.columns(domain.signals.names, rows, part.vectors, by.wishes)
+                what: decision.columns(domain.signals.names, rows, part.vectors | by.mark_terms(part.texts), by.wishes)
                 for what, rows, part in (
                     ("right", domain.rows(test), test),
                     ("near", domain.rows(test, test.gold), test),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,39 @@ def test_without_vectors_only_the_scores_count() -> None:
 
 def test_the_same_requests_give_the_same_numbers(decision: Decision) -> None:
     assert fit_decision(NAMES, asked(0), asked(1), {"static": "x"}, {"sets": "synthetic"}) == decision
+
+
+def speak(groups: list[QueryGroup], *, small: bool = False) -> list[QueryGroup]:
+    """The same requests with texts: those that need a tool order something, chat asks for a poem."""
+    return [
+        dataclasses.replace(
+            group,
+            texts=[f"{'book it' if group.needs else 'a poem'} and {number}" for number in range(len(group))],
+            is_small=small,
+        )
+        for group in groups
+    ]
+
+
+def test_terms_of_the_requests_count_beside_their_vectors() -> None:
+    decision = fit_decision(NAMES, speak(asked(0)), speak(asked(1)), {"static": "x"}, {})
+    assert {"book", "and"} <= set(decision.terms) and not any(term.isdigit() for term in decision.terms)
+    assert set(decision.wishes) == {"static", "terms"} and "wish.terms" in decision.need.columns
+    same = {"static": np.zeros((2, 8), dtype=np.float32)}
+    texts = ["book it", "a poem"]
+    table = columns(NAMES, np.zeros((2, 3)), same | decision.mark_terms(texts), decision.wishes)
+    need, _ = decision.estimate(table)
+    assert need[0] > 0.5 > need[1]
+
+
+def test_small_catalogues_have_thresholds_of_their_own() -> None:
+    large, small = speak(asked(1, 1_000)), speak(asked(5, 1_000), small=True)
+    for group in small:
+        group.rows[:, :2] -= 1.0  # the same requests score lower
+    decision = fit_decision(NAMES, speak(asked(0)), [*large, *small], {"static": "x"}, {})
+    assert decision.small_floors is not None
+    assert decision.small_floors.fit_at(0.02) < decision.floors.fit_at(0.02)
+    assert fit_decision(NAMES, speak(asked(0)), large, {"static": "x"}, {}).small_floors is None
 
 
 @pytest.mark.parametrize("which", ["one group", "no chat", "none that no tool fits"])

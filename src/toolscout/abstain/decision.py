@@ -25,6 +25,7 @@ import numpy as np
 
 from toolscout.abstain import calibration
 from toolscout.abstain.logistic import sigmoid
+from toolscout.abstain.request_terms import TERMS_VIEW, mark_terms
 from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.arrays import Floats, Mask, Vectors
 from toolscout.catalogue.store import Catalogue
@@ -58,6 +59,7 @@ VIEW: Final = "static"
 MAX_DEVIATIONS: Final = 4.0  # values are clipped here: farther out they carry no information
 MAX_CATALOGUE_GROWTH: Final = 2.0
 """Factor by which a catalogue may grow or shrink before the floors of a fitted model no longer hold."""
+MAX_SMALL_CATALOGUE: Final = 5  # tools; with so few, scores say little about how far the first one stands out
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -98,6 +100,8 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         need: regression for whether a tool is needed.
         fit: regression for whether a tool of the catalogue fits.
         floors: probabilities below which a request is turned away, by budget.
+        terms: terms of requests, the columns of the view `terms`; empty: there is no such view.
+        small_floors: as `floors`, where the caller sees at most `MAX_SMALL_CATALOGUE` tools; None: `floors`.
     """
 
     format: str
@@ -107,6 +111,12 @@ class Decision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     need: Linear
     fit: Linear
     floors: Floors
+    terms: tuple[str, ...] = ()
+    small_floors: Floors | None = None
+
+    def mark_terms(self, texts: Sequence[str]) -> dict[str, Vectors]:
+        """Return the view `terms` of requests, or nothing if there is none."""
+        return {TERMS_VIEW: mark_terms(texts, self.terms)} if self.terms else {}
 
     def estimate(self, table: Mapping[str, Floats]) -> tuple[Floats, Floats]:
         """Return the probabilities of need and fit, (n,) each, from `columns`."""
@@ -171,6 +181,7 @@ class Abstainer:
         mask: `Search.visible` → mask over the catalogue.
         budget: share of answerable requests that may be turned away.
         floors: thresholds of both probabilities.
+        small_floors: the same where the caller sees few tools; None: `floors`.
         pipeline_floors: thresholds of a `need` that the pipeline estimated; None: such a need turns nobody away.
         sure: score of the first hit from which a request is never turned away; None: no such score.
     """
@@ -184,6 +195,7 @@ class Abstainer:
     floors: Floors
     pipeline_floors: Floors | None = None
     sure: float | None = None
+    small_floors: Floors | None = None
 
     def __call__(self, searches: Sequence[Search]) -> list[Verdict | None]:
         """Return the verdict on each search; None: no verdict."""
@@ -198,10 +210,9 @@ class Abstainer:
             if readable[number] and sizes[number] and not _names_a_tool(search)
         ]
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
-        rows = self.features.rows(
-            [texts[number] for number in decidable], list(chosen.values()), [masks[number] for number in decidable]
-        )
-        table = columns(self.features.names, rows, chosen, self.decision.wishes)
+        asked = [texts[number] for number in decidable]
+        rows = self.features.rows(asked, list(chosen.values()), [masks[number] for number in decidable])
+        table = columns(self.features.names, rows, chosen | self.decision.mark_terms(asked), self.decision.wishes)
         needs, fits = self.decision.estimate(table)
         verdicts: list[Verdict | None] = [None] * len(searches)
         estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
@@ -215,10 +226,13 @@ class Abstainer:
         A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
         `wish` says why: below 0 the request resembles chat, else a request for tools that this catalogue lacks.
         """
+        floors = self.floors
+        if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
+            floors = self.small_floors
         if search.need is None:
-            need_floor, fit_floor = self.floors.need_at(self.budget), self.floors.fit_at(self.budget)
+            need_floor, fit_floor = floors.need_at(self.budget), floors.fit_at(self.budget)
         else:  # two independent estimates share the budget
-            need, wish, fit_floor = search.need, search.need - 0.5, self.floors.fit_at(self.budget / 2)
+            need, wish, fit_floor = search.need, search.need - 0.5, floors.fit_at(self.budget / 2)
             need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
         if is_sure or (need >= need_floor and fit >= fit_floor):
@@ -297,13 +311,23 @@ def build_abstainer(
     decision, encoder = load_bundled()
     stages = stage.stages if isinstance(stage, Pipeline) else (stage,)
     pipeline_floors = next((detect.floors for detect in stages if isinstance(detect, Detect)), None)
-    floors, sure = decision.floors, None
+    floors, small_floors, sure = decision.floors, decision.small_floors, None
     if manifest is not None:
+        small_floors = None
         floors, sure = _load_model_floors(manifest, len(catalogue)), manifest.values.get("sure")
     features = ScoreFeatures(index_words(catalogue), {VIEW: workspace.index_tools(catalogue, encoder)})
     is_word = encoder.pieces.is_word
     return Abstainer(
-        decision, features, {VIEW: encoder}, is_word, catalogue.mask, budget, floors, pipeline_floors, sure
+        decision,
+        features,
+        {VIEW: encoder},
+        is_word,
+        catalogue.mask,
+        budget,
+        floors,
+        pipeline_floors,
+        sure,
+        small_floors,
     )
 
 
@@ -343,6 +367,8 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:
         return msgspec.convert(NO_FLOORS, Floors)
-    rows = features.rows([texts[number] for number in readable], [vectors[readable]])
-    table = columns(features.names, rows, {VIEW: vectors[readable]}, decision.wishes)
+    asked = [texts[number] for number in readable]
+    rows = features.rows(asked, [vectors[readable]])
+    views = {VIEW: vectors[readable]} | decision.mark_terms(asked)
+    table = columns(features.names, rows, views, decision.wishes)
     return calibration.floors(*decision.estimate(table))

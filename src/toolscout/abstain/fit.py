@@ -17,6 +17,7 @@ import numpy as np
 from toolscout.abstain.calibration import floors, platt
 from toolscout.abstain.decision import DECISION_FORMAT, MAX_DEVIATIONS, Decision, Linear, columns
 from toolscout.abstain.logistic import logistic, sigmoid
+from toolscout.abstain.request_terms import TERMS_VIEW, choose_terms, mark_terms
 from toolscout.arrays import Floats, Vectors
 from toolscout.errors import UserError
 from toolscout.search.pipeline import Floors
@@ -39,6 +40,8 @@ class QueryGroup:
         vectors: view → (n, d) of the queries.
         needs: whether they need a tool.
         fits: whether a tool of that catalogue fits; None: unknown.
+        texts: (n,) the queries themselves; empty: their terms are not used.
+        is_small: whether the catalogue has at most `decision.MAX_SMALL_CATALOGUE` tools.
     """
 
     group: str
@@ -46,6 +49,8 @@ class QueryGroup:
     vectors: Mapping[str, Vectors]
     needs: bool
     fits: bool | None
+    texts: Sequence[str] = ()
+    is_small: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -75,15 +80,18 @@ def fit_decision(
     Raises:
         UserError: for fewer than two groups, or where one kind of queries is missing.
     """
-    views = tuple(encoders) if wishes else ()
     _check_groups(train, calibration)
+    terms = _choose_terms([*train, *calibration], train) if wishes else ()
+    views = (*encoders, *([TERMS_VIEW] if terms else [])) if wishes else ()
+    train, calibration = ([_add_terms(part, terms) for part in parts] for parts in (train, calibration))
     of_fit = [_Labelled(_table(names, part, {}), bool(part.fits), part.group) for part in train if part.needs]
     wish_weights = _fit_wishes(views, [*_select_fitting(train, ""), *(part for part in train if not part.needs)])
     need, fit = _fit_linear(_stack_needs(names, train, views)), _fit_linear(of_fit)
     tables = [_table(names, part, wish_weights) for part in calibration]
     need = _calibrate(need, tables, [part.needs for part in calibration])
     fit = _calibrate(fit, tables, [part.fits if part.needs else None for part in calibration])
-    answerable = [table for table, part in zip(tables, calibration, strict=True) if part.needs and part.fits]
+    answerable = [(part, table) for table, part in zip(tables, calibration, strict=True) if part.needs and part.fits]
+    small = [table for part, table in answerable if part.is_small]
     return Decision(
         format=DECISION_FORMAT,
         about=dict(about),
@@ -91,8 +99,26 @@ def fit_decision(
         wishes={view: tuple(weights.tolist()) for view, weights in wish_weights.items()},
         need=need,
         fit=fit,
-        floors=_set_floors(need, fit, answerable),
+        floors=_set_floors(need, fit, [table for part, table in answerable if not part.is_small]),
+        terms=terms,
+        small_floors=_set_floors(need, fit, small) if small else None,
     )
+
+
+def _choose_terms(parts: Sequence[QueryGroup], train: Sequence[QueryGroup]) -> tuple[str, ...]:
+    """Choose terms of the training queries, if the texts of all parts are known."""
+    if not all(len(part.texts) == len(part) for part in parts):
+        return ()
+    texts: dict[str, list[str]] = {}
+    for part in train:
+        texts.setdefault(part.group if part.needs else "", []).extend(part.texts)
+    return choose_terms(texts)
+
+
+def _add_terms(part: QueryGroup, terms: Sequence[str]) -> QueryGroup:
+    if not terms:
+        return part
+    return dataclasses.replace(part, vectors={**part.vectors, TERMS_VIEW: mark_terms(part.texts, terms)})
 
 
 def _check_groups(*splits: Sequence[QueryGroup]) -> None:
@@ -128,15 +154,11 @@ def _stack_needs(names: Sequence[str], train: Sequence[QueryGroup], views: Seque
 
 
 def _set_floors(need: Linear, fit: Linear, tables: Sequence[dict[str, Floats]]) -> Floors:
-    """Set floors that keep each budget in every large part of the requests, not only on average.
-
-    A user's requests may resemble any one of the parts.
-    """
+    """Set floors that keep each budget on average over the parts, which have equal mass."""
     sure = [(sigmoid(need.logits(table)), sigmoid(fit.logits(table))) for table in tables]
-    large = [pair for pair in sure if len(pair[0]) >= MIN_REQUESTS_FOR_FLOORS]
-    by_part = [floors(*pair) for pair in large or sure]
-    of_need, of_fit = np.array([part.need for part in by_part]), np.array([part.fit for part in by_part])
-    return Floors(by_part[0].budgets, tuple(of_need.min(axis=0).tolist()), tuple(of_fit.min(axis=0).tolist()))
+    large = [pair for pair in sure if len(pair[0]) >= MIN_REQUESTS_FOR_FLOORS] or sure
+    needs, fits = (np.concatenate(column) for column in zip(*large, strict=True))
+    return floors(needs, fits, np.concatenate([np.full(len(pair[0]), 1 / len(pair[0])) for pair in large]))
 
 
 def _select_fitting(train: Sequence[QueryGroup], left_out: str) -> list[QueryGroup]:
@@ -145,9 +167,17 @@ def _select_fitting(train: Sequence[QueryGroup], left_out: str) -> list[QueryGro
 
 
 def _take_half(part: QueryGroup, odd: bool) -> QueryGroup:
-    chosen = slice(int(odd), None, 2)
+    return _select(part, range(int(odd), len(part), 2))
+
+
+def _select(part: QueryGroup, places: Sequence[int]) -> QueryGroup:
+    """Return the queries at these places."""
+    chosen = list(places)
     return dataclasses.replace(
-        part, rows=part.rows[chosen], vectors={view: rows[chosen] for view, rows in part.vectors.items()}
+        part,
+        rows=part.rows[chosen],
+        vectors={view: rows[chosen] for view, rows in part.vectors.items()},
+        texts=[part.texts[place] for place in chosen] if part.texts else (),
     )
 
 
@@ -187,7 +217,8 @@ def _split_mass(keys: Sequence[tuple[bool, str, float]], sizes: Sequence[int]) -
 
 
 def _fit_wishes(views: Sequence[str], parts: Sequence[QueryGroup]) -> dict[str, Floats]:
-    """Fit for each view the weights of the query vector that predict the need."""
+    """Fit for each view the weights of the query vector that predict the need. A repeated query counts once."""
+    parts = _drop_repeated(parts)
     sizes = [len(part) for part in parts]
     mass = _split_mass([(part.needs, part.group if part.needs else "", 1.0) for part in parts], sizes)
     needs = np.repeat([part.needs for part in parts], sizes)
@@ -195,6 +226,22 @@ def _fit_wishes(views: Sequence[str], parts: Sequence[QueryGroup]) -> dict[str, 
         view: np.round(logistic(np.concatenate([part.vectors[view] for part in parts]), needs, VECTOR_RIDGE, mass), 6)
         for view in views
     }
+
+
+def _drop_repeated(parts: Sequence[QueryGroup]) -> list[QueryGroup]:
+    """Drop queries that a part of the same group and need holds already, where the texts are known."""
+    seen: dict[tuple[str, bool], set[str]] = {}
+    kept_parts = []
+    for part in parts:
+        chosen = part
+        if part.texts:
+            known = seen.setdefault((part.group if part.needs else "", part.needs), set())
+            first = {text: place for place, text in reversed(list(enumerate(part.texts))) if text not in known}
+            known.update(first)
+            chosen = _select(part, sorted(first.values()))
+        if len(chosen):
+            kept_parts.append(chosen)
+    return kept_parts
 
 
 def _fit_linear(parts: Sequence[_Labelled]) -> Linear:

@@ -15,6 +15,7 @@ from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
 from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
+from toolscout.search.actions import OrderActions
 from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
 from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
@@ -131,16 +132,17 @@ class Hybrid(_Plain):
     options_type = HybridOptions
 
     def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
-        """Build both searches and their fusion."""
+        """Build both searches, their fusion, and the order among tools that differ in the action alone."""
         encoder = workspace.load_encoder()
         by: Fusion = add_standard_scores
         if get_languages(encoder) != ENGLISH:
             by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
-        return Fuse(
+        fused = Fuse(
             search_words(catalogue, options.index_settings()),
             search_standard_scores(workspace, catalogue, encoder, options.style),
             by=by,
         )
+        return fused >> OrderActions(catalogue)
 
 
 class RankFusion(_Plain):

@@ -1,0 +1,174 @@
+"""Among tools of one source that differ in the action alone, puts the one first whose action the request asks for.
+
+`add_label` and `remove_label` share nearly all words, and word vectors of opposites lie close together. So which of the
+two stands first is often chance. The names decide who is a sibling: they are equal but for a verb that
+`toolscout.search.action_words` knows. Siblings only change places among themselves; no other tool moves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import split_identifiers
+from toolscout.search.action_words import LITERAL_WEIGHT, get_cues, get_opposites, tokenize_in_order
+from toolscout.search.pipeline import Stage
+from toolscout.types import Explanation, Hit, Search
+
+__all__ = ["OrderActions", "is_question"]
+
+MAX_READ_CHARS: Final = 2_000
+MAX_TERMS: Final = 30  # longer requests have several steps, and a cue may belong to another one
+MAX_VERB_WORDS: Final = 2
+MIN_LEAD: Final = 0.5  # evidence that one sibling must have more than another to stand before it
+MIN_DERIVED_EVIDENCE: Final = 2.0  # for `unfollow` where the request says "follow"
+MOVED: Final = "action word"
+_POLITE_ORDER: Final = re.compile(r"\W*(?:can|could|would|will)\s+you\b(?!\s+(?:tell|see|say))", re.IGNORECASE)
+_QUESTION_START: Final = re.compile(
+    r"\W*(?:what|which|who|whose|whom|where|when|why|how|is|are|am|was|were|does|do|did|has|have|had)\b", re.IGNORECASE
+)
+
+Rest = tuple[str, ...]
+"""The words of a name with a mark in place of the verb."""
+
+
+class OrderActions(Stage):
+    """Orders siblings by the evidence for their actions."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        """Find the siblings of a snapshot: tools with the same path, and the same name but for opposite verbs."""
+        named: defaultdict[tuple[str, Rest], dict[str, str]] = defaultdict(dict)
+        for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
+            for verb, rest in _mark_verbs(name):
+                named[tool_id.partition("/")[0], rest][tool_id] = verb
+        families = [verbs for verbs in named.values() if _has_opposites(verbs.values())]
+        paths = {tool.id: tool.path for tool in catalogue.tools(sorted({id for verbs in families for id in verbs}))}
+        self._families: list[dict[str, str]] = []
+        self._of_tool: defaultdict[str, list[int]] = defaultdict(list)
+        for verbs in families:
+            by_path: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+            for tool_id, verb in verbs.items():
+                by_path[paths[tool_id]][tool_id] = verb
+            self._families += [siblings for siblings in by_path.values() if _has_opposites(siblings.values())]
+        for number, siblings in enumerate(self._families):
+            for tool_id in siblings:
+                self._of_tool[tool_id].append(number)
+
+    @property
+    def name(self) -> str:
+        """The stage's name in traces and messages."""
+        return "actions"
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Return the searches with siblings in the order of their evidence."""
+        return [self._reorder(search) for search in searches] if self._families else list(searches)
+
+    def _reorder(self, search: Search) -> Search:
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for place, hit in enumerate(search.hits):
+            for number in self._of_tool.get(hit.id, ()):
+                places[number].append(place)
+        contested = {number: held for number, held in places.items() if len(held) > 1}
+        if not contested:
+            return search
+        text = search.query[:MAX_READ_CHARS]
+        terms, asks, cues = tokenize_in_order(text), is_question(text), get_cues()
+        if len(terms) > MAX_TERMS:
+            return search
+        words = " ".join(terms)
+        hits = list(search.hits)
+        for number, held in contested.items():
+            siblings = self._families[number]
+            present = [place for place in held if hits[place].id in siblings]
+            verbs = {hits[place].id: siblings[hits[place].id] for place in present}
+            evidence = {verb: cues[verb].weigh(words, asks) for verb in set(verbs.values())}
+            literals = {verb for verb in evidence if cues[verb].stands_in(words)}
+            _swap_opposites(hits, present, verbs, evidence, literals)
+        return msgspec.structs.replace(search, hits=tuple(hits))
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return rank and score of a tool that changes its place; None if it keeps it."""
+        [result] = self.run([search])
+        for rank, (before, after) in enumerate(zip(search.hits, result.hits, strict=True), 1):
+            if after.id == tool_id and before.id != tool_id:
+                note = f"{search.ids.index(tool_id) + 1} before; the request's words ask for its action"
+                note = note if rank <= search.ids.index(tool_id) else f"the request asks for the action of {before.id}"
+                return Explanation(self.name, rank, after.score, note)
+        return None
+
+    def note(self, search: Search) -> str:
+        """Return how many hits changed their places."""
+        count = sum(hit.why.endswith(MOVED) for hit in search.hits)
+        return f"{count} siblings by their action" if count else ""
+
+
+def _has_opposites(verbs: Iterable[str]) -> bool:
+    return any(frozenset(pair) in get_opposites() for pair in itertools.combinations(set(verbs), 2))
+
+
+def is_question(text: str) -> bool:
+    """Tell whether a request asks for information. "Can you delete it?" does not."""
+    if _POLITE_ORDER.match(text):
+        return False
+    return bool(_QUESTION_START.match(text)) or text.rstrip().endswith("?")
+
+
+def _swap_opposites(
+    hits: list[Hit],
+    places: Sequence[int],
+    verbs: Mapping[str, str],
+    evidence: Mapping[str, float],
+    literals: AbstractSet[str],
+) -> None:
+    """Swap opposites at these places where the evidence differs enough. The scores stay at their places.
+
+    Args:
+        hits: changed in place.
+        places: of the siblings, ascending.
+        verbs: id → verb.
+        evidence: of each verb.
+        literals: verbs that stand in the request.
+    """
+    for left, right in itertools.combinations(places, 2):
+        one, other = hits[left], hits[right]
+        front, behind = verbs[one.id], verbs[other.id]
+        if frozenset((front, behind)) in get_opposites() and _yields(front, behind, evidence, literals):
+            hits[left] = Hit(other.id, one.score, f"{other.why}, {MOVED}")
+            hits[right] = Hit(one.id, other.score, f"{one.why}, {MOVED}")
+
+
+def _yields(front: str, behind: str, evidence: Mapping[str, float], literals: AbstractSet[str]) -> bool:
+    """Tell whether the evidence puts `behind` before `front`.
+
+    A verb that stands in the request yields only to one that is made from it: "stop following her" means `unfollow`.
+    There the shared stem speaks for neither if enough else speaks for the longer verb.
+    """
+    scores = {verb: evidence[verb] for verb in (front, behind)}
+    short, long = sorted((front, behind), key=len)
+    is_derived = long.endswith(short)
+    if is_derived and short in literals and scores[long] >= MIN_DERIVED_EVIDENCE:
+        scores[short] -= LITERAL_WEIGHT
+    if front in literals and not (is_derived and front == short):
+        return False
+    return scores[behind] - scores[front] >= MIN_LEAD
+
+
+def _mark_verbs(name: str) -> Iterator[tuple[str, Rest]]:
+    """Yield (verb, name with a mark in place of the verb) for each verb of a name. A plural `s` does not count."""
+    verbs = get_cues()
+    words = re.findall(r"[^\W_]+", split_identifiers(name).lower())
+    for start in range(len(words)):
+        for end in range(start + 1, min(start + MAX_VERB_WORDS, len(words)) + 1):
+            verb = "_".join(words[start:end])
+            if verb in verbs:
+                yield verb, tuple(word.rstrip("s") for word in (*words[:start], "*", *words[end:]))

@@ -1,0 +1,118 @@
+"""Opposite tools of one source stand in the order of the request's action; no other tool moves."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from toolscout.catalogue.store import Catalogue
+from toolscout.recipes import registry
+from toolscout.search.action_words import get_cues, get_opposites
+from toolscout.search.actions import OrderActions, is_question
+from toolscout.testing import check_stage
+from toolscout.types import Hit, Search, Tool
+from toolscout.workspace import Workspace
+
+NAMES = (
+    "mail/add_label", "mail/remove_label", "mail/list_labels", "mail/send_email", "disk/uploadFile",
+    "disk/downloadFile", "chat/followUser", "chat/unfollowUser", "home/set-light", "home/get-light",
+)  # fmt: skip
+
+
+def make_catalogue(*, path_of: str = "") -> Catalogue:
+    return Catalogue.of(
+        Tool(id=name, name=name.split("/")[1], path=(name,) if name == path_of else (name.split("/")[0],))
+        for name in NAMES
+    )
+
+
+def order_hits(query: str, *ids: str, path_of: str = "") -> list[str]:
+    search = Search(query=query, hits=tuple(Hit(id, 9.0 - rank, "words") for rank, id in enumerate(ids)))
+    stage = OrderActions(make_catalogue(path_of=path_of))
+    check_stage(stage, [search])
+    [result] = stage([search])
+    assert [hit.score for hit in result.hits] == [hit.score for hit in search.hits]
+    return list(result.ids)
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("take the label work away from this mail", "mail/remove_label"),
+        ("put a label on this mail", "mail/add_label"),
+        ("stick the label work on it", "mail/add_label"),
+        ("get rid of the label", "mail/remove_label"),
+        ("I saved the report in the bucket, grab it onto my laptop", "disk/downloadFile"),
+        ("here is the contract, put it into the bucket", "disk/uploadFile"),
+        ("I no longer want to see her posts", "chat/unfollowUser"),
+        ("stop following her", "chat/unfollowUser"),
+        ("what colour does the light have?", "home/get-light"),
+        ("make it red from now on", "home/set-light"),
+    ],
+)
+def test_the_asked_one_of_two_opposites_comes_first_whichever_led(query: str, first: str) -> None:
+    [pair] = [pair for pair in itertools.pairwise(NAMES) if first in pair and _are_siblings(*pair)]
+    assert order_hits(query, *pair)[0] == first
+    assert order_hits(query, *reversed(pair))[0] == first
+
+
+def _are_siblings(one: str, other: str) -> bool:
+    verbs = [name.split("/")[1].split("_")[0].split("-")[0].removesuffix("File").removesuffix("User")
+             for name in (one, other)]  # fmt: skip
+    return frozenset(verbs) in get_opposites()
+
+
+def test_only_siblings_change_places() -> None:
+    ids = ["mail/send_email", "mail/add_label", "mail/list_labels", "mail/remove_label", "disk/uploadFile"]
+    found = order_hits("throw the label out", *ids)
+    assert found == ["mail/send_email", "mail/remove_label", "mail/list_labels", "mail/add_label", "disk/uploadFile"]
+
+
+def test_nothing_moves_without_evidence_in_long_requests_or_between_paths() -> None:
+    pair = ["mail/add_label", "mail/remove_label"]
+    assert order_hits("the label of this mail", *pair) == pair
+    assert order_hits("remove the label" + " of the mail that came from the landlord" * 6, *pair) == pair
+    assert order_hits("remove the label", *pair, path_of="mail/add_label") == pair
+    assert order_hits("remove the label", *pair)[0] == "mail/remove_label"
+
+
+def test_a_verb_in_the_request_keeps_its_place_unless_its_reverse_is_meant() -> None:
+    assert order_hits("add what I need to get rid of as a label", "mail/add_label", "mail/remove_label")[0] == (
+        "mail/add_label"
+    )
+    assert order_hits("do not follow her any more, I no longer care", "chat/followUser", "chat/unfollowUser")[0] == (
+        "chat/unfollowUser"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("which labels are there", True),
+        ("the light is on?", True),
+        ("Can you tell me which light is on?", True),
+        ("Can you delete it?", False),
+        ("delete it", False),
+    ],
+)
+def test_an_order_in_the_form_of_a_question_is_none(text: str, asks: bool) -> None:
+    assert is_question(text) is asks
+
+
+def test_every_verb_of_a_pair_has_cues() -> None:
+    verbs = {verb for pair in get_opposites() for verb in pair}
+    assert all(len(pair) == 2 for pair in get_opposites())
+    assert sorted(verbs - set(get_cues())) == []
+
+
+def test_hybrid_runs_it_and_explains_the_new_rank() -> None:
+    catalogue = make_catalogue()
+    stage = registry.build("hybrid", catalogue, Workspace())
+    search = Search(query="take the label away", k=10)
+    [found] = stage([search])
+    assert found.ids.index("mail/remove_label") < found.ids.index("mail/add_label")
+    [moved] = [step for step in found.trace if step.stage == "actions"]
+    explained = stage.explain(search, "mail/remove_label")
+    assert explained is not None and explained.rank == found.ids.index("mail/remove_label") + 1
+    assert moved.note in ("", "2 siblings by their action")
