@@ -85,6 +85,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "encoder": False,  # an address gets every query, every tool text and the key
     "index": False,  # the code of a plug-in gets every vector
     "k": Between(1, 100),
+    "prerequisites": Between(0, 10),
+    "dependencies": False,  # brings tools into answers
     "mcp_timeout": Between(1, 600),
     "http_timeout": Between(1, 600),
     "max_tools": Between(1, 20_000),  # above the default it takes more memory than the user allowed
@@ -134,6 +136,8 @@ class Settings:
     encoder: str = "static"
     index: str = "exact"
     k: int = 5
+    prerequisites: int = 4
+    dependencies: tuple[str, ...] = ()
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
     private_hosts: tuple[str, ...] = ()
@@ -195,10 +199,14 @@ class Settings:
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate"):
+        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "prerequisites"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
+        for pair in self.dependencies:
+            if not all(part.strip() for part in pair.partition("=")):
+                origin = self.origins.get("dependencies", "argument")
+                raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
         refuse_user(self.llm, self.origins.get("llm", "argument"))
         if self.encoder.startswith(("http://", "https://")):
             refuse_user(self.encoder, self.origins.get("encoder", "argument"), name="encoder")

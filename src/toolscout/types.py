@@ -19,6 +19,7 @@ __all__ = [
     "Explanation",
     "Hints",
     "Hit",
+    "Role",
     "Search",
     "Tool",
     "Trace",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
+Role = Literal["match", "prerequisite"]
 MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -59,6 +61,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
         hints: read-only, destructive, idempotent, open-world.
         callable: whether toolscout can call it.
         meta: further values of the source; JSON only.
+        requires: tools of the same source that must be called first, by name or id, as the source declares them.
     """
 
     id: str
@@ -72,6 +75,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     hints: Hints = Hints()
     callable: bool = False
     meta: dict[str, Any] = {}
+    requires: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.parent is None:
@@ -95,12 +99,21 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer: its id, its score (higher is better), the reason, and the tool once loaded."""
+    """One tool in an answer.
+
+    Attributes:
+        id: the tool's id.
+        score: higher is better.
+        why: how it came into the answer.
+        tool: the tool, once loaded.
+        role: `match`, or `prerequisite` if a match needs it and the query alone would rank it lower.
+    """
 
     id: str
     score: float
     why: str = ""
     tool: Tool | None = None
+    role: Role = "match"
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -194,6 +207,7 @@ def as_json(search: Search) -> dict[str, Any]:
                 "parameters": tool.parameters,
                 "callable": tool.callable,
                 "why": hit.why,
+                "role": hit.role,
             }
         )
     stages: dict[str, float] = {}

@@ -55,6 +55,7 @@ SOURCE_KINDS: Final = {
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION_CHARS: Final = 1_000_000
+MAX_REQUIRED_TOOLS: Final = 32  # prerequisites that one tool may declare
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
 
 
@@ -187,6 +188,7 @@ class RawTool:
         id: identifies the tool within its source.
         name: by default the id.
         parameters: JSON Schema of the arguments. `check_schema` says what is refused.
+        requires: names of tools of the source that must be called first: a list, one text, or None.
 
     The other fields mean the same as in `Tool`.
     """
@@ -202,6 +204,7 @@ class RawTool:
     hints: Hints = dataclasses.field(default_factory=Hints)
     callable: bool = False
     meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    requires: object = ()
 
 
 def build_tool(source: str, raw: RawTool) -> Tool:
@@ -229,7 +232,20 @@ def build_tool(source: str, raw: RawTool) -> Tool:
         hints=raw.hints,
         callable=raw.callable,
         meta=clean(dict(raw.meta)),
+        requires=_read_names(raw.requires),
     )
+
+
+def _read_names(value: object) -> tuple[str, ...]:
+    """Return the names of the tools that an entry requires: from a list, from one text, or none.
+
+    Raises:
+        BadEntry: for anything else.
+    """
+    names = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(names, (list, tuple)):
+        raise BadEntry(f"expected a list of tool names as depends_on, found {_describe_type(value)}")
+    return tuple(_read_text("depends_on", name).strip() for name in names[:MAX_REQUIRED_TOOLS])
 
 
 def _read_text(field: str, value: object) -> str:
