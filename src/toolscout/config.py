@@ -203,10 +203,7 @@ class Settings:
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
-        for pair in self.dependencies:
-            if not all(part.strip() for part in pair.partition("=")):
-                origin = self.origins.get("dependencies", "argument")
-                raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
+        _check_dependencies(self.dependencies, self.origins.get("dependencies", "argument"))
         refuse_user(self.llm, self.origins.get("llm", "argument"))
         if self.encoder.startswith(("http://", "https://")):
             refuse_user(self.encoder, self.origins.get("encoder", "argument"), name="encoder")
@@ -230,6 +227,18 @@ class Settings:
             for name, value in values.items()
             if name not in RECORD_FIELDS
         ]
+
+
+def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
+    """Refuse a dependency that is not `tool=prerequisite`.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    for pair in pairs:
+        tool, _, prerequisite = pair.partition("=")
+        if not (tool and prerequisite):
+            raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
 
 
 def load_settings(

@@ -11,14 +11,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from toolscout.catalogue.operations import Operation, rank_suppliers, read_operation
+from toolscout.catalogue.operations import Operation, Suppliers, read_operation
 from toolscout.catalogue.snapshot import Catalogue
 from toolscout.types import Tool
 
 __all__ = ["Dependencies", "Need", "add_declared", "find_dependencies"]
 
 DEPENDENCIES_FORMAT: Final = "dependencies/1"  # raise it whenever the result for an unchanged catalogue changes
-MAX_OPERATIONS: Final = 2_000  # of one source; comparing them takes time that grows with the square
 
 NeedOrigin = Literal["declared", "inferred", "learned"]
 
@@ -59,10 +58,13 @@ def _collect_needs(catalogue: Catalogue) -> dict[str, list[Need]]:
         if operation is not None:
             operations[tool.source].append(operation)
     for others in operations.values():
-        for operation in others if len(others) <= MAX_OPERATIONS else ():
-            if not any(need.origin == "declared" for need in needs.get(operation.tool_id, ())):
-                needs[operation.tool_id] += _infer_needs(operation, others)
-    return {tool_id: found_needs for tool_id, found_needs in needs.items() if found_needs}
+        suppliers = Suppliers(others)
+        for operation in others:
+            if operation.tool_id not in needs:  # what a source declares takes the place of what could be inferred
+                inferred = _infer_needs(operation, suppliers)
+                if inferred:
+                    needs[operation.tool_id] = inferred
+    return needs
 
 
 def add_declared(dependencies: Dependencies, pairs: Iterable[tuple[str, str]]) -> dict[str, list[Need]]:
@@ -101,12 +103,12 @@ class _Lookup:
         return list(dict.fromkeys(resolved))
 
 
-def _infer_needs(operation: Operation, others: Sequence[Operation]) -> list[Need]:
+def _infer_needs(operation: Operation, suppliers: Suppliers) -> list[Need]:
     """Return a need for each id of an operation that other operations of its API supply."""
     needs: dict[str, Need] = {}
     for want in operation.wants:
-        suppliers = rank_suppliers(want, operation, others)
-        if suppliers:
-            need = Need("inferred", {tool_id: round(fit, 3) for fit, tool_id in suppliers}, want.parameter)
+        ranked = suppliers.rank(want, operation)
+        if ranked:
+            need = Need("inferred", {tool_id: round(fit, 3) for fit, tool_id in ranked}, want.parameter)
             needs.setdefault(want.noun, need)
     return list(needs.values())

@@ -3,40 +3,36 @@
 `GET /orders/{orderId}` needs the id of an order, which no person knows. `GET /orders/search` returns orders, so it
 supplies the id. Three things say what an operation supplies: the words of its path, the words of its name, and the
 schema of its result. Names that people know (`username`, `branch`, `city`) are not ids, so they need no supplier.
+An operation that changes something supplies nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from toolscout.indexes.words import tokenize
 from toolscout.types import Tool
 
-__all__ = ["Operation", "Want", "rank_suppliers", "read_operation"]
+__all__ = ["Operation", "Suppliers", "Want", "read_operation"]
 
 MAX_SUPPLIERS: Final = 12  # alternatives kept for one id
-MAX_SCHEMA_NODES: Final = 500  # parts of a result that are read, the outer ones first
+MAX_READ_CHOICES: Final = 12  # values of one argument that are read
+MAX_RESULT_NODES: Final = 500  # parts of a result's schema that are read, the outer ones first
 MAX_PATH_SEGMENTS: Final = 40
 _VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
 _ID_SUFFIX: Final = re.compile(r"(?:(?:^|[_.-])(?:id|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Uuid|UUID|Uri|URI)s?)$")
 _NUMBER_SUFFIX: Final = re.compile(r"(?:[_-]number|(?<=[a-z])Number)$")
 _ID_PROPERTIES: Final = frozenset(("id", "uri", "uuid", "guid", "urn", "number", "_id"))
 _FINDING: Final = frozenset(tokenize("search find lookup query"))
-_PERSON: Final = frozenset(tokenize("user account owner member customer profile"))
+_PERSON_NOUNS: Final = frozenset(tokenize("user account owner member customer profile"))
 _SELF: Final = frozenset(("me", "self", "whoami"))
-_WRAPPERS: Final = frozenset(("items", "results", "data", "entries", "content", "values", "list", "elements", "records"))
-SEARCH_BY_NOUN: Final = 1.0  # GET /search/movie
-COLLECTION: Final = 0.9  # GET /orders for /orders/{orderId}, GET /me for /users/{user_id}
-PARENT: Final = 0.6  # GET /cart for /cart/items/{itemId}
-SEARCH_BY_TEXT: Final = 0.8  # GET /search, whose description or result names albums
-NAMED_LAST: Final = 0.7  # GET /users/me/orders
-NAMED_IN_PATH: Final = 0.5  # GET /movies/popular
-NAMED_ELSEWHERE: Final = 0.4  # only the operation's name or result says it
-SEARCH_OF_ALL: Final = 0.3  # GET /search, which says of nothing what it finds
-COST_OF_NEED: Final = 0.15  # for each id that the supplier needs itself
+_WRAPPERS: Final = frozenset(
+    ("items", "results", "data", "entries", "content", "values", "list", "elements", "records")
+)
+COST_OF_WANT: Final = 0.15  # for each id that the supplier needs itself
 
 
 class Want(NamedTuple):
@@ -54,27 +50,34 @@ class Want(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation of an API as the inference reads it.
+    """An operation of an API as the inference reads it. All words are stems.
 
     Attributes:
         tool_id: id of its tool.
-        method: in capitals.
+        reads: whether it changes nothing.
+        finds: whether its path or its name says that it searches.
         segments: of its path.
         wants: the ids that it needs.
-        tail: stems of each fixed segment after the last variable of its path.
-        words: stems of its name.
-        text: stems of its description and of the values that its arguments may have.
+        tail: words of each fixed segment after the last variable of its path.
+        words: of its name.
+        text: words of its description and of the values that its arguments may have.
         results: nouns whose ids its result holds.
     """
 
     tool_id: str
-    method: str
+    reads: bool
+    finds: bool
     segments: tuple[str, ...]
     wants: tuple[Want, ...]
     tail: tuple[frozenset[str], ...]
     words: frozenset[str]
     text: frozenset[str]
     results: frozenset[str]
+
+    @property
+    def path_words(self) -> frozenset[str]:
+        """Words of the path after its last variable."""
+        return frozenset().union(*self.tail)
 
 
 def read_operation(tool: Tool) -> Operation | None:
@@ -86,42 +89,56 @@ def read_operation(tool: Tool) -> Operation | None:
     if not isinstance(method, str) or not isinstance(path, str):
         endpoint = tool.meta.get("endpoint")
         method, _, path = endpoint.strip().partition(" ") if isinstance(endpoint, str) else ("", "", "")
-        if not path.strip().startswith("/"):
-            return None
-    segments = tuple(part for part in path.strip().strip("/").split("/") if part)[:MAX_PATH_SEGMENTS]
+    if not path.strip().startswith("/"):
+        return None
+    segments = tuple(part for part in path.strip().split("/") if part)[:MAX_PATH_SEGMENTS]
     last = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
+    tail = tuple(frozenset(tokenize(part)) for part in segments[last + 1 :])
+    words = frozenset(tokenize(tool.name))
+    finds = bool(_FINDING & words.union(*tail))
+    method = method.upper()
     return Operation(
         tool_id=tool.id,
-        method=method.upper(),
+        reads=method == "GET" or (method == "POST" and finds),
+        finds=finds,
         segments=segments,
-        wants=tuple(_find_wants(tool, segments)),
-        tail=tuple(frozenset(tokenize(part)) for part in segments[last + 1 :]),
-        words=frozenset(tokenize(tool.name)),
-        text=frozenset(tokenize(tool.description)) | frozenset(_read_choices(tool.parameters)),
-        results=frozenset(_find_result_nouns(tool.returns)),
+        wants=(*_find_path_wants(segments), *_find_argument_wants(tool.parameters, segments)),
+        tail=tail,
+        words=words,
+        text=frozenset((*tokenize(tool.description), *_read_choices(tool.parameters))),
+        results=frozenset(filter(None, _find_result_nouns(tool.returns))),
     )
 
 
-def _find_wants(tool: Tool, segments: Sequence[str]) -> Iterator[Want]:
-    """Yield the ids that a call needs: in the path, and among the required arguments."""
-    schema = tool.parameters or {}
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
-    seen = set()
+# --- what an operation needs ------------------------------------------------------------------------------------------
+
+
+def _find_path_wants(segments: Sequence[str]) -> Iterator[Want]:
+    """Yield the ids in a path."""
     for place, part in enumerate(segments):
+        before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
         for name in _VARIABLE.findall(part):
-            seen.add(name)
-            if _ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name):
-                before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
-                if noun := _find_noun(name) or _find_noun(before):
-                    yield Want(name, noun, tuple(segments[:place]))
-    required = schema.get("required")
-    fixed_parts = [part for part in segments if "{" not in part]
-    for name in required if isinstance(required, (list, tuple)) else ():
-        if name in seen or not isinstance(name, str) or not _ID_SUFFIX.search(name) or _has_choices(properties, name):
-            continue
-        if noun := _find_noun(name) or (_find_noun(fixed_parts[-1]) if fixed_parts else ""):
+            noun = _find_noun(name) or _find_noun(before)
+            if noun and (_ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name)):
+                yield Want(name, noun, tuple(segments[:place]))
+
+
+def _find_argument_wants(schema: Mapping[str, Any] | None, segments: Sequence[str]) -> Iterator[Want]:
+    """Yield the ids among the required arguments outside the path. An argument with listed values is none."""
+    required = (schema or {}).get("required")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, (list, tuple)) else []
+    variables = set(_VARIABLE.findall("/".join(segments)))
+    last = next((part for part in reversed(segments) if "{" not in part), "")
+    for name in names:
+        noun = _find_noun(name) or _find_noun(last)
+        if noun and name not in variables and _ID_SUFFIX.search(name) and not _has_choices(schema, name):
             yield Want(name, noun, None)
+
+
+def _has_choices(schema: Mapping[str, Any] | None, name: str) -> bool:
+    properties = (schema or {}).get("properties")
+    field = properties.get(name) if isinstance(properties, Mapping) else None
+    return isinstance(field, Mapping) and bool(field.get("enum"))
 
 
 def _find_noun(name: str) -> str:
@@ -130,90 +147,120 @@ def _find_noun(name: str) -> str:
     return words[-1] if words else ""
 
 
-def _has_choices(properties: Mapping[Any, Any], name: str) -> bool:
-    schema = properties.get(name)
-    return isinstance(schema, Mapping) and bool(schema.get("enum"))
+# --- what an operation supplies ---------------------------------------------------------------------------------------
 
 
-def _read_choices(schema: Any) -> Iterator[str]:
+def _read_choices(schema: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield the stems of the values that the outermost arguments may have."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    for field in properties.values() if isinstance(properties, Mapping) else ():
-        items = field.get("items") if isinstance(field, Mapping) else None
-        for holder in (field, items):
+    properties = (schema or {}).get("properties")
+    fields = properties.values() if isinstance(properties, Mapping) else ()
+    for field in (field for field in fields if isinstance(field, Mapping)):
+        for holder in (field, field.get("items")):
             choices = holder.get("enum") if isinstance(holder, Mapping) else None
-            for choice in choices[:MAX_SUPPLIERS] if isinstance(choices, list) else ():
-                yield from tokenize(choice) if isinstance(choice, str) else ()
+            for choice in choices[:MAX_READ_CHOICES] if isinstance(choices, list) else ():
+                yield from tokenize(str(choice))
 
 
 def _find_result_nouns(schema: Any) -> Iterator[str]:
     """Yield the nouns whose ids a result holds: `album` of `{"albums": {"items": [{"id": …}]}}` and of `album_id`."""
     waiting: deque[tuple[Any, str]] = deque([(schema, "")])
-    for _ in range(MAX_SCHEMA_NODES):
+    for _ in range(MAX_RESULT_NODES):
         if not waiting:
             return
         node, noun = waiting.popleft()
-        if not isinstance(node, Mapping):
-            continue
-        if isinstance(node.get("title"), str):
-            noun = noun or _find_noun(node["title"])
-        properties = node.get("properties")
-        for name, inner in properties.items() if isinstance(properties, Mapping) else ():
-            if name in _ID_PROPERTIES:
-                yield from (noun,) if noun else ()
-            elif _ID_SUFFIX.search(str(name)):
-                yield _find_noun(str(name))
-            waiting.append((inner, noun if name in _WRAPPERS else _find_noun(str(name))))
-        waiting += [(node[key], noun) for key in ("items", "additionalProperties") if key in node]
-        for key in ("allOf", "anyOf", "oneOf"):
-            branches = node.get(key)
-            waiting += [(branch, noun) for branch in branches] if isinstance(branches, list) else []
+        if isinstance(node, Mapping):
+            title = node.get("title")
+            noun = noun or (_find_noun(title) if isinstance(title, str) else "")
+            yield from _read_id_properties(node, noun)
+            waiting += _list_inner_schemas(node, noun)
 
 
-def rank_suppliers(want: Want, operation: Operation, others: Iterable[Operation]) -> list[tuple[float, str]]:
-    """Return (fit, tool id) of the operations that supply an id, the best first. The fit is between 0 and 1.
+def _read_id_properties(node: Mapping[Any, Any], noun: str) -> Iterator[str]:
+    properties = node.get("properties")
+    for name in properties if isinstance(properties, Mapping) else ():
+        if name in _ID_PROPERTIES:
+            yield noun
+        elif _ID_SUFFIX.search(str(name)):
+            yield _find_noun(str(name))
 
-    Args:
-        want: the id.
-        operation: the operation that needs it.
-        others: all operations of the API.
-    """
-    fits = (
-        (_rate_supplier(want, other), other.tool_id)
-        for other in others
-        if other.tool_id != operation.tool_id and want.noun not in {inner.noun for inner in other.wants}
-    )
-    ranked = sorted(((fit, tool_id) for fit, tool_id in fits if fit > 0), key=lambda pair: (-pair[0], pair[1]))
-    return ranked[:MAX_SUPPLIERS]
+
+def _list_inner_schemas(node: Mapping[Any, Any], noun: str) -> Iterator[tuple[Any, str]]:
+    """Yield the schemas inside a schema, each with the noun that its property names."""
+    properties = node.get("properties")
+    for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+        yield inner, noun if name in _WRAPPERS else _find_noun(str(name))
+    for key in ("items", "additionalProperties"):
+        yield node.get(key), noun
+    for key in ("allOf", "anyOf", "oneOf"):
+        branches = node.get(key)
+        for branch in branches if isinstance(branches, list) else ():
+            yield branch, noun
+
+
+#: How well an operation supplies an id, and what shows it; the first that holds counts.
+SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
+    # GET /search/movie
+    (1.0, lambda want, other: other.finds and want.noun in other.path_words | other.words),
+    # GET /me for /users/{user_id}
+    (0.9, lambda want, other: want.noun in _PERSON_NOUNS and other.segments[-1:] != () and other.segments[-1] in _SELF),
+    # GET /orders for /orders/{orderId}
+    (0.9, lambda want, other: other.segments == want.collection and want.noun in other.tail[-1]),
+    # GET /search, whose description or result names albums
+    (0.8, lambda want, other: other.finds and want.noun in other.results | other.text),
+    # GET /users/me/orders
+    (0.7, lambda want, other: other.tail != () and want.noun in other.tail[-1]),
+    # GET /cart for /cart/items/{itemId}
+    (0.6, lambda want, other: bool(want.collection) and other.segments in _list_parents(want)),
+    # GET /movies/popular
+    (0.5, lambda want, other: want.noun in other.path_words),
+    # only the operation's name or result says it
+    (0.4, lambda want, other: want.noun in other.results or (want.noun in other.words and other.tail != ())),
+    # GET /search, which does not say what it finds
+    (0.3, lambda want, other: other.finds and other.path_words <= _FINDING),
+)
+
+
+def _list_parents(want: Want) -> tuple[tuple[str, ...], ...]:
+    """Return the path before the variable of an id, and the path one segment shorter, if it is not empty."""
+    collection = want.collection or ()
+    return tuple(path for path in (collection, collection[:-1]) if path)
+
+
+class Suppliers:
+    """The operations of one API by what they may supply."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        """Index the operations that change nothing."""
+        self._by_word: dict[str, list[Operation]] = defaultdict(list)
+        self._by_path: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
+        self._general: list[Operation] = []
+        for operation in operations:
+            if not operation.reads:
+                continue
+            self._by_path[operation.segments].append(operation)
+            words = operation.path_words | operation.words | operation.results
+            for word in words | operation.text if operation.finds else words:
+                self._by_word[word].append(operation)
+            if operation.finds or operation.segments[-1:] in {(word,) for word in _SELF}:
+                self._general.append(operation)
+
+    def rank(self, want: Want, needed_by: Operation) -> list[tuple[float, str]]:
+        """Return (fit, tool id) of the operations that supply an id, the best first. The fit is between 0 and 1.
+
+        An operation that needs such an id itself supplies none.
+        """
+        candidates = {other.tool_id: other for other in (*self._by_word[want.noun], *self._general)}
+        for path in _list_parents(want):
+            candidates.update((other.tool_id, other) for other in self._by_path[path])
+        ranked = [
+            (-_rate_supplier(want, other), other.tool_id)
+            for other in candidates.values()
+            if other.tool_id != needed_by.tool_id and want.noun not in {inner.noun for inner in other.wants}
+        ]
+        return [(-fit, tool_id) for fit, tool_id in sorted(ranked) if fit < 0][:MAX_SUPPLIERS]
 
 
 def _rate_supplier(want: Want, other: Operation) -> float:
-    """Rate how well an operation supplies an id; 0: it does not."""
-    finds = bool(_FINDING & (other.words.union(*other.tail)))
-    if other.method != "GET" and not (other.method == "POST" and finds):
-        return 0.0  # whoever looks for an id must change nothing
-    in_last = bool(other.tail) and want.noun in other.tail[-1]
-    in_path = in_last or any(want.noun in words for words in other.tail)
-    named = want.noun in other.words
-    if finds and (in_path or named):
-        fit = SEARCH_BY_NOUN
-    elif want.noun in _PERSON and other.segments and other.segments[-1].casefold() in _SELF:
-        fit = COLLECTION
-    elif in_last and other.segments == want.collection:
-        fit = COLLECTION
-    elif finds and (want.noun in other.results or want.noun in other.text):
-        fit = SEARCH_BY_TEXT
-    elif in_last:
-        fit = NAMED_LAST
-    elif want.collection is not None and other.segments in (want.collection, want.collection[:-1]):
-        fit = PARENT
-    elif in_path:
-        fit = NAMED_IN_PATH
-    elif (named and other.tail) or want.noun in other.results:
-        fit = NAMED_ELSEWHERE
-    elif finds and all(words <= _FINDING for words in other.tail):
-        fit = SEARCH_OF_ALL
-    else:
-        return 0.0
-    return max(fit - COST_OF_NEED * len(other.wants), 0.0)
-
+    """Rate how well an operation supplies an id, less for one that needs ids itself; 0: it does not."""
+    fit = next((fit for fit, holds in SIGNS if holds(want, other)), 0.0)
+    return max(fit - COST_OF_WANT * len(other.wants), 0.0)

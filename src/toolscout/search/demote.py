@@ -143,7 +143,8 @@ class Demote(Stage):
             if group is not None:
                 worth *= GROUP_WEIGHT if group in seen and _source(hit.id) not in sources else 1.0
                 seen.add(group)
-            weighed.append(hit if worth == 1.0 else msgspec.structs.replace(hit, score=floor + worth * (hit.score - floor)))
+            score = floor + worth * (hit.score - floor)
+            weighed.append(hit if worth == 1.0 else msgspec.structs.replace(hit, score=score))
         return sorted(weighed, key=lambda hit: -hit.score)
 
     def _share_out(self, hits: list[Hit], places: int, k: int, sources: AbstractSet[str]) -> list[Hit]:

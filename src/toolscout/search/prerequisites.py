@@ -30,7 +30,7 @@ MAX_BEARERS: Final = 5  # matches that bring prerequisites
 MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have
 MAX_LEVEL_MATCHES: Final = 3  # matches that may come before the first prerequisite
 MIN_LEVEL_SCORE: Final = 0.95  # part of the first match's score from which any of them may be the right one
-MAX_DEPTH: Final = 6  # of needs of needs
+MAX_NEED_DEPTH: Final = 6  # of needs of needs
 MAX_ALTERNATIVES: Final = 3  # further suppliers of one id
 MIN_ALTERNATIVE_PLACE: Final = 5  # hits before the first of them
 FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), against its score for the query (0 to 1)
@@ -100,11 +100,9 @@ class Prerequisites(Stage):
         return [self._add(search, learned) for search in searches]
 
     def _add(self, search: Search, learned: Dependencies) -> Search:
-        if not search.hits or parse_selection(search.query) is not None:
-            return search
         ranking = _Ranking(search, {hit.id: place for place, hit in enumerate(search.hits)}, learned)
         bearers = self._find_bearers(ranking)
-        if not bearers:
+        if not bearers or parse_selection(search.query) is not None:
             return search
         waiting: deque[_Prerequisite] = deque()
         alternatives = self._collect_alternatives(ranking, bearers)
@@ -123,9 +121,7 @@ class Prerequisites(Stage):
                 waiting += alternatives
                 alternatives = []
             added = self._take(waiting, present)
-            following = search.hits[place + 1].score if place + 1 < len(search.hits) else hit.score
-            step = (hit.score - following) / (len(added) + 1)
-            listed += [_as_hit(one, hit.score - step * number) for number, one in enumerate(added, 1)]
+            listed += _as_hits(added, search.hits[place : place + 2])
         return msgspec.structs.replace(search, hits=tuple(listed))
 
     def _find_bearers(self, ranking: _Ranking) -> list[str]:
@@ -155,7 +151,7 @@ class Prerequisites(Stage):
         A need that is best fulfilled by a hit before the match brings nothing.
         """
         reached, level = {match}, [match]
-        for _ in range(MAX_DEPTH):
+        for _ in range(MAX_NEED_DEPTH):
             next_level: list[str] = []
             for tool_id in level:
                 for need in self._needs(ranking, tool_id):
@@ -223,8 +219,13 @@ def _is_level(hits: Sequence[Hit], place: int) -> bool:
     return 0 < place < min(MAX_LEVEL_MATCHES, len(hits)) and hits[place].score >= MIN_LEVEL_SCORE * hits[0].score
 
 
-def _as_hit(prerequisite: _Prerequisite, score: float) -> Hit:
-    return Hit(prerequisite.tool_id, score, _describe(prerequisite), role="prerequisite")
+def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit]) -> list[Hit]:
+    """Turn prerequisites into hits, with scores between those of the matches around them."""
+    step = (around[0].score - around[-1].score) / (len(prerequisites) + 1)
+    return [
+        Hit(one.tool_id, around[0].score - step * number, _describe(one), role="prerequisite")
+        for number, one in enumerate(prerequisites, 1)
+    ]
 
 
 def _describe(prerequisite: _Prerequisite) -> str:
