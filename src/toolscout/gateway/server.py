@@ -374,10 +374,9 @@ class Gateway:
                 if detail == "full":
                     entry = show.describe_tool(hit.tool, refusal, max(200, self.options.budget // 3))
                 else:
-                    entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
-                    entry["description"] = show.first_sentence(hit.tool.description)
-                    if refusal:
-                        entry["not_callable"] = refusal
+                    entry = show.outline_tool(hit.tool, refusal)
+                if hit.role == "prerequisite":
+                    entry["prerequisite"] = show.make_plain(hit.why)
                 tools.append(entry)
             results.append(
                 {

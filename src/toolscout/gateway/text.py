@@ -29,6 +29,7 @@ __all__ = [
     "format_signature",
     "make_plain",
     "name_pinned_tools",
+    "outline_tool",
     "quote",
     "render_descriptions",
 ]
@@ -131,6 +132,13 @@ def _format_alternatives(schema: Mapping[Any, Any], depth: int) -> str:
 
 def _format_choice(value: object) -> str:
     return quote(make_plain(value)) if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def outline_tool(tool: Tool, refusal: str) -> dict[str, Any]:
+    """Describe a tool by its signature and its first sentence; `refusal` says why it cannot be called, if so."""
+    shown = {"id": tool.id, "signature": format_signature(tool), "callable": not refusal}
+    shown["description"] = first_sentence(tool.description)
+    return {**shown, "not_callable": refusal} if refusal else shown
 
 
 # --- complete tools ---------------------------------------------------------------------------------------------------
@@ -290,6 +298,8 @@ def _render_tool(rank: int, tool: Mapping[str, Any]) -> str:
         line += f" — {quote(text)}"
     if "parameters" in tool:
         line += f"\n   parameters: {_escape_json(tool['parameters'])}"
+    if reason := tool.get("prerequisite"):
+        line += f" [prerequisite: {reason}]"
     if reason := tool.get("not_callable"):
         line += f" [cannot be called: {reason}]"
     return line

@@ -199,7 +199,7 @@ class Prerequisites(Stage):
     def note(self, search: Search) -> str:
         """Return how many prerequisites are among the hits."""
         count = sum(hit.role == "prerequisite" for hit in search.hits)
-        return f"{count} prerequisites" if count else ""
+        return f"{count} added" if count else ""
 
     def explain(self, search: Search, tool_id: str) -> Explanation | None:
         """Return the rank of a tool among matches and prerequisites; None if the stage brought nothing."""
@@ -211,7 +211,7 @@ class Prerequisites(Stage):
         if hit.role == "prerequisite":
             return Explanation(self.name, rank + 1, hit.score, hit.why)
         before = sum(other.role == "prerequisite" for other in result.hits[:rank])
-        return Explanation(self.name, rank + 1, hit.score, f"{before} prerequisites before it" if before else "")
+        return Explanation(self.name, rank + 1, hit.score, f"prerequisites before it: {before}" if before else "")
 
 
 def _is_level(hits: Sequence[Hit], place: int) -> bool:

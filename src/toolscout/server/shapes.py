@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from toolscout.learn.loop import Report
 from toolscout.models.champion import Promotion
-from toolscout.types import Answer, Explanation, Hints
+from toolscout.types import Answer, Explanation, Hints, Role
 
 __all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
@@ -170,6 +170,7 @@ class FoundTool(Struct):
     parameters: dict[str, Any] | None
     callable: bool
     why: str
+    role: Role = "match"
 
 
 class Step(Struct):
