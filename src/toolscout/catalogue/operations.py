@@ -22,12 +22,20 @@ MAX_SUPPLIERS: Final = 12  # alternatives kept for one id
 MAX_READ_CHOICES: Final = 12  # values of one argument that are read
 MAX_RESULT_NODES: Final = 500  # parts of a result's schema that are read, the outer ones first
 MAX_PATH_SEGMENTS: Final = 40
+_IRREGULAR: Final = {"peopl": "person", "children": "child"}  # stem of a plural → stem of its singular
+
+
+def _stem_words(text: str) -> list[str]:
+    """Split a text into stems, in which a plural equals its singular."""
+    return [_IRREGULAR.get(word, word) for word in tokenize(text)]
+
+
 _VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
 _ID_SUFFIX: Final = re.compile(r"(?:(?:^|[_.-])(?:id|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Uuid|UUID|Uri|URI)s?)$")
 _NUMBER_SUFFIX: Final = re.compile(r"(?:[_-]number|(?<=[a-z])Number)$")
 _ID_PROPERTIES: Final = frozenset(("id", "uri", "uuid", "guid", "urn", "number", "_id"))
-_FINDING: Final = frozenset(tokenize("search find lookup query"))
-_PERSON_NOUNS: Final = frozenset(tokenize("user account owner member customer profile"))
+_FINDING: Final = frozenset(_stem_words("search find lookup query"))
+_PERSON_NOUNS: Final = frozenset(_stem_words("user account owner member customer profile"))
 _SELF: Final = frozenset(("me", "self", "whoami"))
 _WRAPPERS: Final = frozenset(
     ("items", "results", "data", "entries", "content", "values", "list", "elements", "records")
@@ -93,8 +101,8 @@ def read_operation(tool: Tool) -> Operation | None:
         return None
     segments = tuple(part for part in path.strip().split("/") if part)[:MAX_PATH_SEGMENTS]
     last = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
-    tail = tuple(frozenset(tokenize(part)) for part in segments[last + 1 :])
-    words = frozenset(tokenize(tool.name))
+    tail = tuple(frozenset(_stem_words(part)) for part in segments[last + 1 :])
+    words = frozenset(_stem_words(tool.name))
     finds = bool(_FINDING & words.union(*tail))
     method = method.upper()
     return Operation(
@@ -105,7 +113,7 @@ def read_operation(tool: Tool) -> Operation | None:
         wants=(*_find_path_wants(segments), *_find_argument_wants(tool.parameters, segments)),
         tail=tail,
         words=words,
-        text=frozenset((*tokenize(tool.description), *_read_choices(tool.parameters))),
+        text=frozenset((*_stem_words(tool.description), *_read_choices(tool.parameters))),
         results=frozenset(filter(None, _find_result_nouns(tool.returns))),
     )
 
@@ -143,7 +151,7 @@ def _has_choices(schema: Mapping[str, Any] | None, name: str) -> bool:
 
 def _find_noun(name: str) -> str:
     """Return the stem of the last word of a name, without its ending such as `_id`. Empty if nothing is left."""
-    words = tokenize(_NUMBER_SUFFIX.sub("", _ID_SUFFIX.sub("", name)))
+    words = _stem_words(_NUMBER_SUFFIX.sub("", _ID_SUFFIX.sub("", name)))
     return words[-1] if words else ""
 
 
@@ -158,7 +166,7 @@ def _read_choices(schema: Mapping[str, Any] | None) -> Iterator[str]:
         for holder in (field, field.get("items")):
             choices = holder.get("enum") if isinstance(holder, Mapping) else None
             for choice in choices[:MAX_READ_CHOICES] if isinstance(choices, list) else ():
-                yield from tokenize(str(choice))
+                yield from _stem_words(str(choice))
 
 
 def _find_result_nouns(schema: Any) -> Iterator[str]:

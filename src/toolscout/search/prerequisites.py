@@ -57,6 +57,10 @@ class _Ranking(NamedTuple):
     places: Mapping[str, int]
     learned: Dependencies
 
+    def is_before(self, tool_id: str, match: str) -> bool:
+        """Tell whether a tool is a hit that ranks above a match."""
+        return tool_id in self.places and self.places[tool_id] < self.places[match]
+
     def rate(self, need: Need, tool_id: str) -> float:
         """Rate how well a tool fulfils a need of this search: its fit, and its score for the query."""
         top = self.search.hits[0].score
@@ -156,7 +160,7 @@ class Prerequisites(Stage):
             for tool_id in level:
                 for need in self._needs(ranking, tool_id):
                     best = next(iter(self._rank_providers(ranking, need)), None)
-                    if best is None or best in reached or ranking.places.get(best, 0) < ranking.places[match] > 0:
+                    if best is None or best in reached or ranking.is_before(best, match):
                         continue
                     reached.add(best)
                     next_level.append(best)
