@@ -4,8 +4,8 @@ A tool may need another one before it can be called: for an id that the other su
 switches on. The query says nothing of such tools, so no ranking finds them. They follow the match that needs them, the
 direct ones first, and have the role `prerequisite`. The order of the matches stays as it is.
 
-The numbers below were chosen on train and dev requests of toollinkos, and on requests written for three OpenAPI
-documents without a dataset (benchmarks/LAB.md).
+The numbers below were chosen on train and dev requests of toollinkos, and on requests written for five OpenAPI
+documents that no dataset uses (benchmarks/LAB.md).
 """
 
 from __future__ import annotations
