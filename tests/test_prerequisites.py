@@ -318,6 +318,15 @@ def test_a_bad_declaration_is_named_and_the_other_tools_are_read() -> None:
     assert "list of tool names as depends_on" in reading.problems[0].message
 
 
+def test_a_prerequisite_that_the_source_lacks_is_named_and_the_tool_is_kept() -> None:
+    paying = {"name": "pay", "parameters": {}, "depends_on": ["FINE", "s/fine", "t/fine", "gone"]}
+    reading = read_objects("s", [paying, {"name": "fine", "parameters": {}}])
+    assert [one.name for one in reading.tools] == ["pay", "fine"]
+    assert [(problem.entry, problem.message) for problem in reading.problems] == [
+        ("pay", "it depends on t/fine, gone, which the source does not have. The tool is kept.")
+    ]
+
+
 def test_the_meta_of_an_mcp_tool_declares_prerequisites_and_other_shapes_are_ignored() -> None:
     from toolscout.sources.mcp import _read_requires
 

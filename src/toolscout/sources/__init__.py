@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -319,7 +319,22 @@ def collect(
             all_problems.append(Problem(entry, f"another entry has the id {tool.id!r} already. The first one is kept."))
         else:
             tools[tool.id] = tool
+    all_problems += _find_unknown_requirements(source, tools)
     return Reading(source=source, kind=kind, tools=list(tools.values()), problems=all_problems)
+
+
+def _find_unknown_requirements(source: str, tools: Mapping[str, Tool]) -> Iterator[Problem]:
+    """Yield a problem for each tool that requires one that the source does not have."""
+    names = {tool.name.casefold() for tool in tools.values()}
+    for tool in tools.values():
+        unknown = [
+            name
+            for name in tool.requires
+            if name not in tools and f"{source}/{name}" not in tools and name.casefold() not in names
+        ]
+        if unknown:
+            message = f"it depends on {', '.join(unknown)}, which the source does not have. The tool is kept."
+            yield Problem(tool.name, message)
 
 
 def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:
