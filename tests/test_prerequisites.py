@@ -116,6 +116,12 @@ def test_a_low_ranked_hit_brings_none() -> None:
         assert stage(*tools)([search])[0].hits == search.hits
 
 
+def test_scores_below_zero_are_compared_too() -> None:
+    tools = [tool("a", "p"), tool("low", "q"), tool("p"), tool("q"), tool("end")]
+    hits = (Hit("s/a", -1.0), Hit("s/low", -6.0), Hit("s/end", -9.0))
+    assert names(stage(*tools)([Search(query="q", hits=hits)])[0]) == ["a", "p", "low", "end"]
+
+
 def test_matches_as_good_as_the_first_come_before_any_prerequisite() -> None:
     tools = [tool("a", "p"), tool("b", "q"), tool("c"), tool("p"), tool("q")]
     [level] = stage(*tools)([ranked("a", "b", "c", fall=MIN_LEVEL_SCORE + 0.01)])

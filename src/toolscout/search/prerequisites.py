@@ -63,9 +63,8 @@ class _Ranking(NamedTuple):
 
     def rate(self, need: Need, tool_id: str) -> float:
         """Rate how well a tool fulfils a need of this search: its fit, and its score for the query."""
-        top = self.search.hits[0].score
-        score = self.search.hits[self.places[tool_id]].score if tool_id in self.places else 0.0
-        return FIT_WEIGHT * need.tools[tool_id] + (max(score, 0.0) / top if top > 0 else 0.0)
+        share = _compare_to_first(self.search.hits, self.places[tool_id]) if tool_id in self.places else 0.0
+        return FIT_WEIGHT * need.tools[tool_id] + share
 
 
 class Prerequisites(Stage):
@@ -133,8 +132,8 @@ class Prerequisites(Stage):
         hits = ranking.search.hits
         return [
             hit.id
-            for hit in hits[:MAX_BEARERS]
-            if hit.score >= MIN_BEARER_SCORE * hits[0].score
+            for place, hit in enumerate(hits[:MAX_BEARERS])
+            if _compare_to_first(hits, place) >= MIN_BEARER_SCORE
             and hit.id not in self.excluded
             and (hit.id in self.dependencies or hit.id in ranking.learned)
         ]
@@ -220,7 +219,17 @@ class Prerequisites(Stage):
 
 def _is_level(hits: Sequence[Hit], place: int) -> bool:
     """Tell whether the hit at a place is as good as the first, so that it comes before the first prerequisite."""
-    return 0 < place < min(MAX_LEVEL_MATCHES, len(hits)) and hits[place].score >= MIN_LEVEL_SCORE * hits[0].score
+    return 0 < place < min(MAX_LEVEL_MATCHES, len(hits)) and _compare_to_first(hits, place) >= MIN_LEVEL_SCORE
+
+
+def _compare_to_first(hits: Sequence[Hit], place: int) -> float:
+    """Return the part of the first hit's score that another has, 0 to 1.
+
+    Scores below zero, such as logarithms of probabilities, count from the lowest.
+    """
+    lowest = min(0.0, hits[-1].score)
+    span = hits[0].score - lowest
+    return (hits[place].score - lowest) / span if span > 0 else 1.0
 
 
 def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit]) -> list[Hit]:
