@@ -10,15 +10,17 @@ import pytest
 
 from toolscout.catalogue.dependencies import Need, add_declared, find_dependencies
 from toolscout.catalogue.snapshot import Catalogue
+from toolscout.cli.search import print_search
 from toolscout.config import Settings, load_settings
 from toolscout.errors import ConfigError
+from toolscout.gateway.text import fill_search_answer, outline_tool
 from toolscout.recipes.guard import bring_prerequisites, guard
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Stage
 from toolscout.search.prerequisites import MAX_BEARERS, MIN_LEVEL_SCORE, Prerequisites
 from toolscout.sources import read
 from toolscout.sources.schemas import read_objects
-from toolscout.types import Hit, Search, Tool
+from toolscout.types import Hit, Search, Tool, as_json
 
 
 def tool(name: str, *requires: str, source: str = "s", **fields: Any) -> Tool:
@@ -406,3 +408,28 @@ TEXTS = {
     "send_gift": "Send money as a gift",
     "unlock": "Confirm the device with a code",
 }
+
+
+def shown_answer() -> Search:
+    tools = [tool("pay", description="Pay an invoice"), tool("login", description="Log in")]
+    hits = (Hit("s/pay", 2.0, "bm25", tools[0]), Hit("s/login", 1.0, "required by s/pay", tools[1], "prerequisite"))
+    return Search(query="pay", k=2, hits=hits, answer="tools")
+
+
+def test_json_says_the_role_of_each_hit() -> None:
+    assert [hit["role"] for hit in as_json(shown_answer())["hits"]] == ["match", "prerequisite"]
+
+
+def test_the_terminal_says_which_tool_needs_a_prerequisite(capsys: pytest.CaptureFixture[str]) -> None:
+    print_search(shown_answer())
+    shown = capsys.readouterr().out
+    assert "prerequisite" in shown and "required by s/pay" in shown
+    print_search(Search(query="pay", hits=shown_answer().hits[:1], answer="tools"))
+    assert "prerequisite" not in capsys.readouterr().out
+
+
+def test_the_gateway_marks_prerequisites() -> None:
+    entry = {**outline_tool(tool("login"), ""), "prerequisite": "required by s/pay"}
+    result = {"query": "pay", "search_id": None, "answer": "tools", "reason": None, "tools": [entry]}
+    answer, text = fill_search_answer([result], [], 3_000)
+    assert answer["results"][0]["tools"] == [entry] and "[prerequisite: required by s/pay]" in text
