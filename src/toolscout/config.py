@@ -88,6 +88,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "encoder": False,  # an address gets every query, every tool text and the key
     "index": False,  # the code of a plug-in gets every vector
     "k": Between(1, 100),
+    "prerequisites": Between(0, 10),
+    "dependencies": False,  # brings tools into answers
     "mcp_timeout": Between(1, 600),
     "http_timeout": Between(1, 600),
     "max_tools": Between(1, 20_000),  # above the default it takes more memory than the user allowed
@@ -151,6 +153,8 @@ class Settings:
     encoder: str = dataclasses.field(default_factory=choose_encoder)
     index: str = "exact"
     k: int = 5
+    prerequisites: int = 4
+    dependencies: tuple[str, ...] = ()
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
     private_hosts: tuple[str, ...] = ()
@@ -223,10 +227,12 @@ class Settings:
             if not getattr(self, name) > 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number above 0, found {getattr(self, name)} ({origin})")
-        for name in ("llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "gateway_idle"):
+        amounts = "llm_rpm", "llm_price_in", "llm_price_out", "journal_keep_days", "gateway_rate", "gateway_idle"
+        for name in (*amounts, "prerequisites"):
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
+        _check_dependencies(self.dependencies, self.origins.get("dependencies", "argument"))
         refuse_user(self.llm, self.origins.get("llm", "argument"))
         if self.encoder.startswith(("http://", "https://")):
             refuse_user(self.encoder, self.origins.get("encoder", "argument"), name="encoder")
@@ -249,6 +255,18 @@ class Settings:
             for name, value in values.items()
             if name not in RECORD_FIELDS
         ]
+
+
+def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
+    """Refuse a dependency that is not `tool=prerequisite`.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    for pair in pairs:
+        tool, _, prerequisite = pair.partition("=")
+        if not (tool and prerequisite):
+            raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
 
 
 def load_settings(

@@ -23,6 +23,7 @@ __all__ = [
     "Hit",
     "Kind",
     "OfKind",
+    "Role",
     "Search",
     "Tool",
     "Trace",
@@ -37,6 +38,7 @@ __all__ = [
 Kind = Literal["tool", "skill", "agent"]
 KINDS: Final[tuple[Kind, ...]] = ("tool", "skill", "agent")
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
+Role = Literal["match", "prerequisite"]
 MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -66,6 +68,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
         callable: whether toolscout can call it.
         meta: further values of the source; JSON only.
         kind: tool, or skill (instructions to read) or agent (another agent to ask). Only tools can be called.
+        requires: tools of the same source that must be called first, by name or id, as the source declares them.
     """
 
     id: str
@@ -80,6 +83,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
     callable: bool = False
     meta: dict[str, Any] = {}
     kind: Kind = "tool"
+    requires: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.parent is None:
@@ -120,12 +124,21 @@ class OfKind:
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer: its id, its score (higher is better), the reason, and the tool once loaded."""
+    """One tool in an answer.
+
+    Attributes:
+        id: the tool's id.
+        score: higher is better.
+        why: how it came into the answer.
+        tool: the tool, once loaded.
+        role: `match`, or `prerequisite` if a match needs it and the query alone would rank it lower.
+    """
 
     id: str
     score: float
     why: str = ""
     tool: Tool | None = None
+    role: Role = "match"
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -220,6 +233,7 @@ def as_json(search: Search) -> dict[str, Any]:
                 "callable": tool.callable,
                 "why": hit.why,
                 "kind": tool.kind,
+                "role": hit.role,
             }
         )
     stages: dict[str, float] = {}

@@ -138,17 +138,20 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "id"), ("why", "left"), ("what it does", "wrap")]
+    columns = [("", "right"), ("score", "right"), ("tool", "id"), ("why", "left")]
+    columns += [("prerequisite", "wrap"), ("what it does", "wrap")]
     rows = [
         (
             rank,
             f"{hit.score:.2f}",
             hit.id,
             hit.why,
+            hit.why if hit.role == "prerequisite" else "",
             clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS),
         )
         for rank, hit in enumerate(hits, 1)
     ]
-    if not explain:
-        columns, rows = [*columns[:3], *columns[4:]], [(*row[:3], *row[4:]) for row in rows]  # type: ignore[misc]
-    print_table(columns, rows)
+    has_prerequisites = any(hit.role == "prerequisite" for hit in hits)
+    hidden = {"prerequisite" if explain or not has_prerequisites else "", "" if explain else "why"} - {""}
+    places = [place for place, (heading, _) in enumerate(columns) if heading not in hidden]
+    print_table([columns[place] for place in places], [tuple(row[place] for place in places) for row in rows])

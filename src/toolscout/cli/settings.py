@@ -21,6 +21,8 @@ SETTING_MEANINGS: Final[Mapping[str, str]] = {
     "encoder": "the encoder: static, compact, minilm, a folder, a name or an address",
     "index": "the index over vectors",
     "k": "tools in an answer",
+    "prerequisites": "most prerequisites between two matches; 0: none",
+    "dependencies": "prerequisites of tools, as tool=prerequisite, two ids",
     "mcp_timeout": "seconds to read the list of an MCP server",
     "http_timeout": "seconds to fetch a document",
     "private_hosts": "private addresses that documents may lead to",

@@ -59,12 +59,9 @@ class Answers:
                 if detail == "full":
                     entry = show.describe_tool(hit.tool, refusal, max(200, budget // 3), self.sign)
                 else:
-                    entry = {"id": hit.id, "signature": self.sign(hit.tool), "callable": not refusal}
-                    entry["description"] = show.first_sentence(hit.tool.description)
-                    if hit.tool.kind != "tool":
-                        entry["kind"] = hit.tool.kind
-                    if refusal:
-                        entry["not_callable"] = refusal
+                    entry = show.outline_tool(hit.tool, refusal, self.sign)
+                if hit.role == "prerequisite":
+                    entry["prerequisite"] = show.make_plain(hit.why)
                 tools.append(entry)
             results.append(
                 {

@@ -33,6 +33,7 @@ __all__ = [
     "format_type",
     "make_plain",
     "name_pinned_tools",
+    "outline_tool",
     "quote",
     "render_descriptions",
 ]
@@ -137,6 +138,21 @@ def _format_alternatives(schema: Mapping[Any, Any], depth: int) -> str:
 
 def _format_choice(value: object) -> str:
     return quote(make_plain(value)) if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def outline_tool(tool: Tool, refusal: str, sign: Callable[[Tool], str] = format_signature) -> dict[str, Any]:
+    """Describe a tool by its signature and its first sentence.
+
+    Args:
+        tool: the tool.
+        refusal: why it cannot be called, if so.
+        sign: writes the signature.
+    """
+    shown = {"id": tool.id, "signature": sign(tool), "callable": not refusal}
+    shown["description"] = first_sentence(tool.description)
+    if tool.kind != "tool":
+        shown["kind"] = tool.kind
+    return {**shown, "not_callable": refusal} if refusal else shown
 
 
 # --- complete tools ---------------------------------------------------------------------------------------------------
@@ -317,6 +333,8 @@ def _render_tool(rank: int, tool: Mapping[str, Any]) -> str:
         line += f"\n   parameters: {_escape_json(tool['parameters'])}"
     if "kind" in tool:
         line += f" [{tool['kind']}]"
+    if reason := tool.get("prerequisite"):
+        line += f" [prerequisite: {reason}]"
     if reason := tool.get("not_callable"):
         line += f" [cannot be called: {reason}]"
     return line

@@ -70,7 +70,7 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """Return the values that are equal in two runs of the same job."""
-        recipe = registry.recipe(self.recipe)
+        recipe, budget = registry.recipe(self.recipe), self.settings.prerequisites
         return {
             "dataset": self.dataset.name,
             "recipe": self.recipe,
@@ -84,6 +84,7 @@ class Job:
                 **({"folds": self.folds} if self.folds else {}),
                 **({"train_on": self.train_on.name} if self.train_on else {}),
                 **({"no_tool": True} if self.no_tool else {}),
+                **({"prerequisites": budget} if budget != Settings.prerequisites else {}),
             },
         }
 

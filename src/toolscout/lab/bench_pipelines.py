@@ -25,6 +25,7 @@ from toolscout.recipes.fit import (
     rehearse_fit,
     rehearse_searches,
 )
+from toolscout.recipes.guard import bring_prerequisites
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Tool
 from toolscout.workspace import Workspace
@@ -87,7 +88,7 @@ def build_parts(
         started = time.perf_counter()
         stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
         _check_abstains(job, stage)
-        yield Part(stage >> Cut(RANKING_DEPTH), list(qrels), time.perf_counter() - started, None)
+        yield Part(_finish_ranking(job, stage, catalogue), list(qrels), time.perf_counter() - started, None)
     elif folds is None:
         yield _fit_part(job, workspace, catalogue, list(qrels), None)
     else:
@@ -169,7 +170,14 @@ def _fit_part(
     model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
     stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
     _check_abstains(job, stage)
-    return Part(stage >> Cut(RANKING_DEPTH), scored, model.manifest.fit_seconds, model)
+    return Part(_finish_ranking(job, stage, catalogue), scored, model.manifest.fit_seconds, model)
+
+
+def _finish_ranking(job: Job, stage: Stage, catalogue: Catalogue) -> Stage:
+    """Add prerequisites, which every search of the product brings, and the cut. A paper's method stays as it is."""
+    if job.recipe in registry.RECIPES:
+        stage = stage >> bring_prerequisites(catalogue, job.settings)
+    return stage >> Cut(RANKING_DEPTH)
 
 
 def _make_lesson(job: Job, catalogue: Catalogue, scored: list[str], train: list[str] | None) -> Lesson:

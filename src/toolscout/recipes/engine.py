@@ -7,9 +7,10 @@ It keeps one pipeline for each selection of recipe and model, over the present g
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,8 @@ from toolscout.catalogue.store import Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, Unavailable, UserError
+from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
+from toolscout.journal.call_order import CallOrder
 from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal
 from toolscout.llm import SharedLLM
@@ -32,12 +34,13 @@ from toolscout.recipes.guard import guard
 from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.search.why import Why, explain, find
-from toolscout.types import Hit, Search, Tool
+from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 
 __all__ = ["SearchEngine"]
 
 MAX_SNAPSHOT_ATTEMPTS: Final = 3
+_log: Final = logging.getLogger("toolscout.recipes")
 RETRY_ENCODER_AFTER_S: Final = 30.0  # an encoder that did not answer is not asked again before that
 
 
@@ -70,6 +73,7 @@ class SearchEngine:
         self._down: dict[SelectionKey, tuple[float, Unavailable | None]] = {}
         self._live: dict[Path, tuple[str, LiveEvidence]] = {}
         self._champion: SelectionKey | None = None
+        self._orders: CallOrder | None = None
 
     @functools.cached_property
     def vectors(self) -> VectorStore:
@@ -201,12 +205,27 @@ class SearchEngine:
                     retrieve = self._build(selection, catalogue, workspace)
                     abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
-                    guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
+                    scan = self.settings.trust_scan
+                    guarded = guard(retrieve, catalogue, workspace, scan=scan, orders=self._read_orders)
                     ready = catalogue, guarded >> decide
                 if not self.store.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[selection.key] = ready, selection.manifest
             return ready
+
+    def _read_orders(self) -> Mapping[str, Mapping[str, float]]:
+        """Return which tools are usually called before others. Nothing without a journal, or if it cannot be read."""
+        if not self.settings.journal:
+            return {}
+        try:
+            if self._orders is None:
+                with self._lock:
+                    trusted = {self.settings.caller, *self.settings.learn_trust}
+                    self._orders = self._orders or CallOrder(self._open_journal(), trusted=trusted)
+            return self._orders()
+        except StoreError as error:
+            _log.warning("The order of calls is not read from the journal: %s", error)
+            return {}
 
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
         """Return the pipeline that is ready for the present catalogue and model, or None."""
@@ -259,7 +278,7 @@ class SearchEngine:
 
     def _fill(self, search: Search) -> Search:
         tools = {tool.id: tool for tool in self.store.tools(search.ids)}
-        hits = tuple(Hit(hit.id, hit.score, hit.why, tools[hit.id]) for hit in search.hits if hit.id in tools)
+        hits = tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in search.hits if hit.id in tools)
         return msgspec.structs.replace(search, hits=hits)
 
     def why(

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+
 from toolscout.arrays import Vectors
+from toolscout.catalogue.dependencies import Dependencies, Need, add_declared, find_dependencies
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue
+from toolscout.config import Settings
 from toolscout.encoders import unit_rows
 from toolscout.encoders.static import load_static
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
 from toolscout.search.pipeline import Cut, Pipeline, Stage
+from toolscout.search.prerequisites import Prerequisites
 from toolscout.workspace import Workspace
 
-__all__ = ["guard"]
+__all__ = ["bring_prerequisites", "guard"]
+
+Orders = Callable[[], Mapping[str, Mapping[str, float]]]
+"""() → tool → tool that is usually called before it → share of the tasks; see `journal.call_order`."""
 
 
 def guard(
@@ -23,21 +32,59 @@ def guard(
     *,
     scan: bool = True,
     k: int | None = None,
+    orders: Orders | None = None,
 ) -> Pipeline:
-    """Add exact names, the demotion of hostile tools, and the cut to the stage of a recipe.
+    """Add exact names, prerequisites, the demotion of hostile tools, and the cut to the stage of a recipe.
 
     Args:
         retrieve: ranks the tools.
         catalogue: the snapshot that it was built over.
-        workspace: caches for the vectors that reveal near-duplicates; None: no caches.
+        workspace: settings, and caches for the vectors that reveal near-duplicates; None: the defaults, no caches.
         scan: whether suspicious and rival tools are demoted.
         k: number of hits to keep; None: the k of each search.
+        orders: what the journal says of the order of calls; None: nothing.
     """
+    workspace = workspace or Workspace()
     stages: list[Stage] = [retrieve, Names(catalogue)]
+    demote: list[Stage] = []
+    excluded: AbstractSet[str] = frozenset()
     if scan:
-        rivals = find_rivals(catalogue, lambda: _encode_for_rivals(workspace or Workspace(), catalogue))
-        stages.append(Demote(suspects(catalogue), rivals, catalogue))
-    return Pipeline([*stages, Cut(k)])
+        rivals = find_rivals(catalogue, lambda: _encode_for_rivals(workspace, catalogue))
+        demotion = Demote(suspects(catalogue), rivals, catalogue)
+        demote, excluded = [demotion], demotion.behind
+    stages.append(bring_prerequisites(catalogue, workspace.settings, excluded=excluded, orders=orders))
+    return Pipeline([*stages, *demote, Cut(k)])
+
+
+def bring_prerequisites(
+    catalogue: Catalogue,
+    settings: Settings,
+    *,
+    excluded: AbstractSet[str] = frozenset(),
+    orders: Orders | None = None,
+) -> Prerequisites:
+    """Build the stage that adds the prerequisites of the first matches.
+
+    Args:
+        catalogue: the snapshot.
+        settings: `prerequisites`, the budget, and `dependencies`, which the user declares.
+        excluded: ids of tools that neither bring prerequisites nor are brought.
+        orders: as in `guard`.
+    """
+    dependencies: Dependencies = {}
+    if settings.prerequisites:
+        pairs = [pair.partition("=")[::2] for pair in settings.dependencies]
+        dependencies = add_declared(find_dependencies(catalogue), pairs)
+
+    def learn() -> Dependencies:
+        return {
+            tool_id: [Need("learned", {earlier: share}) for earlier, share in sorted(shares.items())]
+            for tool_id, shares in (orders() if orders else {}).items()
+        }
+
+    return Prerequisites(
+        catalogue, dependencies, budget=settings.prerequisites, excluded=excluded, learned=learn if orders else None
+    )
 
 
 def _encode_for_rivals(workspace: Workspace, catalogue: Catalogue) -> Vectors:

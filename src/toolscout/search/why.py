@@ -106,7 +106,7 @@ def explain(
     matched, missing = _match_words(search.query, stages)
     shown = tool_id in answer.ids
     hidden = search.visible is not None and not search.visible(tool)
-    causes, fixes = [], []
+    causes, fixes = _find_role(answer, tool_id), []
     if hidden:
         causes.append("the caller may not see it: the policy hides it")
         fixes.append("allow the caller to see it")
@@ -131,6 +131,13 @@ def explain(
         causes=tuple(causes),
         fixes=tuple(fixes),
     )
+
+
+def _find_role(answer: Search, tool_id: str) -> list[str]:
+    """Return the cause for which a tool is in the answer although it is no match; empty for any other tool."""
+    return [
+        f"it is a prerequisite: {hit.why}" for hit in answer.hits if hit.id == tool_id and hit.role == "prerequisite"
+    ]
 
 
 def _leaves(explanation: Explanation) -> tuple[Explanation, ...]:
@@ -205,6 +212,9 @@ def _find_causes(absence: _Absence, twins: Sequence[str]) -> list[str]:
     causes += _find_text_causes(absence)
     if twins:
         causes.append(f"{_list(twins)} says almost the same and stands before it")
+    prerequisites = sum(hit.role == "prerequisite" for hit in absence.answer.hits)
+    if absence.is_cut and prerequisites:
+        causes.append(f"{prerequisites} of the {absence.search.k} returned tools are prerequisites of others")
     if absence.is_cut:
         causes.append(f"it stands at rank {absence.rank}, and {absence.search.k} tools are asked for")
     elif absence.rank is None and not absence.demotions:

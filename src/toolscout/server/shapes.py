@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from toolscout.learn.loop import Report
 from toolscout.models.champion import Promotion
-from toolscout.types import Answer, Explanation, Hints, Kind
+from toolscout.types import Answer, Explanation, Hints, Kind, Role
 
 __all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
@@ -173,6 +173,7 @@ class FoundTool(Struct):
     callable: bool
     why: str
     kind: Kind = "tool"
+    role: Role = "match"
 
 
 class Step(Struct):

@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,6 +57,7 @@ SOURCE_KINDS: Final = {
 }
 MAX_SCHEMA_BYTES: Final = 1_000_000
 MAX_DESCRIPTION_CHARS: Final = 1_000_000
+MAX_REQUIRED_TOOLS: Final = 32  # prerequisites that one tool may declare
 JSON_TYPES: Final = {"object", "array", "string", "number", "integer", "boolean", "null"}
 
 
@@ -203,6 +204,7 @@ class RawTool:
         id: identifies the tool within its source.
         name: by default the id.
         parameters: JSON Schema of the arguments. `check_schema` says what is refused.
+        requires: names of tools of the source that must be called first: a list, one text, or None.
 
     The other fields mean the same as in `Tool`.
     """
@@ -218,6 +220,7 @@ class RawTool:
     hints: Hints = dataclasses.field(default_factory=Hints)
     callable: bool = False
     meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    requires: object = ()
 
 
 def build_tool(source: str, raw: RawTool) -> Tool:
@@ -245,7 +248,20 @@ def build_tool(source: str, raw: RawTool) -> Tool:
         hints=raw.hints,
         callable=raw.callable,
         meta=clean(dict(raw.meta)),
+        requires=_read_names(raw.requires),
     )
+
+
+def _read_names(value: object) -> tuple[str, ...]:
+    """Return the names of the tools that an entry requires: from a list, from one text, or none.
+
+    Raises:
+        BadEntry: for anything else.
+    """
+    names = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(names, (list, tuple)):
+        raise BadEntry(f"expected a list of tool names as depends_on, found {_describe_type(value)}")
+    return tuple(_read_text("depends_on", name).strip() for name in names[:MAX_REQUIRED_TOOLS])
 
 
 def _read_text(field: str, value: object) -> str:
@@ -319,7 +335,22 @@ def collect(
             all_problems.append(Problem(entry, f"another entry has the id {tool.id!r} already. The first one is kept."))
         else:
             tools[tool.id] = tool
+    all_problems += _find_unknown_requirements(source, tools)
     return Reading(source=source, kind=kind, tools=list(tools.values()), problems=all_problems)
+
+
+def _find_unknown_requirements(source: str, tools: Mapping[str, Tool]) -> Iterator[Problem]:
+    """Yield a problem for each tool that requires one that the source does not have."""
+    names = {tool.name.casefold() for tool in tools.values()}
+    for tool in tools.values():
+        unknown = [
+            name
+            for name in tool.requires
+            if name not in tools and f"{source}/{name}" not in tools and name.casefold() not in names
+        ]
+        if unknown:
+            message = f"it depends on {', '.join(unknown)}, which the source does not have. The tool is kept."
+            yield Problem(tool.name, message)
 
 
 def read(locator: str, *, name: str | None = None, kind: str | None = None, settings: Settings) -> list[Reading]:

@@ -77,7 +77,7 @@ def _build_tool(source: str, entry: Any) -> Tool:
     path = metadata.get("path") or []
     if not isinstance(path, list):
         raise BadEntry("expected a list as metadata.path, found something else")
-    rest = {key: value for key, value in metadata.items() if key not in ("path", "parameters")}
+    rest = {key: value for key, value in metadata.items() if key not in ("path", "parameters", "depends_on")}
     fields = RawTool(
         id=entry["_id"],
         name=title.strip() or entry["_id"],
@@ -85,6 +85,7 @@ def _build_tool(source: str, entry: Any) -> Tool:
         parameters=metadata.get("parameters"),
         path=path,
         meta={**rest, "title": title, "text": text},
+        requires=metadata.get("depends_on"),
     )
     if not title.strip():
         fields = dataclasses.replace(fields, **_parse_toollens(text))

@@ -37,6 +37,7 @@ __all__ = [
 
 MAX_SERVERS_AT_ONCE: Final = 16
 NO_SANDBOXES: Final[Mapping[str, Sandbox]] = {}
+REQUIRES_KEYS: Final = ("toolscout/depends_on", "depends_on")  # of `_meta`
 Outcome = tuple[list[Any], Mapping[str, Any]]  # raw tools; name and version of the server
 
 
@@ -162,6 +163,13 @@ def _name_entry(tool: object, number: int) -> str:
     return name[:200] if isinstance(name, str) and name.strip() else f"tool {number}"
 
 
+def _read_requires(meta: object) -> list[str]:
+    """Return the prerequisites that the `_meta` of a tool names. Values of another shape mean something else."""
+    values = [meta[key] for key in REQUIRES_KEYS if key in meta] if isinstance(meta, Mapping) else []
+    names = next((value for value in values if isinstance(value, list)), [])
+    return [name for name in names if isinstance(name, str)]
+
+
 def _build_tool(source: str, server: Server, raw: object) -> Tool:
     if not isinstance(raw, Mapping):
         raise BadEntry("expected an object with a name and an inputSchema, found something else")
@@ -180,5 +188,6 @@ def _build_tool(source: str, server: Server, raw: object) -> Tool:
         hints=Hints(*(hint if isinstance(hint, bool) else None for hint in hints)),
         callable=True,
         meta={"title": title} if isinstance(title, str) else {},
+        requires=_read_requires(raw.get("_meta")),
     )
     return build_tool(source, fields)

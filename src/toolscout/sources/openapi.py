@@ -217,6 +217,7 @@ class _Api:
             parent=[self._title],
             returns=self._describe_result(operation),
             tags=tags,
+            requires=node.get("x-depends-on"),
             hints=_HINTS.get(operation.method, Hints()),
             callable=re.match(r"https?://[^/{}]+[^{}]*$", server) is not None,
             meta={key: value for key, value in meta.items() if value or key == "in"},

@@ -191,6 +191,7 @@ def _build_from_schema(source: str, entry: Mapping[str, Any], path: _Path) -> To
         path=path or _read_path(rest),
         returns=_normalize_types(returns),
         hints=_read_hints(rest.get("annotations")),
+        requires=_read_requires(rest),
         meta=rest,
     )
     return build_tool(source, fields)
@@ -225,6 +226,14 @@ def _read_path(rest: dict[str, Any]) -> _Path:
     metadata = rest.get("metadata")
     path = metadata.get("path") if isinstance(metadata, Mapping) else None
     return tuple(path) if isinstance(path, list) and all(isinstance(part, str) for part in path) else ()
+
+
+def _read_requires(rest: dict[str, Any]) -> object:
+    """Return the prerequisites that a schema, its metadata or its MCP `_meta` name as `depends_on`."""
+    holders = (rest, rest.get("metadata"), rest.get("_meta"))
+    return next(
+        (holder["depends_on"] for holder in holders if isinstance(holder, Mapping) and "depends_on" in holder), ()
+    )
 
 
 def _read_hints(annotations: object) -> Hints:

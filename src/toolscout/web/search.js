@@ -73,6 +73,7 @@ function drawHit(hit, rank, best, searchId, state) {
     h("div", {},
       h("a", { class: "name", href: `#/catalogue?${new URLSearchParams({ tool: hit.id })}`, "data-stop": true }, hit.name),
       h("div", { class: "id" }, hit.id),
+      hit.role === "prerequisite" && h("p", { class: "quiet role" }, `Prerequisite: ${hit.why}`),
       h("p", { class: "about" }, hit.description),
       names.length > 0 && h("p", { class: "quiet" }, names.slice(0, 12).join(", ") + (names.length > 12 ? " …" : ""))),
     h("div", {}, h("div", { class: "score" }, number(hit.score, 2)), gauge(best > 0 ? hit.score / best : 0),

@@ -1,0 +1,274 @@
+"""Infers from the operations of an API which of them supply the ids that others need.
+
+`GET /orders/{orderId}` needs the id of an order, which no person knows. `GET /orders/search` returns orders, so it
+supplies the id. Three things say what an operation supplies: the words of its path, the words of its name, and the
+schema of its result. Names that people know (`username`, `branch`, `city`) are not ids, so they need no supplier.
+An operation that changes something supplies nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from toolscout.indexes.words import tokenize
+from toolscout.types import Tool
+
+__all__ = ["Operation", "Suppliers", "Want", "read_operation"]
+
+MAX_SUPPLIERS: Final = 12  # alternatives kept for one id
+MAX_READ_CHOICES: Final = 12  # values of one argument that are read
+MAX_RESULT_NODES: Final = 500  # parts of a result's schema that are read, the outer ones first
+MAX_PATH_SEGMENTS: Final = 40
+_IRREGULAR: Final = {"peopl": "person", "children": "child"}  # stem of a plural → stem of its singular
+
+
+def _stem_words(text: str) -> list[str]:
+    """Split a text into stems, in which a plural equals its singular."""
+    return [_IRREGULAR.get(word, word) for word in tokenize(text)]
+
+
+_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
+_ID_SUFFIX: Final = re.compile(r"(?:(?:^|[_.-])(?:id|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Uuid|UUID|Uri|URI)s?)$")
+_NUMBER_SUFFIX: Final = re.compile(r"(?:[_-]number|(?<=[a-z])Number)$")
+_ID_PROPERTIES: Final = frozenset(("id", "uri", "uuid", "guid", "urn", "number", "_id"))
+_FINDING: Final = frozenset(_stem_words("search find lookup query"))
+_PERSON_NOUNS: Final = frozenset(_stem_words("user account owner member customer profile"))
+_SELF: Final = frozenset(("me", "self", "whoami"))
+_WRAPPERS: Final = frozenset(
+    ("items", "results", "data", "entries", "content", "values", "list", "elements", "records")
+)
+COST_OF_WANT: Final = 0.15  # for each id that the supplier needs itself
+
+
+class Want(NamedTuple):
+    """One id that an operation needs.
+
+    Attributes:
+        parameter: name of the argument.
+        noun: stem of what it identifies, such as `movi` of `movie_id`.
+        collection: the path before its variable; None: it is not in the path.
+    """
+
+    parameter: str
+    noun: str
+    collection: tuple[str, ...] | None
+
+
+class Operation(NamedTuple):
+    """An operation of an API as the inference reads it. All words are stems.
+
+    Attributes:
+        tool_id: id of its tool.
+        reads: whether it changes nothing.
+        finds: whether its path or its name says that it searches.
+        segments: of its path.
+        wants: the ids that it needs.
+        tail: words of each fixed segment after the last variable of its path.
+        words: of its name.
+        text: words of its description and of the values that its arguments may have.
+        results: nouns whose ids its result holds.
+    """
+
+    tool_id: str
+    reads: bool
+    finds: bool
+    segments: tuple[str, ...]
+    wants: tuple[Want, ...]
+    tail: tuple[frozenset[str], ...]
+    words: frozenset[str]
+    text: frozenset[str]
+    results: frozenset[str]
+
+    @property
+    def path_words(self) -> frozenset[str]:
+        """Words of the path after its last variable."""
+        return frozenset().union(*self.tail)
+
+
+def read_operation(tool: Tool) -> Operation | None:
+    """Return the operation of a tool; None if the tool has no method and path.
+
+    An OpenAPI document gives both. Other sources may say them as `endpoint`: `GET /orders/{orderId}`.
+    """
+    method, path = tool.meta.get("method"), tool.meta.get("path")
+    if not isinstance(method, str) or not isinstance(path, str):
+        endpoint = tool.meta.get("endpoint")
+        method, _, path = endpoint.strip().partition(" ") if isinstance(endpoint, str) else ("", "", "")
+    if not path.strip().startswith("/"):
+        return None
+    segments = tuple(part for part in path.strip().split("/") if part)[:MAX_PATH_SEGMENTS]
+    last = max((place for place, part in enumerate(segments) if "{" in part), default=-1)
+    tail = tuple(frozenset(_stem_words(part)) for part in segments[last + 1 :])
+    words = frozenset(_stem_words(tool.name))
+    finds = bool(_FINDING & words.union(*tail))
+    method = method.upper()
+    return Operation(
+        tool_id=tool.id,
+        reads=method == "GET" or (method == "POST" and finds),
+        finds=finds,
+        segments=segments,
+        wants=(*_find_path_wants(segments), *_find_argument_wants(tool.parameters, segments)),
+        tail=tail,
+        words=words,
+        text=frozenset((*_stem_words(tool.description), *_read_choices(tool.parameters))),
+        results=frozenset(filter(None, _find_result_nouns(tool.returns))),
+    )
+
+
+# --- what an operation needs ------------------------------------------------------------------------------------------
+
+
+def _find_path_wants(segments: Sequence[str]) -> Iterator[Want]:
+    """Yield the ids in a path."""
+    for place, part in enumerate(segments):
+        before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
+        for name in _VARIABLE.findall(part):
+            noun = _find_noun(name) or _find_noun(before)
+            if noun and (_ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name)):
+                yield Want(name, noun, tuple(segments[:place]))
+
+
+def _find_argument_wants(schema: Mapping[str, Any] | None, segments: Sequence[str]) -> Iterator[Want]:
+    """Yield the ids among the required arguments outside the path. An argument with listed values is none."""
+    required = (schema or {}).get("required")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, (list, tuple)) else []
+    variables = set(_VARIABLE.findall("/".join(segments)))
+    last = next((part for part in reversed(segments) if "{" not in part), "")
+    for name in names:
+        noun = _find_noun(name) or _find_noun(last)
+        if noun and name not in variables and _ID_SUFFIX.search(name) and not _has_choices(schema, name):
+            yield Want(name, noun, None)
+
+
+def _has_choices(schema: Mapping[str, Any] | None, name: str) -> bool:
+    properties = (schema or {}).get("properties")
+    field = properties.get(name) if isinstance(properties, Mapping) else None
+    return isinstance(field, Mapping) and bool(field.get("enum"))
+
+
+def _find_noun(name: str) -> str:
+    """Return the stem of the last word of a name, without its ending such as `_id`. Empty if nothing is left."""
+    words = _stem_words(_NUMBER_SUFFIX.sub("", _ID_SUFFIX.sub("", name)))
+    return words[-1] if words else ""
+
+
+# --- what an operation supplies ---------------------------------------------------------------------------------------
+
+
+def _read_choices(schema: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the stems of the values that the outermost arguments may have."""
+    properties = (schema or {}).get("properties")
+    fields = properties.values() if isinstance(properties, Mapping) else ()
+    for field in (field for field in fields if isinstance(field, Mapping)):
+        for holder in (field, field.get("items")):
+            choices = holder.get("enum") if isinstance(holder, Mapping) else None
+            for choice in choices[:MAX_READ_CHOICES] if isinstance(choices, list) else ():
+                yield from _stem_words(str(choice))
+
+
+def _find_result_nouns(schema: Any) -> Iterator[str]:
+    """Yield the nouns whose ids a result holds: `album` of `{"albums": {"items": [{"id": …}]}}` and of `album_id`."""
+    waiting: deque[tuple[Any, str]] = deque([(schema, "")])
+    for _ in range(MAX_RESULT_NODES):
+        if not waiting:
+            return
+        node, noun = waiting.popleft()
+        if isinstance(node, Mapping):
+            title = node.get("title")
+            noun = noun or (_find_noun(title) if isinstance(title, str) else "")
+            yield from _read_id_properties(node, noun)
+            waiting += _list_inner_schemas(node, noun)
+
+
+def _read_id_properties(node: Mapping[Any, Any], noun: str) -> Iterator[str]:
+    properties = node.get("properties")
+    for name in properties if isinstance(properties, Mapping) else ():
+        if name in _ID_PROPERTIES:
+            yield noun
+        elif _ID_SUFFIX.search(str(name)):
+            yield _find_noun(str(name))
+
+
+def _list_inner_schemas(node: Mapping[Any, Any], noun: str) -> Iterator[tuple[Any, str]]:
+    """Yield the schemas inside a schema, each with the noun that its property names."""
+    properties = node.get("properties")
+    for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+        yield inner, noun if name in _WRAPPERS else _find_noun(str(name))
+    for key in ("items", "additionalProperties"):
+        yield node.get(key), noun
+    for key in ("allOf", "anyOf", "oneOf"):
+        branches = node.get(key)
+        for branch in branches if isinstance(branches, list) else ():
+            yield branch, noun
+
+
+#: How well an operation supplies an id, and what shows it; the first that holds counts.
+SIGNS: Final[tuple[tuple[float, Callable[[Want, Operation], bool]], ...]] = (
+    # GET /search/movie
+    (1.0, lambda want, other: other.finds and want.noun in other.path_words | other.words),
+    # GET /me for /users/{user_id}
+    (0.9, lambda want, other: want.noun in _PERSON_NOUNS and other.segments[-1:] != () and other.segments[-1] in _SELF),
+    # GET /orders for /orders/{orderId}
+    (0.9, lambda want, other: other.segments == want.collection and want.noun in other.tail[-1]),
+    # GET /search, whose description or result names albums
+    (0.8, lambda want, other: other.finds and want.noun in other.results | other.text),
+    # GET /users/me/orders
+    (0.7, lambda want, other: other.tail != () and want.noun in other.tail[-1]),
+    # GET /cart for /cart/items/{itemId}
+    (0.6, lambda want, other: bool(want.collection) and other.segments in _list_parents(want)),
+    # GET /movies/popular
+    (0.5, lambda want, other: want.noun in other.path_words),
+    # only the operation's name or result says it
+    (0.4, lambda want, other: want.noun in other.results or (want.noun in other.words and other.tail != ())),
+    # GET /search, which does not say what it finds
+    (0.3, lambda want, other: other.finds and other.path_words <= _FINDING),
+)
+
+
+def _list_parents(want: Want) -> tuple[tuple[str, ...], ...]:
+    """Return the path before the variable of an id, and the path one segment shorter, if it is not empty."""
+    collection = want.collection or ()
+    return tuple(path for path in (collection, collection[:-1]) if path)
+
+
+class Suppliers:
+    """The operations of one API by what they may supply."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        """Index the operations that change nothing."""
+        self._by_word: dict[str, list[Operation]] = defaultdict(list)
+        self._by_path: dict[tuple[str, ...], list[Operation]] = defaultdict(list)
+        self._general: list[Operation] = []
+        for operation in operations:
+            if not operation.reads:
+                continue
+            self._by_path[operation.segments].append(operation)
+            words = operation.path_words | operation.words | operation.results
+            for word in words | operation.text if operation.finds else words:
+                self._by_word[word].append(operation)
+            if operation.finds or operation.segments[-1:] in {(word,) for word in _SELF}:
+                self._general.append(operation)
+
+    def rank(self, want: Want, needed_by: Operation) -> list[tuple[float, str]]:
+        """Return (fit, tool id) of the operations that supply an id, the best first. The fit is between 0 and 1.
+
+        An operation that needs such an id itself supplies none.
+        """
+        candidates = {other.tool_id: other for other in (*self._by_word[want.noun], *self._general)}
+        for path in _list_parents(want):
+            candidates.update((other.tool_id, other) for other in self._by_path[path])
+        ranked = [
+            (-_rate_supplier(want, other), other.tool_id)
+            for other in candidates.values()
+            if other.tool_id != needed_by.tool_id and want.noun not in {inner.noun for inner in other.wants}
+        ]
+        return [(-fit, tool_id) for fit, tool_id in sorted(ranked) if fit < 0][:MAX_SUPPLIERS]
+
+
+def _rate_supplier(want: Want, other: Operation) -> float:
+    """Rate how well an operation supplies an id, less for one that needs ids itself; 0: it does not."""
+    fit = next((fit for fit, holds in SIGNS if holds(want, other)), 0.0)
+    return max(fit - COST_OF_WANT * len(other.wants), 0.0)

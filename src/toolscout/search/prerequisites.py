@@ -1,0 +1,249 @@
+"""Prerequisites: brings the tools that the first matches need into the answer.
+
+A tool may need another one before it can be called: for an id that the other supplies, or for a service that it
+switches on. The query says nothing of such tools, so no ranking finds them. They follow the match that needs them, the
+direct ones first, and have the role `prerequisite`. The order of the matches stays as it is.
+
+The numbers below were chosen on train and dev requests of toollinkos, and on requests written for five OpenAPI
+documents that no dataset uses (benchmarks/LAB.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from typing import Final, NamedTuple
+
+import msgspec
+
+from toolscout.catalogue.dependencies import Dependencies, Need
+from toolscout.catalogue.store import Catalogue, allows
+from toolscout.search.exact_names import parse_selection
+from toolscout.search.pipeline import Stage
+from toolscout.types import Explanation, Hit, Search
+
+__all__ = ["Prerequisites"]
+
+MAX_BEARERS: Final = 5  # matches that bring prerequisites
+MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a match must have
+MAX_LEVEL_MATCHES: Final = 3  # matches that may come before the first prerequisite
+MIN_LEVEL_SCORE: Final = 0.95  # part of the first match's score from which any of them may be the right one
+MAX_NEED_DEPTH: Final = 6  # of needs of needs
+MAX_ALTERNATIVES: Final = 3  # further suppliers of one id
+MIN_ALTERNATIVE_PLACE: Final = 5  # hits before the first of them
+FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), against its score for the query (0 to 1)
+
+
+class _Prerequisite(NamedTuple):
+    """A tool that a match needs: its id, the tool that needs it directly, and the need."""
+
+    tool_id: str
+    needed_by: str
+    need: Need
+
+
+class _Ranking(NamedTuple):
+    """The hits of one search, and the dependencies that hold for it.
+
+    Attributes:
+        search: with hits.
+        places: tool id → place among the hits, from 0.
+        learned: dependencies that the calls so far show.
+    """
+
+    search: Search
+    places: Mapping[str, int]
+    learned: Dependencies
+
+    def is_before(self, tool_id: str, match: str) -> bool:
+        """Tell whether a tool is a hit that ranks above a match."""
+        return tool_id in self.places and self.places[tool_id] < self.places[match]
+
+    def rate(self, need: Need, tool_id: str) -> float:
+        """Rate how well a tool fulfils a need of this search: its fit, and its score for the query."""
+        share = _compare_to_first(self.search.hits, self.places[tool_id]) if tool_id in self.places else 0.0
+        return FIT_WEIGHT * need.tools[tool_id] + share
+
+
+class Prerequisites(Stage):
+    """Puts the prerequisites of the first matches behind them."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        dependencies: Dependencies,
+        *,
+        budget: int,
+        excluded: AbstractSet[str] = frozenset(),
+        learned: Callable[[], Dependencies] | None = None,
+    ) -> None:
+        """Bring what these dependencies say.
+
+        Args:
+            catalogue: the snapshot, which says what a caller may see.
+            dependencies: of the snapshot.
+            budget: most prerequisites between one match and the next; what is left follows behind the next match.
+            excluded: ids of tools that neither bring prerequisites nor are brought.
+            learned: returns the dependencies that the calls so far show.
+        """
+        self.catalogue, self.dependencies, self.budget = catalogue, dependencies, budget
+        self.excluded, self.learned = excluded, learned
+        self.ids = frozenset(catalogue.ids)
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Return the searches with prerequisites among their hits."""
+        learned = self.learned() if self.learned else {}
+        if self.budget < 1 or not (self.dependencies or learned):
+            return list(searches)
+        return [self._add(search, learned) for search in searches]
+
+    def _add(self, search: Search, learned: Dependencies) -> Search:
+        ranking = _Ranking(search, {hit.id: place for place, hit in enumerate(search.hits)}, learned)
+        bearers = self._find_bearers(ranking)
+        if not bearers or parse_selection(search.query) is not None:
+            return search
+        waiting: deque[_Prerequisite] = deque()
+        alternatives = self._collect_alternatives(ranking, bearers)
+        listed: list[Hit] = []
+        present: set[str] = set()
+        for place, hit in enumerate(search.hits):
+            if hit.id in present:
+                continue
+            listed.append(hit)
+            present.add(hit.id)
+            if hit.id in bearers:
+                waiting += self._collect(ranking, hit.id)
+            if _is_level(search.hits, place + 1):
+                continue
+            if place >= MAX_BEARERS - 1 or len(listed) >= MIN_ALTERNATIVE_PLACE:
+                waiting += alternatives
+                alternatives = []
+            added = self._take(waiting, present)
+            listed += _as_hits(added, search.hits[place : place + 2])
+        return msgspec.structs.replace(search, hits=tuple(listed))
+
+    def _find_bearers(self, ranking: _Ranking) -> list[str]:
+        """Return the ids of the first matches that need something. A match that scores far lower brings nothing."""
+        hits = ranking.search.hits
+        return [
+            hit.id
+            for place, hit in enumerate(hits[:MAX_BEARERS])
+            if _compare_to_first(hits, place) >= MIN_BEARER_SCORE
+            and hit.id not in self.excluded
+            and (hit.id in self.dependencies or hit.id in ranking.learned)
+        ]
+
+    def _take(self, waiting: deque[_Prerequisite], present: set[str]) -> list[_Prerequisite]:
+        """Take the next prerequisites that are not present yet, at most the budget, and note that they are present."""
+        taken: list[_Prerequisite] = []
+        while waiting and len(taken) < self.budget:
+            prerequisite = waiting.popleft()
+            if prerequisite.tool_id not in present:
+                present.add(prerequisite.tool_id)
+                taken.append(prerequisite)
+        return taken
+
+    def _collect(self, ranking: _Ranking, match: str) -> Iterator[_Prerequisite]:
+        """Yield what a match needs, then what these tools need, and so on.
+
+        A need that is best fulfilled by a hit before the match brings nothing.
+        """
+        reached, level = {match}, [match]
+        for _ in range(MAX_NEED_DEPTH):
+            next_level: list[str] = []
+            for tool_id in level:
+                for need in self._needs(ranking, tool_id):
+                    best = next(iter(self._rank_providers(ranking, need)), None)
+                    if best is None or best in reached or ranking.is_before(best, match):
+                        continue
+                    reached.add(best)
+                    next_level.append(best)
+                    yield _Prerequisite(best, tool_id, need)
+            if not next_level:
+                return
+            level = next_level
+
+    def _collect_alternatives(self, ranking: _Ranking, bearers: Sequence[str]) -> list[_Prerequisite]:
+        """Return further suppliers of the ids that the first matches need, each with the best supplier of its own ids.
+
+        People say which way leads to an id in words that few operations have: "the latest book *by Eco*".
+        """
+        found: dict[str, _Prerequisite] = {}
+        for match in bearers:
+            for need in self.dependencies.get(match, ()):
+                providers = self._rank_providers(ranking, need) if need.origin == "inferred" else []
+                for provider in providers[1 : 1 + MAX_ALTERNATIVES]:
+                    found.setdefault(provider, _Prerequisite(provider, match, need))
+                    for inner in self.dependencies.get(provider, ()):
+                        for best in self._rank_providers(ranking, inner)[:1]:
+                            found.setdefault(best, _Prerequisite(best, provider, inner))
+        return list(found.values())[: self.budget]
+
+    def _needs(self, ranking: _Ranking, tool_id: str) -> Iterator[Need]:
+        return chain(self.dependencies.get(tool_id, ()), ranking.learned.get(tool_id, ()))
+
+    def _rank_providers(self, ranking: _Ranking, need: Need) -> list[str]:
+        """Return the tools that fulfil a need and that the caller may see, the best first."""
+        candidates = [tool_id for tool_id in need.tools if self._may_add(ranking.search, tool_id)]
+        return sorted(candidates, key=lambda tool_id: (-ranking.rate(need, tool_id), tool_id))
+
+    def _may_add(self, search: Search, tool_id: str) -> bool:
+        if tool_id not in self.ids or tool_id in self.excluded:
+            return False
+        if search.visible is None:
+            return True
+        return any(allows(search.visible, tool) for tool in self.catalogue.tools([tool_id]))
+
+    def note(self, search: Search) -> str:
+        """Return how many prerequisites are among the hits."""
+        count = sum(hit.role == "prerequisite" for hit in search.hits)
+        return f"{count} added" if count else ""
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the rank of a tool among matches and prerequisites; None if the stage brought nothing."""
+        [result] = self.run([search])
+        if result.hits == search.hits or tool_id not in result.ids:
+            return None
+        rank = result.ids.index(tool_id)
+        hit = result.hits[rank]
+        if hit.role == "prerequisite":
+            return Explanation(self.name, rank + 1, hit.score, hit.why)
+        before = sum(other.role == "prerequisite" for other in result.hits[:rank])
+        return Explanation(self.name, rank + 1, hit.score, f"prerequisites before it: {before}" if before else "")
+
+
+def _is_level(hits: Sequence[Hit], place: int) -> bool:
+    """Tell whether the hit at a place is as good as the first, so that it comes before the first prerequisite."""
+    return 0 < place < min(MAX_LEVEL_MATCHES, len(hits)) and _compare_to_first(hits, place) >= MIN_LEVEL_SCORE
+
+
+def _compare_to_first(hits: Sequence[Hit], place: int) -> float:
+    """Return the part of the first hit's score that another has, 0 to 1.
+
+    Scores below zero, such as logarithms of probabilities, count from the lowest.
+    """
+    lowest = min(0.0, hits[-1].score)
+    span = hits[0].score - lowest
+    return (hits[place].score - lowest) / span if span > 0 else 1.0
+
+
+def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit]) -> list[Hit]:
+    """Turn prerequisites into hits, with scores between those of the matches around them."""
+    step = (around[0].score - around[-1].score) / (len(prerequisites) + 1)
+    return [
+        Hit(one.tool_id, around[0].score - step * number, _describe(one), role="prerequisite")
+        for number, one in enumerate(prerequisites, 1)
+    ]
+
+
+def _describe(prerequisite: _Prerequisite) -> str:
+    """Say in a few words which tool needs it, and how that is known."""
+    needed_by, need = prerequisite.needed_by, prerequisite.need
+    if need.origin == "inferred":
+        return f"supplies the {need.what} that {needed_by} needs"
+    return f"required by {needed_by}" if need.origin == "declared" else f"usually called before {needed_by}"
