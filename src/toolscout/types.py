@@ -19,6 +19,7 @@ __all__ = [
     "Explanation",
     "Hints",
     "Hit",
+    "Role",
     "Search",
     "Tool",
     "Trace",
@@ -30,6 +31,7 @@ __all__ = [
     "render",
 ]
 
+Role = Literal["match", "prerequisite"]
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
 MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -95,12 +97,25 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=T
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tool in an answer: its id, its score (higher is better), the reason, and the tool once loaded."""
+    """One tool in an answer.
+
+    Attributes:
+        id: of the tool.
+        score: higher is better.
+        why: which stages found it.
+        tool: the tool, once loaded.
+        step: the step of a compound request that it serves; None: the whole request.
+        role: `match`, or `prerequisite` if a match needs its output.
+        similar: ids of tools that do the same, which this hit stands for.
+    """
 
     id: str
     score: float
     why: str = ""
     tool: Tool | None = None
+    step: str | None = None
+    role: Role = "match"
+    similar: tuple[str, ...] = ()
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,6 +166,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
         degraded: one sentence on what could not be done beside the answer, such as writing the journal.
+        split: whether the query may be split into steps.
+        steps: the steps of a compound request, with references completed; empty: it is one need.
+        uncovered: steps that no tool fits.
     """
 
     query: str
@@ -166,6 +184,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     search_id: str | None = None
     deadline: float | None = None
     degraded: str | None = None
+    split: bool = True
+    steps: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -193,6 +214,9 @@ def as_json(search: Search) -> dict[str, Any]:
                 "parameters": tool.parameters,
                 "callable": tool.callable,
                 "why": hit.why,
+                "step": hit.step,
+                "role": hit.role,
+                "similar": hit.similar,
             }
         )
     stages: dict[str, float] = {}
@@ -206,6 +230,8 @@ def as_json(search: Search) -> dict[str, Any]:
         "reason": search.reason,
         "coverage": search.coverage,
         "degraded": search.degraded,
+        "steps": search.steps,
+        "uncovered": search.uncovered,
         "hits": hits,
         "ms": {"total": round(search.seconds * 1000, 3), **stages},
     }

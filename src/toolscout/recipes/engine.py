@@ -31,7 +31,7 @@ from toolscout.recipes.guard import guard
 from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
 from toolscout.search.why import Why, explain, find
-from toolscout.types import Hit, Search, Tool
+from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 
 __all__ = ["SearchEngine"]
@@ -252,7 +252,7 @@ class SearchEngine:
 
     def _fill(self, search: Search) -> Search:
         tools = {tool.id: tool for tool in self.store.tools(search.ids)}
-        hits = tuple(Hit(hit.id, hit.score, hit.why, tools[hit.id]) for hit in search.hits if hit.id in tools)
+        hits = tuple(msgspec.structs.replace(hit, tool=tools[hit.id]) for hit in search.hits if hit.id in tools)
         return msgspec.structs.replace(search, hits=hits)
 
     def why(

@@ -143,7 +143,8 @@ class Demote(Stage):
             if group is not None:
                 worth *= GROUP_WEIGHT if group in seen and _source(hit.id) not in sources else 1.0
                 seen.add(group)
-            weighed.append(hit if worth == 1.0 else Hit(hit.id, floor + worth * (hit.score - floor), hit.why))
+            score = hit.score if worth == 1.0 else floor + worth * (hit.score - floor)
+            weighed.append(hit if worth == 1.0 else msgspec.structs.replace(hit, score=score))
         return sorted(weighed, key=lambda hit: -hit.score)
 
     def _share_out(self, hits: list[Hit], places: int, k: int, sources: AbstractSet[str]) -> list[Hit]:
@@ -191,6 +192,6 @@ def _lower(hits: Sequence[Hit]) -> tuple[Hit, ...]:
     highest = math.inf
     for hit in hits:
         score = hit.score if hit.score <= highest else highest - 1e-6
-        lowered.append(hit if score == hit.score else Hit(hit.id, score, hit.why))
+        lowered.append(hit if score == hit.score else msgspec.structs.replace(hit, score=score))
         highest = score
     return tuple(lowered)

@@ -1,0 +1,201 @@
+"""Searches each step of a compound request by itself, and merges the answers so that every step is served.
+
+The unsplit request competes as one more list. A candidate's score becomes the probability that it is the right tool of
+its step: a softmax over the step's candidates, with a temperature in points of the base. Places go one by one to the
+list that gains most: first the best tool of each list, then the tool that raises the probability of a complete answer
+most. So a step with one clear tool leaves its places to steps with several likely ones.
+
+A request with one step is passed on unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from toolscout.search.exact_names import parse_selection
+from toolscout.search.pipeline import Stage, Verdict
+from toolscout.search.steps import Splitter
+from toolscout.types import Explanation, Hit, Search, Trace
+
+__all__ = ["StepSearch", "merge_steps"]
+
+TEMPERATURE: Final = 2.0  # in points of `search.fusion`; 1 to 4 give nearly the same on dev
+MAX_MERGED_HITS: Final = 50  # so many are merged, or k; the others follow by score
+SOFTMAX_CANDIDATES: Final = 30
+
+Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
+
+
+class StepSearch(Stage):
+    """Splits each request into steps, searches the steps and the request with `base`, and merges the hits."""
+
+    writes = frozenset({"hits", "steps", "uncovered"})
+
+    def __init__(self, base: Stage, splitter: Splitter, judge: Judge | None = None) -> None:
+        """Search with a base.
+
+        Args:
+            base: ranks the tools for one text.
+            splitter: splits requests.
+            judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
+        """
+        self.base, self.splitter, self.judge = base, splitter, judge
+        self.asks = base.asks
+
+    @property
+    def name(self) -> str:
+        return "steps"
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Return the searches with hits; those with several steps also with `steps` and `uncovered`."""
+        splits = [self._split(search) for search in searches]
+        batch: list[Search] = []
+        for search, steps in zip(searches, splits, strict=True):
+            batch += [search, *_as_searches(search, steps)]
+        ranked = iter(self.base(batch))
+        groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
+        verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
+        return [
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts]) if parts else whole
+            for search, (whole, parts) in zip(searches, groups, strict=True)
+        ]
+
+    def _split(self, search: Search) -> tuple[str, ...]:
+        """Return the steps to search one by one; empty for one need."""
+        if not search.split or search.rewrites or parse_selection(search.query) is not None:
+            return ()
+        steps = self.splitter.split(search.query)
+        return steps if len(steps) > 1 else ()
+
+    def _judge_steps(self, parts: Sequence[Search]) -> Sequence[Verdict | None]:
+        return self.judge(parts) if self.judge and parts else [None] * len(parts)
+
+    def _merge(
+        self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None]
+    ) -> Search:
+        """Return the search with the merged hits. Steps that no tool fits get places after the others."""
+        steps = tuple(part.query for part in parts)
+        fits = [verdict is None or verdict.answer is None for verdict in verdicts]
+        needs = [verdict.need for verdict in verdicts if verdict is not None]
+        uncovered = tuple(
+            part.query
+            for part, verdict in zip(parts, verdicts, strict=True)
+            if verdict is not None and verdict.answer == "no_tool_fits"
+        )
+        served = [part.hits for part, fit in zip(parts, fits, strict=True) if fit]
+        names = [part.query for part, fit in zip(parts, fits, strict=True) if fit]
+        k = max(search.k, MAX_MERGED_HITS)
+        hits = merge_steps([whole.hits, *served], [None, *names], k) if served else whole.hits
+        return msgspec.structs.replace(
+            search,
+            hits=hits,
+            steps=steps,
+            uncovered=uncovered,
+            need=max(needs) if needs and any(fits) else search.need,
+            trace=(*search.trace, *_add_traces(search, [whole, *parts])),
+        )
+
+    def note(self, search: Search) -> str:
+        """Return how many steps there are."""
+        return f"{len(search.steps)} steps" if search.steps else ""
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
+        steps = self._split(search)
+        if not steps:
+            return self.base.explain(search, tool_id)
+        explained = [
+            (step, explanation)
+            for step, part in zip(steps, _as_searches(search, steps), strict=True)
+            if (explanation := self.base.explain(part, tool_id)) is not None
+        ]
+        if not explained:
+            return None
+        step, best = min(explained, key=lambda pair: pair[1].rank or math.inf)
+        [merged] = self.run([search])
+        rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
+        score = merged.hits[rank - 1].score if rank else None
+        return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+
+
+def _as_searches(search: Search, steps: Sequence[str]) -> list[Search]:
+    return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
+
+
+def _add_traces(search: Search, results: Sequence[Search]) -> list[Trace]:
+    """Return the work of each inner stage for a request and its steps together."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for number, result in enumerate(results):
+        for entry in result.trace[len(search.trace) if number == 0 else 0 :]:
+            seconds[entry.stage] += entry.seconds
+    return [Trace(stage, total) for stage, total in seconds.items()]
+
+
+def merge_steps(lists: Sequence[Sequence[Hit]], names: Sequence[str | None], k: int) -> tuple[Hit, ...]:
+    """Merge ranked lists, one for each need, so that the first hits most likely hold a right tool of every list.
+
+    Args:
+        lists: hits, best first.
+        names: the step of each list; None: the unsplit request.
+        k: how many places are given out one by one. The other hits follow by score.
+
+    Returns:
+        Every tool once, with the step of the list that gave it its place, and scores that never rise.
+    """
+    shares = [_softmax(hits[:SOFTMAX_CANDIDATES]) for hits in lists]
+    places, coverage = [0] * len(lists), [0.0] * len(lists)
+    taken: dict[str, Hit] = {}
+    while len(taken) < k:
+        gains = [
+            (_advance(hits, share, places, coverage, number, taken), -number)
+            for number, (hits, share) in enumerate(zip(lists, shares, strict=True))
+        ]
+        gain, best = max(gains)
+        if gain < 0:
+            break
+        hit = lists[-best][places[-best]]
+        taken[hit.id] = msgspec.structs.replace(hit, step=names[-best])
+    rest = sorted(
+        ((hit, name) for hits, name in zip(lists, names, strict=True) for hit in hits if hit.id not in taken),
+        key=lambda pair: (-pair[0].score, pair[0].id),
+    )
+    for hit, name in rest:
+        taken.setdefault(hit.id, msgspec.structs.replace(hit, step=name))
+    lowest, merged = math.inf, []
+    for hit in taken.values():
+        lowest = min(lowest, hit.score)
+        merged.append(hit if hit.score == lowest else msgspec.structs.replace(hit, score=lowest))
+    return tuple(merged)
+
+
+def _softmax(hits: Sequence[Hit]) -> list[float]:
+    """Return for each hit the probability that it is the right one."""
+    if not hits:
+        return []
+    best = hits[0].score
+    weights = [math.exp((hit.score - best) / TEMPERATURE) for hit in hits]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _advance(
+    hits: Sequence[Hit], share: Sequence[float], places: list[int], coverage: list[float], number: int, taken: dict[str, Hit]
+) -> float:
+    """Pass the hits of a list that are taken, and return what its next hit gains; negative: there is none.
+
+    A gain is the relative rise of the list's coverage: the probability that its right tool is in the answer.
+    """
+    while places[number] < len(hits) and hits[places[number]].id in taken:
+        if places[number] < len(share):
+            coverage[number] += share[places[number]]
+        places[number] += 1
+    if places[number] >= len(hits):
+        return -1.0
+    if coverage[number] == 0.0:
+        return math.inf
+    return (share[places[number]] if places[number] < len(share) else 0.0) / coverage[number]
