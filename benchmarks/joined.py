@@ -86,7 +86,10 @@ def summarise(rows: Mapping[str, Sequence[bool]], sizes: Sequence[int]) -> dict[
 
 
 def compare(
-    stages: Mapping[str, Stage], texts: Sequence[str], parts: Sequence[Sequence[str]], gold: Sequence[Sequence[Sequence[str]]]
+    stages: Mapping[str, Stage],
+    texts: Sequence[str],
+    parts: Sequence[Sequence[str]],
+    gold: Sequence[Sequence[Sequence[str]]],
 ) -> dict[str, Any]:
     """Measure compound requests whose parts and gold tools are known.
 

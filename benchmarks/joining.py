@@ -57,8 +57,19 @@ def end_sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def between(start: str, glue: str, last: str | None = None, end: str = "", shape: Callable[[str], str] = lower_start,
-            first: Callable[[str], str] | None = None) -> Way:
+def end_lowered(text: str) -> str:
+    """Return a part without its first capital, as the end of a sentence."""
+    return lower_start(text) + "."
+
+
+def between(
+    start: str,
+    glue: str,
+    last: str | None = None,
+    end: str = "",
+    shape: Callable[[str], str] = lower_start,
+    first: Callable[[str], str] | None = None,
+) -> Way:
     """Return a way that puts `glue` between parts (`last` before the last), `start` before and `end` after them."""
 
     def join(parts: Sequence[str]) -> list[str]:
@@ -93,23 +104,23 @@ def ordinals(text: str) -> list[str]:
 
 WAYS: Mapping[str, Mapping[str, Way]] = {
     "fit": {
-        "sentences-next": between("", " Next, ", shape=lambda part: lower_start(part) + ".", first=end_sentence),
+        "sentences-next": between("", " Next, ", shape=end_lowered, first=end_sentence),
         "and": between("", ", ", " and ", first=strip_end),
         "oxford": between("", ", ", ", and ", ".", first=strip_end),
         "comma-then": between("", ", then ", first=strip_end),
-        "then-sentences": marked("", ("", "Then "), " ", shape=lambda part: lower_start(part) + "."),
+        "then-sentences": marked("", ("", "Then "), " ", shape=end_lowered),
         "numbers": marked("", ordinals("#. "), "\n"),
         "numbers-inline": marked("", ordinals("#. "), " "),
         "dashes": marked("", ("- ",), "\n"),
         "semicolons": between("", "; ", first=strip_end),
         "first-then": marked("First ", ("", "then ", "finally "), ", ", ".", shape=lower_start),
-        "also-sentences": marked("", ("", "Also, "), " ", shape=lambda part: lower_start(part) + "."),
+        "also-sentences": marked("", ("", "Also, "), " ", shape=end_lowered),
         "please": marked("Please ", ("", "also "), " and ", shape=lower_start),
         "commas": between("", ", ", first=strip_end),
         "ampersand": between("", " & ", first=strip_end),
         "plus": between("", ", plus ", first=strip_end),
         "lines": between("", "\n", shape=strip_end),
-        "once-done": marked("", ("", "Once that's done, "), " ", shape=lambda part: lower_start(part) + "."),
+        "once-done": marked("", ("", "Once that's done, "), " ", shape=end_lowered),
         "as-well-as": between("", " as well as ", first=strip_end),
         "as-they-are": between("", " ", shape=end_sentence),
         "bare-sentences": between("Hello, ", ". ", end=".", shape=strip_end),
@@ -126,34 +137,40 @@ WAYS: Mapping[str, Mapping[str, Way]] = {
         "no-marks": between("", " then ", shape=lower_start),
     },
     "dev": {
-        "next-lastly": marked("Hi! ", ("", "Next, ", "Lastly, "), " ", " Thanks!", lambda part: lower_start(part) + "."),
+        "next-lastly": marked(
+            "Hi! ", ("", "Next, ", "Lastly, "), " ", " Thanks!", lambda part: lower_start(part) + "."
+        ),
         "round-numbers": marked("", ordinals("(#) "), " "),
         "and-after-that": between("", ", and after that ", end=".", first=strip_end),
         "stars": marked("", ("* ",), "\n"),
-        "besides": marked("", ("", "Besides, "), " ", shape=lambda part: lower_start(part) + "."),
+        "besides": marked("", ("", "Besides, "), " ", shape=end_lowered),
         "heading-lines": between("To do today:\n", "\n", shape=strip_end),
         "comma-also": between("", ", also ", first=strip_end),
         "dashed": between("", " -- ", first=strip_end),
         "steps": marked("", ordinals("Step #: "), " ", shape=end_sentence),
         "and-also": between("Could you please ", " and also ", end="?"),
         "sentences-and": between("", ". And ", end=".", first=strip_end),
-        "later": marked("", ("", "Later "), " ", shape=lambda part: lower_start(part) + "."),
+        "later": marked("", ("", "Later "), " ", shape=end_lowered),
     },
     "test": {
         "plain-sentences": between("", ". ", end=".", shape=strip_end),
         "and-then": between("", ", ", " and then ", ".", first=strip_end),
-        "additionally": marked("", ("", "Additionally, "), " ", shape=lambda part: lower_start(part) + "."),
+        "additionally": marked("", ("", "Additionally, "), " ", shape=end_lowered),
         "letters": marked("", ordinals("@) "), " "),
         "bullets": marked("My list for this week:\n", ("• ",), "\n"),
         "and-throughout": between("", " and ", first=strip_end),
-        "secondly": marked("A few things. ", ("", "Secondly, ", "And thirdly, ", "Last, "), " ",
-                           shape=lambda part: lower_start(part) + "."),
+        "secondly": marked(
+            "A few things. ",
+            ("", "Secondly, ", "And thirdly, ", "Last, "),
+            " ",
+            shape=end_lowered,
+        ),
         "long-dashes": between("", " – ", first=strip_end),
         "semicolon-and": between("", "; ", "; and ", ".", first=strip_end),
         "bars": between("", " | ", shape=strip_end),
         "comma-plus": between("", ", ", ", plus ", "?", first=strip_end),
         "number-lines": marked("Help me with these:\n", ordinals("#) "), "\n", "\nThank you."),
-        "one-more-thing": marked("", ("", "One more thing: "), " ", shape=lambda part: lower_start(part) + "."),
+        "one-more-thing": marked("", ("", "One more thing: "), " ", shape=end_lowered),
         "while-at-it": between("", ", and while you're at it, ", first=strip_end),
         "paragraphs": between("", "\n\n", shape=end_sentence),
         "afterwards": between("I'd like you to do this: ", "; afterwards, ", end="."),
@@ -184,7 +201,7 @@ def build_joined(dataset: Dataset, edition: str, count: int, seed: int = 0) -> l
     split = EDITIONS[edition]
     qrels, texts = dataset.split(split), dataset.texts(split)
     single = {query: next(iter(gold)) for query, gold in qrels.items() if len(gold) == 1}
-    draw = random.Random(f"{seed} {dataset.name} {edition}")
+    queries, draw = sorted(single), random.Random(f"{seed} {dataset.name} {edition}")
     ways = WAYS[edition]
     names = list(ways)
     joined = []
@@ -192,10 +209,9 @@ def build_joined(dataset: Dataset, edition: str, count: int, seed: int = 0) -> l
         size = PARTS[number % len(PARTS)]
         parts: list[str] = []
         while len(parts) < size:
-            query = draw.choice(sorted(single)) if not parts else draw.choice(pool)
+            query = draw.choice(queries)
             if query not in parts and single[query] not in {single[part] for part in parts}:
                 parts.append(query)
-            pool = sorted(single) if len(parts) == 1 else pool
         name = names[(number // len(PARTS)) % len(names)]
         text, spans = join_parts([texts[part] for part in parts], ways[name])
         joined.append(Joined(text, spans, tuple(parts), name))

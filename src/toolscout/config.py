@@ -92,6 +92,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "private_hosts": False,  # lets documents at URLs reach into the network of the user
     "trust": False,  # if it is off, changed definitions are served unseen
     "trust_scan": False,  # if it is off, orders to the model are served unseen
+    "fold_similar": True,  # without it the same tool of several sources takes several lines
+    "preferred_sources": False,  # decides which source serves a call that several could serve
     "call_timeout": Between(1, 600),
     "gateway_budget": Between(MIN_BUDGET, 20_000),
     "gateway_rate": False,  # limits the searches of one caller
@@ -121,7 +123,7 @@ class Settings:
     home: Path = dataclasses.field(
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
-    recipe: str = "hybrid"
+    recipe: str = "scout"
     model: Path | None = None
     encoder: str = "static"
     index: str = "exact"
@@ -137,6 +139,8 @@ class Settings:
     caller: str = "local"
     trust: str = "pin"
     trust_scan: bool = True
+    fold_similar: bool = True
+    preferred_sources: tuple[str, ...] = ()
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
     gateway_rate: float = 100.0

@@ -217,6 +217,7 @@ class Scout:
         visible: Visible | None = None,
         caller: str | None = None,
         deadline: float | None = None,
+        split: bool = True,
     ) -> Search:
         """Return the tools for one request, best first and filled in; or the reason why there are none.
 
@@ -231,15 +232,15 @@ class Scout:
             caller: the caller's name for the journal.
             deadline: on the clock of `time.monotonic`. A recipe that reads tools one by one then returns what it has,
                 and the trace says so.
+            split: whether the request may be split into steps; False for one that is known to be one need.
 
         Raises:
             ConfigError: for a model that belongs to another recipe, encoder or catalogue.
             NotFound: if there is no such recipe or model.
             StoreError: for a damaged model, unless it is the champion.
         """
-        return self.search_many(
-            [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline
-        )[0]
+        options: dict[str, Any] = {"recipe": recipe, "model": model, "visible": visible, "caller": caller}
+        return self.search_many([query], k, deadline=deadline, split=split, **options)[0]
 
     def search_many(
         self,
@@ -251,6 +252,7 @@ class Scout:
         visible: Visible | None = None,
         caller: str | None = None,
         deadline: float | None = None,
+        split: bool = True,
     ) -> list[Search]:
         """Run a batch of searches, all on the same state of the catalogue; see `search`."""
         k = self.settings.k if k is None else k
@@ -259,10 +261,8 @@ class Scout:
         selection, notice = self.engine.select(recipe, model)
         if notice and visible is not None:
             notice = self._hide_notice(notice, selection)
-        batch = [
-            Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
-            for query in queries
-        ]
+        common: dict[str, Any] = {"k": k, "visible": visible, "deadline": deadline, "split": split}
+        batch = [Search(query=query, search_id=new_id(), reason=notice or None, **common) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         degraded = self._write(answers, selection, generation, caller) if self.settings.journal else None
         if degraded:

@@ -194,6 +194,11 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(hit.id for hit in self.hits)
 
     @property
+    def serves_a_step(self) -> bool:
+        """Whether the request has several steps, and a tool fits one of them."""
+        return bool(self.hits) and any(step not in self.uncovered for step in self.steps)
+
+    @property
     def seconds(self) -> float:
         """Wall seconds of all stages together."""
         return sum(step.seconds for step in self.trace)

@@ -26,6 +26,7 @@ from toolscout.types import as_json as to_json
 
 PRINTED_ID_CHARS: Final = 56
 PRINTED_DESCRIPTION_CHARS: Final = 110
+PRINTED_STEP_CHARS: Final = 32
 
 
 @click.command("search")
@@ -98,7 +99,9 @@ def _print_list(heading: str, lines: Sequence[str]) -> None:
 def print_search(answer: Search, *, explain: bool = False) -> None:
     """Print an answer as a table, or the reason why it is empty."""
     if answer.hits:
-        _print_hits(answer.hits, explain=explain)
+        _print_hits(answer.hits, explain=explain, with_steps=bool(answer.steps))
+    for step in answer.uncovered:
+        echo(f"no tool fits the step: {escape_line(step)}")
     if answer.reason or not answer.hits:
         reason = escape_line(str(answer.reason))
         echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")
@@ -110,18 +113,20 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
     echo(f"{len(answer.hits)} tools in {answer.seconds * 1000:.1f} ms")
 
 
-def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "left"), ("why", "left"), ("what it does", "wrap")]
-    rows = [
-        (
-            rank,
-            f"{hit.score:.2f}",
-            clip(hit.id, PRINTED_ID_CHARS),
-            hit.why,
-            clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS),
-        )
-        for rank, hit in enumerate(hits, 1)
-    ]
-    if not explain:
-        columns, rows = [*columns[:3], *columns[4:]], [(*row[:3], *row[4:]) for row in rows]  # type: ignore[misc]
-    print_table(columns, rows)
+def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:
+    columns = [("", "right"), ("score", "right"), ("tool", "left")]
+    columns += [("step", "left")] if with_steps else []
+    columns += [("why", "left")] if explain else []
+    rows = []
+    for rank, hit in enumerate(hits, 1):
+        row = [str(rank), f"{hit.score:.2f}", clip(hit.id, PRINTED_ID_CHARS)]
+        row[2] += f" +{len(hit.similar)} similar" if hit.similar else ""
+        row += [clip(hit.step or "(the whole request)", PRINTED_STEP_CHARS)] if with_steps else []
+        row += [hit.why] if explain else []
+        row += [clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS)]
+        rows.append(row)
+    print_table([*columns, ("what it does", "wrap")], rows)
+    if explain:
+        for hit in hits:
+            if hit.similar:
+                echo(f"similar to {escape_line(hit.id)}: {escape_line(', '.join(hit.similar))}")

@@ -354,8 +354,9 @@ class Gateway:
     async def _answer_search(
         self, caller: Caller, queries: Sequence[str], limit: int | None, detail: str
     ) -> CallToolResult:
+        search = functools.partial(self.scout.search_many, split=len(queries) == 1)  # several: the agent has split them
         searches = await self.upstreams.run_in_thread(
-            self.scout.search_many, queries, limit, visible=caller.visible, caller=caller.name
+            search, queries, limit, visible=caller.visible, caller=caller.name
         )
         answer, text = await self.upstreams.run_in_thread(self._build_search_answer, caller, searches, detail)
         return _make_result(answer, text)
@@ -365,26 +366,21 @@ class Gateway:
     ) -> tuple[dict[str, Any], str]:
         """Build the structured content and the text of a search answer."""
         results: list[dict[str, Any]] = []
+        budget = max(200, self.options.budget // 3) if detail == "full" else None
         for search in searches:
             tools = []
             for hit in search.hits:
                 if hit.tool is None:
                     continue
                 refusal = self._explain_refusal(caller, hit.tool)
-                if detail == "full":
-                    entry = show.describe_tool(hit.tool, refusal, max(200, self.options.budget // 3))
-                else:
-                    entry = {"id": hit.id, "signature": show.format_signature(hit.tool), "callable": not refusal}
-                    entry["description"] = show.first_sentence(hit.tool.description)
-                    if refusal:
-                        entry["not_callable"] = refusal
-                tools.append(entry)
+                tools.append(show.describe_hit(hit, refusal, budget))
             results.append(
                 {
                     "query": search.query,
                     "search_id": search.search_id,
                     "answer": search.answer,
                     "reason": search.reason and show.make_plain(search.reason),
+                    **show.describe_steps(search),
                     "tools": tools,
                 }
             )

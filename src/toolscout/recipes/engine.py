@@ -17,6 +17,7 @@ import msgspec
 
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
+from toolscout.catalogue.duplicates import Duplicates, find_duplicates
 from toolscout.catalogue.store import Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
@@ -197,12 +198,20 @@ class SearchEngine:
                     retrieve = registry.build(selection.recipe, catalogue, workspace, model=selection.model)
                     abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
-                    guarded = guard(retrieve, catalogue, workspace, scan=self.settings.trust_scan)
+                    duplicates = self._find_duplicates(catalogue)
+                    scan = self.settings.trust_scan
+                    guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates)
                     ready = catalogue, guarded >> decide
                 if not self.store.connection.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[selection.key] = ready, selection.manifest
             return ready
+
+    def _find_duplicates(self, catalogue: Catalogue) -> Duplicates | None:
+        """Return the same tools of several sources, or None if the settings show every tool."""
+        if not self.settings.fold_similar:
+            return None
+        return find_duplicates(catalogue, self.settings.preferred_sources)
 
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
         """Return the pipeline that is ready for the present catalogue and model, or None."""

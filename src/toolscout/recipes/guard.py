@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from toolscout.catalogue.duplicates import Duplicates
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders.static import load_static
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
+from toolscout.search.fold import Fold
 from toolscout.search.pipeline import Cut, Pipeline, Stage
 from toolscout.workspace import Workspace
 
@@ -20,15 +22,17 @@ def guard(
     workspace: Workspace | None = None,
     *,
     scan: bool = True,
+    duplicates: Duplicates | None = None,
     k: int | None = None,
 ) -> Pipeline:
-    """Add exact names, the demotion of hostile tools, and the cut to the stage of a recipe.
+    """Add exact names, the demotion of hostile tools, the fold of duplicates, and the cut to the stage of a recipe.
 
     Args:
         retrieve: ranks the tools.
         catalogue: the snapshot that it was built over.
         workspace: caches for the vectors that reveal near-duplicates; None: no caches.
         scan: whether suspicious and rival tools are demoted.
+        duplicates: the same tools of several sources, which one hit shows; None: every tool has its own hit.
         k: number of hits to keep; None: the k of each search.
     """
     stages: list[Stage] = [retrieve, Names(catalogue)]
@@ -36,4 +40,6 @@ def guard(
         index = (workspace or Workspace()).index_tools
         rivals = find_rivals(catalogue, lambda: index(catalogue, load_static()).vectors)
         stages.append(Demote(suspects(catalogue), rivals, catalogue))
+    if duplicates is not None:
+        stages.append(Fold(catalogue, duplicates))
     return Pipeline([*stages, Cut(k)])

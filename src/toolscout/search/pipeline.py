@@ -459,16 +459,10 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-def _is_covered(search: Search) -> bool:
-    """Tell whether the steps of a compound request were judged one by one, and a tool fits one of them."""
-    return bool(search.hits) and any(step not in search.uncovered for step in search.steps)
-
-
 class Decide(Stage):
     """Decides from need and hits whether to answer or to abstain.
 
-    A search that abstains loses its hits; its answer says whether no tool is needed or no tool fits. A compound request
-    with a step that a tool fits is answered.
+    A search that abstains loses its hits; its answer says why. A compound request that serves a step is answered.
     """
 
     reads = frozenset({"query", "hits"})
@@ -488,9 +482,9 @@ class Decide(Stage):
         self.why_empty, self.judge = why_empty, judge
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        open_searches = [search for search in searches if not _is_covered(search)]
-        verdicts = iter(self.judge(open_searches) if self.judge and open_searches else [None] * len(open_searches))
-        return [self._decide(search, None if _is_covered(search) else next(verdicts)) for search in searches]
+        judged = [search for search in searches if not search.serves_a_step]
+        verdicts = iter(self.judge(judged) if self.judge else [None] * len(judged))
+        return [self._decide(search, None if search.serves_a_step else next(verdicts)) for search in searches]
 
     def _decide(self, search: Search, verdict: Verdict | None) -> Search:
         if verdict is not None and search.need is None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 import msgspec
 
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
-from toolscout.search.steps import Splitter
+from toolscout.search.steps import Splitter, is_command
 from toolscout.types import Explanation, Hit, Search, Trace
 
 __all__ = ["StepSearch", "merge_steps"]
@@ -27,6 +27,7 @@ __all__ = ["StepSearch", "merge_steps"]
 TEMPERATURE: Final = 2.0  # in points of `search.fusion`; 1 to 4 give nearly the same on dev
 MAX_MERGED_HITS: Final = 50  # so many are merged, or k; the others follow by score
 SOFTMAX_CANDIDATES: Final = 30
+MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
 
 Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
 
@@ -49,6 +50,7 @@ class StepSearch(Stage):
 
     @property
     def name(self) -> str:
+        """The stage's name in traces and messages."""
         return "steps"
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
@@ -85,7 +87,8 @@ class StepSearch(Stage):
         uncovered = tuple(
             part.query
             for part, verdict in zip(parts, verdicts, strict=True)
-            if verdict is not None and verdict.answer == "no_tool_fits"
+            if verdict is not None
+            and (verdict.answer == "no_tool_fits" or (verdict.answer is not None and is_command(part.query)))
         )
         served = [part.hits for part, fit in zip(parts, fits, strict=True) if fit]
         names = [part.query for part, fit in zip(parts, fits, strict=True) if fit]
@@ -136,6 +139,30 @@ def _add_traces(search: Search, results: Sequence[Search]) -> list[Trace]:
     return [Trace(stage, total) for stage, total in seconds.items()]
 
 
+class _Queue:
+    """The hits of one list that still wait for a place, and how far the list is covered."""
+
+    def __init__(self, hits: Sequence[Hit], step: str | None) -> None:
+        self.hits, self.step = hits, step
+        self.shares = _softmax(hits[:SOFTMAX_CANDIDATES])
+        self.place, self.coverage = 0, 0.0
+
+    def measure_gain(self, taken: Container[str]) -> float:
+        """Pass the hits that are taken, and return what the next hit gains; negative: there is none.
+
+        A gain is the relative rise of the coverage: the probability that the list's right tool is in the answer.
+        """
+        while self.place < len(self.hits) and self.hits[self.place].id in taken:
+            self.coverage += self._share()
+            self.place += 1
+        if self.place >= len(self.hits):
+            return -1.0
+        return self._share() / self.coverage if self.coverage else math.inf
+
+    def _share(self) -> float:
+        return self.shares[self.place] if self.place < len(self.shares) else 0.0
+
+
 def merge_steps(lists: Sequence[Sequence[Hit]], names: Sequence[str | None], k: int) -> tuple[Hit, ...]:
     """Merge ranked lists, one for each need, so that the first hits most likely hold a right tool of every list.
 
@@ -147,30 +174,40 @@ def merge_steps(lists: Sequence[Sequence[Hit]], names: Sequence[str | None], k: 
     Returns:
         Every tool once, with the step of the list that gave it its place, and scores that never rise.
     """
-    shares = [_softmax(hits[:SOFTMAX_CANDIDATES]) for hits in lists]
-    places, coverage = [0] * len(lists), [0.0] * len(lists)
+    queues = [_Queue(hits, name) for hits, name in zip(lists, names, strict=True)]
     taken: dict[str, Hit] = {}
     while len(taken) < k:
-        gains = [
-            (_advance(hits, share, places, coverage, number, taken), -number)
-            for number, (hits, share) in enumerate(zip(lists, shares, strict=True))
-        ]
-        gain, best = max(gains)
-        if gain < 0:
+        gains = [queue.measure_gain(taken) for queue in queues]
+        best = max(range(len(queues)), key=gains.__getitem__)  # the first of equals
+        if gains[best] < 0:
             break
-        hit = lists[-best][places[-best]]
-        taken[hit.id] = msgspec.structs.replace(hit, step=names[-best])
+        queue = queues[best]
+        hit = queue.hits[queue.place]
+        taken[hit.id] = msgspec.structs.replace(hit, step=queue.step)
     rest = sorted(
-        ((hit, name) for hits, name in zip(lists, names, strict=True) for hit in hits if hit.id not in taken),
+        ((hit, queue.step) for queue in queues for hit in queue.hits if hit.id not in taken),
         key=lambda pair: (-pair[0].score, pair[0].id),
     )
-    for hit, name in rest:
-        taken.setdefault(hit.id, msgspec.structs.replace(hit, step=name))
+    for hit, step in rest:
+        taken.setdefault(hit.id, msgspec.structs.replace(hit, step=step))
+    steps = _find_steps(queues)
     lowest, merged = math.inf, []
     for hit in taken.values():
         lowest = min(lowest, hit.score)
-        merged.append(hit if hit.score == lowest else msgspec.structs.replace(hit, score=lowest))
+        step = hit.step or steps.get(hit.id)
+        merged.append(msgspec.structs.replace(hit, score=lowest, step=step))
     return tuple(merged)
+
+
+def _find_steps(queues: Sequence[_Queue]) -> dict[str, str]:
+    """Return tool id → the step among whose first hits it stands highest."""
+    ranks: dict[str, tuple[int, str]] = {}
+    for queue in queues:
+        if queue.step is None:
+            continue
+        for rank, hit in enumerate(queue.hits[:MAX_RANK_OF_STEP]):
+            ranks[hit.id] = min(ranks.get(hit.id, (rank, queue.step)), (rank, queue.step))
+    return {tool_id: step for tool_id, (_, step) in ranks.items()}
 
 
 def _softmax(hits: Sequence[Hit]) -> list[float]:
@@ -181,21 +218,3 @@ def _softmax(hits: Sequence[Hit]) -> list[float]:
     weights = [math.exp((hit.score - best) / TEMPERATURE) for hit in hits]
     total = sum(weights)
     return [weight / total for weight in weights]
-
-
-def _advance(
-    hits: Sequence[Hit], share: Sequence[float], places: list[int], coverage: list[float], number: int, taken: dict[str, Hit]
-) -> float:
-    """Pass the hits of a list that are taken, and return what its next hit gains; negative: there is none.
-
-    A gain is the relative rise of the list's coverage: the probability that its right tool is in the answer.
-    """
-    while places[number] < len(hits) and hits[places[number]].id in taken:
-        if places[number] < len(share):
-            coverage[number] += share[places[number]]
-        places[number] += 1
-    if places[number] >= len(hits):
-        return -1.0
-    if coverage[number] == 0.0:
-        return math.inf
-    return (share[places[number]] if places[number] < len(share) else 0.0) / coverage[number]

@@ -23,6 +23,7 @@ __all__ = [
     "SEQUENCE",
     "SUBORDINATORS",
     "THING_REFERENCES",
+    "UNSPACED_VERBS",
     "VERBS",
 ]
 
@@ -55,10 +56,28 @@ _THEN: Final = (
     *("затем", "потом", "сначала", "наконец", "после этого"),
 )
 _UNSPACED_THEN: Final = (
-    *("然后", "接着", "之后", "随后", "接下来", "最后", "首先", "并且", "另外", "还有", "以及", "同时", "再帮我", "顺便"),
+    *(
+        "然后",
+        "接着",
+        "之后",
+        "随后",
+        "接下来",
+        "最后",
+        "首先",
+        "并且",
+        "另外",
+        "还有",
+        "以及",
+        "同时",
+        "再帮我",
+        "顺便",
+    ),
     *("そして", "それから", "その後", "次に", "最後に", "まず", "あと、", "また、"),
 )
-_AFTER_COMMA: Final = ("再", "并", "也", "还", "先")
+_UNMARKED: Final = (
+    *("then", "also", "after that", "as well as", "luego", "después", "danach", "sowie", "puis", "ensuite", "poi"),
+    *("depois", "daarna", "затем", "потом"),
+)
 
 #: A connector at the start of a piece. Groups: `then` (sequence), `also`, `joint` (and).
 CONNECTOR: Final = re.compile(
@@ -69,8 +88,7 @@ CONNECTOR: Final = re.compile(
 )
 #: Connectors that end a piece without a punctuation mark before them.
 SEQUENCE: Final = re.compile(
-    rf"(?<!\S)(?:{_alternatives((*(word for word in _AND if word != 'en'), 'then', 'also', 'after that', 'as well as', 'luego', 'después'))}"
-    rf"|{_alternatives(('danach', 'sowie', 'puis', 'ensuite', 'poi', 'depois', 'daarna', 'затем', 'потом'))})(?!\S)"
+    rf"(?<!\S)(?:{_alternatives((*(word for word in _AND if word != 'en'), *_UNMARKED))})(?!\S)"
     rf"|(?<=[\u3040-\u9fff])(?:{_alternatives(_UNSPACED_THEN)})",
     re.IGNORECASE,
 )
@@ -144,7 +162,23 @@ VERBS: Final = _words(
 #: Verbs that begin a piece of a language without spaces.
 UNSPACED_VERBS: Final = (
     *("查", "找", "搜", "订", "预订", "发", "发送", "把", "给", "帮", "列出", "翻译", "翻成", "打开", "关", "关闭"),
-    *("创建", "新建", "删除", "下载", "上传", "保存", "存", "通知", "告诉", "提醒", "播放", "计算", "设置", "添加", "加"),
+    *(
+        "创建",
+        "新建",
+        "删除",
+        "下载",
+        "上传",
+        "保存",
+        "存",
+        "通知",
+        "告诉",
+        "提醒",
+        "播放",
+        "计算",
+        "设置",
+        "添加",
+        "加",
+    ),
     *("更新", "取消", "买", "卖", "画", "写", "看", "读", "转", "生成", "分享", "导出", "在", "每", "建", "显示", "请"),
 )
 QUESTIONS: Final = _words(
@@ -180,7 +214,9 @@ SUBORDINATORS: Final = _words(
     "porque para que con sin si cuando parce pour avec sans quand perché con senza com sem omdat zodat met zonder",
     "потому чтобы для с без если когда namely e.g i.e etc based using given",
 )
-PREPOSITIONS: Final = _words("to in at from of for near around about into nach in bei von aus para en a de à en à di da")
+PREPOSITIONS: Final = _words(
+    "to in at from of for near around about into nach in bei von aus para en a de à en à di da"
+)
 PARTICLES: Final = _words("up out off down over on all me us new for with by and or is are be please")
 PLACE_REFERENCES: Final = _words("there here dort da hier allí ahí là-bas y lì là lá ali там daar")
 THING_REFERENCES: Final = _words(

@@ -22,7 +22,18 @@ import msgspec
 from toolscout.errors import StoreError
 from toolscout.search import step_words as words
 
-__all__ = ["BUNDLED_STEPS", "STEPS_FORMAT", "Cut", "Splitter", "describe_cuts", "find_cuts", "load_splitter"]
+__all__ = [
+    "BUNDLED_STEPS",
+    "CLASSES",
+    "FEATURES",
+    "STEPS_FORMAT",
+    "Cut",
+    "Splitter",
+    "describe_cuts",
+    "find_cuts",
+    "is_command",
+    "load_splitter",
+]
 
 BUNDLED_STEPS: Final = Path(__file__).with_name("data") / "steps.json"
 STEPS_FORMAT: Final = "steps/1"
@@ -38,9 +49,10 @@ _PROTECTED: Final = re.compile(
     re.IGNORECASE,
 )
 _LIST_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[-*•◦‣·–—]|#\d)"
+_INLINE_MARK: Final = r"(?:\(?\d{1,2}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{1,2}\s*[:.)-]|[•◦‣·*])"
 _CUT: Final = re.compile(
     rf"(?P<line>\s*\n\s*(?:{_LIST_MARK}[ \t]+|{_LIST_MARK}(?=\S))?)"
-    rf"|(?P<item>(?:(?<=\s)|^)[ \t]*(?:\(?\d{{1,2}}[.)]|\(?[a-hA-H]\)|(?:step|task|item|part)\s+\d{{1,2}}\s*[:.)-]|[•◦‣·*])[ \t]*(?=\S))"
+    rf"|(?P<item>(?:(?<=\s)|^)[ \t]*{_INLINE_MARK}[ \t]*(?=\S))"
     r"|(?P<end>[.!?…]+[\"”»]?(?=\s|$)|[。！？]+)"
     r"|(?P<semicolon>[;；|](?=\s|\S))"
     r"|(?P<colon>[:：](?=\s)|：)"
@@ -145,13 +157,32 @@ FEATURES: Final = (
     *("asked", "exclaimed", "after_verb", "after_request", "after_question", "after_pronoun", "after_bound"),
     *("after_active", "after_has_verb", "after_one", "after_two", "after_log", "after_refers", "after_number"),
     *("before_verb", "before_request", "before_question", "before_pronoun", "before_active", "before_has_verb"),
-    *("before_one", "before_two", "before_log", "both_active", "both_named", "pair_of_verbs", "both_short", "same_start"),
-    *("active_so_far", "header", "joint_without_mark", "verb_after_joint", "then_and_verb", "regular", "thanks"),
-    *("verb_and_object", "verb_refers", "share_active", "all_active", "short_request", "verb_after_comma", "starts_active"),
+    *(
+        "before_one",
+        "before_two",
+        "before_log",
+        "both_active",
+        "both_named",
+        "pair_of_verbs",
+        "both_short",
+        "same_start",
+    ),
+    *("same_start", "active_so_far", "header", "joint_without_mark", "verb_after_joint", "then_and_verb", "regular"),
+    *(
+        "verb_and_object",
+        "verb_refers",
+        "share_active",
+        "all_active",
+        "short_request",
+        "verb_after_comma",
+        "starts_active",
+    ),
     *("verb_after_active", "question_after_active", "request_after_active", "told"),
 )
 CLASSES: Final = ("list", "sentence", "inner")
-_THANKS: Final = re.compile(r"\W*(?:thanks?|thank\s+you|cheers|hi|hello|hey|danke|gracias|merci|grazie|obrigad[oa])\b", re.I)
+_THANKS: Final = re.compile(
+    r"\W*(?:thanks?|thank\s+you|cheers|hi|hello|hey|danke|gracias|merci|grazie|obrigad[oa])\b", re.I
+)
 
 
 def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
@@ -177,14 +208,18 @@ def describe_cuts(text: str, cuts: Sequence[Cut]) -> list[dict[str, float]]:
     return rows
 
 
+def is_command(step: str) -> bool:
+    """Tell whether a step is a command or a question, and not a remark beside the request."""
+    piece = _read_piece(step)
+    return piece.verb or piece.question
+
+
 def _is_active(piece: _Piece) -> bool:
     """Tell whether a piece begins as a command, a wish or a question."""
     return piece.verb or piece.request or piece.question
 
 
-def _describe_cut(
-    text: str, cut: Cut, before: _Piece, after: _Piece, context: Mapping[str, float]
-) -> dict[str, float]:
+def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
     """Return the features of one cut that are not 0; `context`: those of the request and of the cuts before."""
     between = text[cut.start : cut.end]
     active = [_is_active(piece) for piece in (before, after)]
@@ -194,7 +229,7 @@ def _describe_cut(
     mark = bool(cut.marks)
     values: dict[str, float] = {
         "bias": 1.0,
-        **{kind: 1.0 for kind in (*cut.marks, *cut.links)},
+        **dict.fromkeys((*cut.marks, *cut.links), 1.0),
         "asked": "?" in between or "？" in between,
         "exclaimed": "!" in between,
         "after_verb": after.verb,
@@ -281,9 +316,7 @@ class Splitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def score_cuts(self, text: str, cuts: Sequence[Cut]) -> list[float]:
         """Return the logit that a step begins, for each cut."""
         weights = self.weights
-        return [
-            sum(weights.get(name, 0.0) * value for name, value in row.items()) for row in describe_cuts(text, cuts)
-        ]
+        return [sum(weights.get(name, 0.0) * value for name, value in row.items()) for row in describe_cuts(text, cuts)]
 
 
 def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:

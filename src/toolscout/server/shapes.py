@@ -8,12 +8,12 @@ from msgspec import Meta, Struct
 
 from toolscout.learn.loop import Report
 from toolscout.models.champion import Promotion
-from toolscout.types import Answer, Explanation, Hints
+from toolscout.types import Answer, Explanation, Hints, Role
 
 __all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
 MAX_QUERIES_PER_BATCH = 64
-REQUEST_RECIPES = ("bm25", "dense", "hybrid")  # recipes that a request may name: they need no fit and load fast
+REQUEST_RECIPES = ("bm25", "dense", "hybrid", "scout")  # that a request may name: they need no fit and load fast
 
 Query = Annotated[
     str, Meta(max_length=20_000, description="What the caller wants to do, in words; `select:name` searches by name.")
@@ -25,7 +25,7 @@ Text = Annotated[str, Meta(max_length=200)]
 Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
 Recipe = Annotated[
-    Literal["bm25", "dense", "hybrid"] | None,
+    Literal["bm25", "dense", "hybrid", "scout"] | None,
     Meta(description="By default the recipe of the model, or the setting `recipe`."),
 ]
 
@@ -170,6 +170,9 @@ class FoundTool(Struct):
     parameters: dict[str, Any] | None
     callable: bool
     why: str
+    step: str | None = None
+    role: Role = "match"
+    similar: list[str] = []
 
 
 class Step(Struct):
@@ -192,6 +195,8 @@ class SearchAnswer(Struct):
     hits: list[FoundTool]
     ms: dict[str, float]
     degraded: str | None = None
+    steps: list[str] = []
+    uncovered: list[str] = []
     trace: list[Step] = []
 
 
