@@ -216,7 +216,6 @@ class Index(Protocol):
     @property
     def ids(self) -> Sequence[str]:
         """Tool ids, ascending; masks are over this order."""
-        ...
 
     def search(
         self, queries: Any, k: int, visible: Sequence[Mask | None] | None = None

@@ -83,7 +83,7 @@ class StepSearch(Stage):
         """Return the search with the merged hits. Steps that no tool fits get places after the others."""
         steps = tuple(part.query for part in parts)
         fits = [verdict is None or verdict.answer is None for verdict in verdicts]
-        needs = [verdict.need for verdict in verdicts if verdict is not None]
+        needs = [verdict.need for verdict in verdicts if verdict is not None and verdict.answer is None]
         uncovered = tuple(
             part.query
             for part, verdict in zip(parts, verdicts, strict=True)
@@ -99,7 +99,7 @@ class StepSearch(Stage):
             hits=hits,
             steps=steps,
             uncovered=uncovered,
-            need=max(needs) if needs and any(fits) else search.need,
+            need=max(needs, default=search.need),
             trace=(*search.trace, *_add_traces(search, [whole, *parts])),
         )
 

@@ -218,10 +218,10 @@ PREPOSITIONS: Final = _words(
     "to in at from of for near around about into nach in bei von aus para en a de à en à di da"
 )
 PARTICLES: Final = _words("up out off down over on all me us new for with by and or is are be please")
-PLACE_REFERENCES: Final = _words("there here dort da hier allí ahí là-bas y lì là lá ali там daar")
+PLACE_REFERENCES: Final = _words("there here dort hier allí ahí là-bas lá ali там daar")
 THING_REFERENCES: Final = _words(
-    "it them that this those these him her its their same result results es sie ihn das lo la los las le les",
-    "lo li la isso ele ela o os a as het hem haar его её их это ese esa eso este esta ça cela questo quello",
+    "it them that this those these him her its their same result results sie ihn isso ele ela hem haar его её их это",
+    "ese eso esto ça cela questo quello",
 )
 ANAPHORA: Final = _words(
     "it them that this those these there here him her its their his same he she they result results former latter",

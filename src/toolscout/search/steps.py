@@ -39,7 +39,7 @@ BUNDLED_STEPS: Final = Path(__file__).with_name("data") / "steps.json"
 STEPS_FORMAT: Final = "steps/1"
 MAX_SPLIT_CHARS: Final = 2_000  # longer requests are documents, and are not split
 MAX_STEPS: Final = 8
-MAX_REFERENCE_WORDS: Final = 5
+MAX_REFERENCE_TOKENS: Final = 5
 
 _PROTECTED: Final = re.compile(
     r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»|「[^」\n]{1,300}」|『[^』\n]{1,300}』"
@@ -61,9 +61,10 @@ _CUT: Final = re.compile(
     r"|(?P<slash>\s+/\s+|\s+>\s+|\s*(?:->|→|=>)\s*)",
     re.IGNORECASE,
 )
-_WORD: Final = re.compile(r"[\w'’-]+")
+_TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
-_CHARS_PER_UNSPACED_WORD: Final = 2
+_CHARS_PER_UNSPACED_TOKEN: Final = 2
+_TRY_AND: Final = re.compile(r"\b(?:try|go|come|wait)\s*\Z", re.IGNORECASE)  # "go and get" is one step
 _DUTCH_AND: Final = re.compile(r"(?<!\S)en\s+(\w+)", re.IGNORECASE)  # also Spanish and French for "in"
 _GAP: Final = re.compile(r"[\s,，]*")
 
@@ -103,7 +104,13 @@ def find_cuts(text: str) -> list[Cut]:
             links = set()
         end, more = _skip_links(masked, end)
         cuts.append(Cut(start, end, frozenset(kinds), frozenset(links | more)))
-    return [cut for cut in cuts if masked[: cut.start].strip() and masked[cut.end :].strip(" \t\n.!?")]
+    return [
+        cut
+        for cut in cuts
+        if masked[: cut.start].strip()
+        and masked[cut.end :].strip(" \t\n.!?")
+        and (cut.marks or not _TRY_AND.search(masked, 0, cut.start))
+    ]
 
 
 def _skip_links(text: str, place: int) -> tuple[int, set[str]]:
@@ -138,11 +145,12 @@ class _Piece(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _read_piece(text: str) -> _Piece:
-    tokens = [token.lower().replace("’", "'") for token in _WORD.findall(text)]
+    tokens = [token.lower().replace("’", "'") for token in _TOKEN.findall(text)]
     unspaced = len(_UNSPACED.findall(text))
-    size = len(tokens) + unspaced / _CHARS_PER_UNSPACED_WORD
+    size = len(tokens) + unspaced / _CHARS_PER_UNSPACED_TOKEN
     request = bool(words.REQUESTS.match(text.lstrip()))
-    first = next((token for token in tokens if token not in words.POLITE), "")
+    place = next((number for number, token in enumerate(tokens) if token not in words.POLITE), 0)
+    first = tokens[place] if tokens and tokens[place + 1 : place + 2] != ["of"] else ""  # "merge of" is a noun
     start = tokens[0] if tokens else ""
     verb = first in words.VERBS or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
     question = start in words.QUESTIONS or text.rstrip().endswith(("?", "？", "吗"))
@@ -157,27 +165,17 @@ FEATURES: Final = (
     *("asked", "exclaimed", "after_verb", "after_request", "after_question", "after_pronoun", "after_bound"),
     *("after_active", "after_has_verb", "after_one", "after_two", "after_log", "after_refers", "after_number"),
     *("before_verb", "before_request", "before_question", "before_pronoun", "before_active", "before_has_verb"),
+    *("before_one", "before_two", "before_log", "both_active", "both_named", "pair_of_verbs", "both_short"),
+    *("same_start", "active_so_far", "header", "joint_without_mark", "verb_after_joint", "then_and_verb"),
+    *("regular", "thanks", "verb_and_object", "verb_refers", "share_active", "all_active", "short_request"),
     *(
-        "before_one",
-        "before_two",
-        "before_log",
-        "both_active",
-        "both_named",
-        "pair_of_verbs",
-        "both_short",
-        "same_start",
-    ),
-    *("same_start", "active_so_far", "header", "joint_without_mark", "verb_after_joint", "then_and_verb", "regular"),
-    *(
-        "verb_and_object",
-        "verb_refers",
-        "share_active",
-        "all_active",
-        "short_request",
         "verb_after_comma",
         "starts_active",
+        "verb_after_active",
+        "question_after_active",
+        "request_after_active",
+        "told",
     ),
-    *("verb_after_active", "question_after_active", "request_after_active", "told"),
 )
 CLASSES: Final = ("list", "sentence", "inner")
 _THANKS: Final = re.compile(
@@ -224,7 +222,7 @@ def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: M
     between = text[cut.start : cut.end]
     active = [_is_active(piece) for piece in (before, after)]
     refers = any(word in words.ANAPHORA for word in after.words[:6])
-    last = _WORD.findall(before.text[-40:])
+    last = _TOKEN.findall(before.text[-40:])
     last_word, first_word = (last[-1] if last else ""), (after.words[0] if after.words else "")
     mark = bool(cut.marks)
     values: dict[str, float] = {
@@ -323,7 +321,7 @@ def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:
     """Append to each step what its words for a place or a thing stand for in the step before."""
     completed: list[str] = []
     for number, step in enumerate(steps):
-        tokens = {token.lower() for token in _WORD.findall(step)}
+        tokens = {token.lower() for token in _TOKEN.findall(step)}
         added = ""
         if number and tokens & words.PLACE_REFERENCES:
             added = _find_object(steps[number - 1], last=True)
@@ -334,15 +332,15 @@ def _complete_references(steps: Sequence[str]) -> tuple[str, ...]:
 
 
 def _find_object(step: str, *, last: bool) -> str:
-    """Return the words after the last preposition of a step, or after its verb; at most `MAX_REFERENCE_WORDS`."""
-    tokens = _WORD.findall(step)
+    """Return the words after the last preposition of a step, or after its verb; at most `MAX_REFERENCE_TOKENS`."""
+    tokens = _TOKEN.findall(step)
     lowered = [token.lower() for token in tokens]
     places = [n for n, word in enumerate(lowered) if word in words.PREPOSITIONS and n + 1 < len(tokens)]
     verbs = [n for n, word in enumerate(lowered) if word in words.VERBS]
     start = places[-1] + 1 if last and places else verbs[0] + 1 if verbs else 0
     empty = words.PRONOUNS | words.PREPOSITIONS | words.ANAPHORA | words.PARTICLES
     kept = [token for token in tokens[start:] if token.lower() not in empty]
-    return " ".join(kept[:MAX_REFERENCE_WORDS])
+    return " ".join(kept[:MAX_REFERENCE_TOKENS])
 
 
 @functools.cache
