@@ -3,7 +3,8 @@
 The unsplit request competes as one more list. A candidate's score becomes the probability that it is the right tool of
 its step: a softmax over the step's candidates, with a temperature in points of the base. Places go one by one to the
 list that gains most: first the best tool of each list, then the tool that raises the probability of a complete answer
-most. So a step with one clear tool leaves its places to steps with several likely ones.
+most. So a step with one clear tool leaves its places to steps with several likely ones. If all steps have the same best tool,
+the request is one need after all.
 
 A request with one step is passed on unchanged.
 """
@@ -90,6 +91,9 @@ class StepSearch(Stage):
             if verdict is not None
             and (verdict.answer == "no_tool_fits" or (verdict.answer is not None and is_command(part.query)))
         )
+        bests = {part.hits[0].id for part, fit in zip(parts, fits, strict=True) if fit and part.hits}
+        if len(bests) == 1 and all(fits):
+            return msgspec.structs.replace(whole, trace=(*search.trace, *_add_traces(search, [whole, *parts])))
         served = [part.hits for part, fit in zip(parts, fits, strict=True) if fit]
         names = [part.query for part, fit in zip(parts, fits, strict=True) if fit]
         k = max(search.k, MAX_MERGED_HITS)
