@@ -3,8 +3,8 @@
 The unsplit request competes as one more list. A candidate's score becomes the probability that it is the right tool of
 its step: a softmax over the step's candidates, with a temperature in points of the base. Places go one by one to the
 list that gains most: first the best tool of each list, then the tool that raises the probability of a complete answer
-most. So a step with one clear tool leaves its places to steps with several likely ones. If all steps have the same best tool,
-the request is one need after all.
+most. So a step with one clear tool leaves its places to steps with several likely ones. If all steps have the same best
+tool, the request is one need after all.
 
 A request with one step is passed on unchanged.
 """
@@ -26,7 +26,8 @@ from toolscout.types import Explanation, Hit, Search, Trace
 __all__ = ["StepSearch", "merge_steps"]
 
 TEMPERATURE: Final = 2.0  # in points of `search.fusion`; 1 to 4 give nearly the same on dev
-MAX_MERGED_HITS: Final = 50  # so many are merged, or k; the others follow by score
+MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
+MIN_LIST_HITS: Final = 30  # so many hits of each list are read, or k
 SOFTMAX_CANDIDATES: Final = 30
 MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
 
@@ -96,7 +97,7 @@ class StepSearch(Stage):
             return msgspec.structs.replace(whole, trace=(*search.trace, *_add_traces(search, [whole, *parts])))
         served = [part.hits for part, fit in zip(parts, fits, strict=True) if fit]
         names = [part.query for part, fit in zip(parts, fits, strict=True) if fit]
-        k = max(search.k, MAX_MERGED_HITS)
+        k = max(search.k, MIN_MERGED_HITS)
         hits = merge_steps([whole.hits, *served], [None, *names], k) if served else whole.hits
         return msgspec.structs.replace(
             search,
@@ -178,8 +179,10 @@ def merge_steps(lists: Sequence[Sequence[Hit]], names: Sequence[str | None], k: 
     Returns:
         Every tool once, with the step of the list that gave it its place, and scores that never rise.
     """
-    queues = [_Queue(hits, name) for hits, name in zip(lists, names, strict=True)]
+    depth = max(k, MIN_LIST_HITS)
+    queues = [_Queue(hits[:depth], name) for hits, name in zip(lists, names, strict=True)]
     taken: dict[str, Hit] = {}
+    given: dict[str, str | None] = {}  # the step that gave a tool its place
     while len(taken) < k:
         gains = [queue.measure_gain(taken) for queue in queues]
         best = max(range(len(queues)), key=gains.__getitem__)  # the first of equals
@@ -187,19 +190,20 @@ def merge_steps(lists: Sequence[Sequence[Hit]], names: Sequence[str | None], k: 
             break
         queue = queues[best]
         hit = queue.hits[queue.place]
-        taken[hit.id] = msgspec.structs.replace(hit, step=queue.step)
+        taken[hit.id], given[hit.id] = hit, queue.step
     rest = sorted(
         ((hit, queue.step) for queue in queues for hit in queue.hits if hit.id not in taken),
         key=lambda pair: (-pair[0].score, pair[0].id),
     )
     for hit, step in rest:
-        taken.setdefault(hit.id, msgspec.structs.replace(hit, step=step))
+        if taken.setdefault(hit.id, hit) is hit:
+            given[hit.id] = step
     steps = _find_steps(queues)
     lowest, merged = math.inf, []
     for hit in taken.values():
         lowest = min(lowest, hit.score)
-        step = hit.step or steps.get(hit.id)
-        merged.append(msgspec.structs.replace(hit, score=lowest, step=step))
+        step = given[hit.id] or steps.get(hit.id)
+        merged.append(Hit(hit.id, lowest, hit.why, hit.tool, step, hit.role, hit.similar))
     return tuple(merged)
 
 
