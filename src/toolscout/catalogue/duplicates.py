@@ -133,5 +133,5 @@ def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
-    """Return the Jaccard overlap of two sets; two empty sets are the same."""
-    return word_overlap(one, other) if one or other else 1.0
+    """Return the Jaccard overlap of two sets of parameters; 1 if a source gives none, as many leave them out."""
+    return word_overlap(one, other) if one and other else 1.0
