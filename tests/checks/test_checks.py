@@ -26,7 +26,7 @@ from toolscout.testing import toy_tools
 from toolscout.types import Search, Tool
 
 ROOT = Path(__file__).parent.parent.parent
-ZERO_SHOT = ("bm25", "bm25-plain", "dense", "hybrid")
+ZERO_SHOT = ("bm25", "bm25-plain", "dense", "scout")
 
 
 # --- synthetic queries ------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 Two tools of different sources are the same if their definitions and their texts agree: the names of the sources share
 a word, both descriptions have nearly the same words, and the parameters are the same; with the same name a smaller
-overlap is enough. Sources without a common word may be different services ("add a reaction" in two chat programs), so
-their tools must have equal texts. A word of a tool's name, and its service if the description names it, must not be
-missing in the other tool.
+overlap is enough. Sources without a common word may be different services ("add a reaction" in two chat programs, the
+same query of two databases) and are never folded. A word of a tool's name, and its service if the description names it,
+must not be missing in the other tool.
 
 A preferred source stands for the others, or else the source that was added first: a copy that arrives later never
 stands for the tool that it copies.
@@ -29,8 +29,7 @@ __all__ = ["Duplicates", "find_duplicates"]
 MIN_SAME_TEXT: Final = 0.75  # overlap of words from which descriptions are the same
 MIN_SAME_TEXT_OF_NAMESAKES: Final = 0.45
 MIN_SAME_PARAMETERS: Final = 0.5
-MIN_EQUAL_WORDS: Final = 8  # shorter equal descriptions of different services say too little
-MAX_HOLDERS: Final = 500  # tools that are compared with each other for one service or one description
+MAX_HOLDERS: Final = 500  # tools that are compared with each other for one service
 MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
 MIN_COMMON_SOURCES: Final = 8
 GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
@@ -95,7 +94,7 @@ def _find_same(tools: Sequence[Tool]) -> list[tuple[int, int]]:
     sources = [tool.source for tool in tools]
     services = _find_services(sources)
     same: set[tuple[int, int]] = set()
-    for one, other in _list_candidates(sources, words, services):
+    for one, other in _list_candidates(sources, services):
         here, there = services[sources[one]], services[sources[other]]
         least = MIN_SAME_TEXT_OF_NAMESAKES if names[one] - here == names[other] - there else MIN_SAME_TEXT
         if word_overlap(words[one], words[other]) < least:
@@ -108,19 +107,14 @@ def _find_same(tools: Sequence[Tool]) -> list[tuple[int, int]]:
     return sorted(same)
 
 
-def _list_candidates(
-    sources: Sequence[str], words: Sequence[frozenset[str]], services: Mapping[str, frozenset[str]]
-) -> Iterator[tuple[int, int]]:
-    """Yield pairs of positions: of one service, or with equal words in long descriptions."""
-    holders: dict[object, list[int]] = defaultdict(list)
+def _list_candidates(sources: Sequence[str], services: Mapping[str, frozenset[str]]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of positions of tools whose sources name the same service."""
+    holders: dict[str, list[int]] = defaultdict(list)
     for number, source in enumerate(sources):
-        keys: list[object] = [*services[source]]
-        if len(words[number]) >= MIN_EQUAL_WORDS:
-            keys.append(words[number])
-        for key in keys:
-            yield from ((other, number) for other in holders[key] if sources[other] != source)
-            if len(holders[key]) < MAX_HOLDERS:
-                holders[key].append(number)
+        for service in sorted(services[source]):
+            yield from ((other, number) for other in holders[service] if sources[other] != source)
+            if len(holders[service]) < MAX_HOLDERS:
+                holders[service].append(number)
 
 
 def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
 from toolscout.catalogue.duplicates import Duplicates
 from toolscout.catalogue.store import Catalogue
+from toolscout.indexes.words import tokenize
 from toolscout.search.exact_names import EXACT, parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
@@ -21,7 +23,7 @@ __all__ = ["Fold"]
 
 
 class Fold(Stage):
-    """Shows each group of duplicates once. A tool that the query names keeps its own hit."""
+    """Shows each group of duplicates once. A tool keeps its own hit if the query names it or its source."""
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -40,7 +42,8 @@ class Fold(Stage):
         first = self.duplicates.first
         if parse_selection(search.query) is not None or first.keys().isdisjoint(search.ids):
             return search
-        named = {hit.id for hit in search.hits if hit.why == EXACT}
+        words = set(tokenize(search.query))
+        named = {hit.id for hit in search.hits if hit.why == EXACT or _is_source_named(words, hit.id)}
         hits: list[Hit] = []
         shown: set[str] = set()
         for hit in search.hits:
@@ -78,3 +81,9 @@ class Fold(Stage):
         """Return how many tools are folded into others."""
         count = sum(len(hit.similar) for hit in search.hits)
         return f"{count} duplicates folded" if count else ""
+
+
+def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
+    """Tell whether the words of the query hold all words of the name of a tool's source."""
+    name = set(tokenize(tool_id.partition("/")[0]))
+    return bool(name) and name <= words

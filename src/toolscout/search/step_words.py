@@ -191,7 +191,8 @@ QUESTIONS: Final = _words(
 )
 #: Beginnings of a request that is no imperative.
 REQUESTS: Final = re.compile(
-    r"(?:i\s+(?:also\s+)?(?:want|need|would|wish|have|am\s+(?:looking|trying)|like)|i['’](?:d|m|ve|ll)\b|let['’]?s|let\s+me"
+    r"(?:i\s+(?:also\s+)?(?:want|need|would|wish|have|am\s+(?:looking|trying)|like)"
+    r"|i['’](?:d|m|ve|ll)\b|let['’]?s|let\s+me"
     r"|we\s+(?:need|want|have)|help\s+me|there\s+is|please|pls|kindly|can\s+you|could\s+you|would\s+you|will\s+you"
     r"|can\s+i|how\s+about|ich\s+(?:will|möchte|brauche)|bitte|kannst\s+du|quiero|necesito|quisiera|por\s+favor"
     r"|je\s+(?:veux|voudrais)|j['’]ai\s+besoin|s['’]il|vorrei|voglio|ho\s+bisogno|quero|preciso|gostaria"
