@@ -1,6 +1,6 @@
 """Build the training set of an encoder and report what was left out of it, and why.
 
-    python benchmarks/encoder_data.py --data DATA_ROOT --out FOLDER [--leave-out DATASET]
+    python benchmarks/encoder_data.py --data DATA_ROOT --out FOLDER [--leave-out DATASET]…
 
 Besides the tools of the test sets, the tools that the test lines of `benchmarks/suites` name are left out. `FOLDER`
 gets `examples.jsonl`, `tools.jsonl` and `report.json`; the texts of datasets stay out of the repository.
@@ -33,10 +33,12 @@ def main() -> str | None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the datasets")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--leave-out", help="a dataset of which nothing may be in the set")
+    parser.add_argument("--leave-out", action="append", default=[], help="a dataset of which nothing may be in the set")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    plan = DataPlan(arguments.data, leave_out=arguments.leave_out, held_out_ids=read_suite_ids(), seed=arguments.seed)
+    plan = DataPlan(
+        arguments.data, leave_out=tuple(arguments.leave_out), held_out_ids=read_suite_ids(), seed=arguments.seed
+    )
     try:
         made = build_training_set(plan)
     except UserError as error:

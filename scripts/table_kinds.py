@@ -251,6 +251,18 @@ def tabulate_parents(words: Sequence[str]) -> list[str]:
     return lay_out([f"{name}, {' / '.join(PARENT_MEASURES)}", "all", *heads, "p50, ms"], rows)
 
 
+def write_figure(spec: str) -> str:
+    """What a figure in a sentence or a cell must say; see `tables.py`."""
+    words = spec.split()
+    if words[0].endswith(".json"):
+        return format(read_value(words[0], words[1]), words[2])
+    names = GROUPS[words[1]] if words[0] == "mean" else [words[0]]
+    results = [read_result(name, words[-2]) for name in names]
+    if not all(results):
+        sys.exit(f"There is no result for the figure {spec!r}. Measure it, or take its mark out of the page.")
+    return f"{100 * sum(result['metrics'][words[-1]] for result in results if result) / len(results):.1f}"
+
+
 def tabulate_versus(words: Sequence[str]) -> list[str]:
     name, label, *others = words
     path = RESULTS / "versus.json"

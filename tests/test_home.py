@@ -21,7 +21,7 @@ import toolscout
 from tests_cli import run
 from toolscout.catalogue.store import Store
 from toolscout.catalogue.vector_cache import VectorStore
-from toolscout.database import Database
+from toolscout.database import CacheDatabase, Database, SqliteDatabase
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import StoreError
 from toolscout.journal.journal import Journal
@@ -362,7 +362,7 @@ def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
                 raise sqlite3.OperationalError("database or disk is full")
             return super().execute(sql, *parameters)
 
-    database = Database(tmp_path / "a.db", ("CREATE TABLE t (x)",))
+    database = SqliteDatabase(tmp_path / "a.db", ("CREATE TABLE t (x)",))
     connection = sqlite3.connect(database.path, isolation_level=None, factory=Fails)
     database._local.connection = connection
     Fails.failing = True
@@ -381,7 +381,9 @@ def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", [Store, Journal, VectorStore, PairCache, Replies], ids=lambda each: each.__name__)
-def test_every_connection_asks_for_the_same_durability(opened: Callable[[Path], Database], tmp_path: Path) -> None:
+def test_every_connection_asks_for_the_same_durability(
+    opened: Callable[[Path], Database | CacheDatabase], tmp_path: Path
+) -> None:
     database = opened(tmp_path)
     found: list[tuple[int, str, int]] = []
 

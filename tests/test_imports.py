@@ -13,6 +13,8 @@ HEAVY = (
     "fastapi",
     "uvicorn",
     "prometheus_client",
+    "psycopg",
+    "psycopg_pool",
     "pandas",
     "scipy",
     "sklearn",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -13,13 +14,15 @@ import msgspec
 import pytest
 
 from tests_cli import run
+from toolscout.home import Home
 from toolscout.journal.journal import JOURNAL_MIGRATIONS, Journal, redact
 from toolscout.scout import Scout
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "home")
+def journal(place: Home) -> Iterator[Journal]:
+    with contextlib.closing(Journal(place)) as opened:
+        yield opened
 
 
 def search(journal: Journal, search_id: str = "1", query: str = "q") -> None:
@@ -93,7 +96,8 @@ def test_a_bad_line_is_named_and_the_others_are_taken(journal: Journal) -> None:
     ]
 
 
-def test_an_import_of_whatever_length_takes_little_memory_and_names_the_first_bad_lines(journal: Journal) -> None:
+def test_an_import_of_whatever_length_takes_little_memory_and_names_the_first_bad_lines(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
     call = b'{"event": "call", "at": "2026-01-01", "caller": "c", "tool": "t%d", "ok": true}'
     tracemalloc.start()
     try:
@@ -106,12 +110,12 @@ def test_an_import_of_whatever_length_takes_little_memory_and_names_the_first_ba
     assert [event["tool"] for event in journal.read(event="call")] == [f"t{number}" for number in range(1, 20_000, 2)]
 
 
-def test_an_import_that_breaks_off_leaves_nothing_behind(journal: Journal) -> None:
+def test_an_import_that_breaks_off_leaves_nothing_behind(journal: Journal, place: Home) -> None:
     line = b'{"event": "call", "at": "2026-01-01", "caller": "c", "tool": "%d", "ok": true}'
 
     def lines() -> Iterator[bytes]:
         yield from (line % number for number in range(3_000))
-        with Journal(journal.path.parent).writing():  # meanwhile others write as they like
+        with contextlib.closing(Journal(place)) as other, other.writing():  # meanwhile others write as they like
             pass
         raise OSError("gone")
 
@@ -257,15 +261,16 @@ def test_times_with_an_offset_count_as_what_they_are_and_unreadable_ones_stay(jo
     assert [event["tool"] for event in journal.read()] == ["younger", "younger", "undated"]
 
 
-def test_row_ids_are_never_given_twice_so_that_learning_misses_nothing(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+def test_row_ids_are_never_given_twice_so_that_learning_misses_nothing(place: Home) -> None:
+    journal = Journal(place)
     for _ in range(5):
         journal.append("call", at=OLD, tool="t", ok=True)
     assert journal.prune(1).removed == 5 and journal.last() == 5
     journal.close()
-    journal = Journal(tmp_path)
+    journal = Journal(place)
     journal.append("call", tool="new", ok=True)
     assert [event["tool"] for event in journal.read(after=5)] == ["new"] and journal.last() == 6
+    journal.close()
 
 
 def test_the_setting_removes_old_events_when_the_journal_is_opened(tmp_path: Path) -> None:

@@ -72,12 +72,6 @@ def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing
     assert entry.model == report.candidate and "is better than scout" in entry.why
 
 
-def test_a_scout_learns_by_itself(office: Scout) -> None:
-    traffic.replay(office, CLEAN[:200], CALLERS)
-    report = office.learn(recipes=["neighbours"], dry_run=True)
-    assert report.outcome == "would-promote" and last(office.settings.home) == report
-
-
 def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:
     dataset = Dataset.load(taught.settings.home / "learn" / "dataset")
     assert {split: len(qrels) for split, qrels in dataset.qrels.items()} == {"train": 274, "dev": 39, "test": 78}
@@ -280,13 +274,17 @@ def test_random_labels_never_promote_what_is_worse(taught: Scout, seed: int) -> 
 
 @pytest.mark.parametrize(("recipe", "least"), [("tool2vec", 0.0), ("mlc-light", 0.3), ("neighbours", 0.0)])
 def test_a_champion_does_not_turn_away_what_it_is_sure_of(office: Scout, recipe: str, least: float) -> None:
-    """Requests that the model knows are not turned away; where chat scores as high, it knows none."""
+    """Requests that the model knows are not turned away; where chat scores as high, it knows none.
+
+    Words out of any order may be of another language, about which there is no verdict. So the requests begin with ones
+    that only English has.
+    """
     traffic.replay(office, CLEAN, CALLERS)
     assert learn(office, recipes=[recipe]).outcome == "promoted"
     [entry] = champion.history(office.settings.home)
     folder = champion.find_model(office.settings.home, entry.model)
     sure = model_store.read_manifest(folder).values["sure"]
-    texts = [text for text, _ in traffic.requests(100, 77)]
+    texts = [f"could you please: {text}" for text, _ in traffic.requests(100, 77)]
 
     def kept(asked: Sequence[str]) -> set[str]:
         return {text for text, found in zip(asked, office.search_many(asked), strict=True) if found.hits}
@@ -350,12 +348,12 @@ def test_floors_are_of_no_use_once_the_catalogue_is_another_one(office: Scout) -
     [entry] = champion.history(office.settings.home)
     always = {"budgets": [0.0, 0.02], "need": [1.1, 1.1], "fit": [1.1, 1.1]}
     model_store.note(champion.find_model(office.settings.home, entry.model), floors=always, sure=None)
-    assert office.search("umbrella or raincoat today").answer == "no_tool_fits"
+    assert office.search("what about an umbrella or raincoat today").answer == "no_tool_fits"
     more = [{"name": f"tool_{number}", "description": f"Does task {number}."} for number in range(7)]
     office.add(more[:6], name="few")  # twelve where there were six
-    assert office.search("umbrella or raincoat today").answer == "no_tool_fits"
+    assert office.search("what about an umbrella or raincoat today").answer == "no_tool_fits"
     office.add(more, name="few")
-    assert office.search("umbrella or raincoat today").ids[0] == "office/weather/forecast"
+    assert office.search("what about an umbrella or raincoat today").ids[0] == "office/weather/forecast"
 
 
 # --- champions --------------------------------------------------------------------------------------------------------

@@ -40,7 +40,9 @@ def dataset(folder: Path) -> Path:
 @pytest.mark.net
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("transport", [[], ["--in-process"]], ids=["http", "in-process"])
+@pytest.mark.parametrize(
+    "transport", [pytest.param([], id="http", marks=pytest.mark.full), pytest.param(["--in-process"], id="in-process")]
+)
 def test_it_gets_better_from_its_own_traffic_and_a_flood_changes_nothing(
     learning: ModuleType, tmp_path: Path, transport: list[str]
 ) -> None:

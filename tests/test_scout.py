@@ -193,11 +193,11 @@ def test_a_batch_writes_one_line_a_query_and_the_journal_can_be_off(toy: Scout, 
     assert len(list(toy.journal.read())) == 3
 
 
-def test_a_running_process_sees_what_another_adds_at_its_next_search(scout: Scout, tmp_path: Path) -> None:
+def test_a_running_process_sees_what_another_adds_at_its_next_search(scout: Scout, home: str, tmp_path: Path) -> None:
     scout.add(schemas(tmp_path / "one.jsonl", first="alpha"))
     assert scout.search("umbrella").ids == ()
     file = schemas(tmp_path / "two.jsonl", second="umbrella")
-    command = [sys.executable, "-m", "toolscout", "--home", str(tmp_path / "home")]
+    command = [sys.executable, "-m", "toolscout", "--home", home]
     subprocess.run([*command, "add", str(file)], check=True, capture_output=True)
     assert scout.search("umbrella").ids == ("two/second",)
     subprocess.run([*command, "remove", "two"], check=True, capture_output=True)

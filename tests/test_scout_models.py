@@ -78,7 +78,7 @@ def test_usage_finds_what_no_description_says(name: str, shelf: Path, office: Sc
         gold = [{f"office/{tool}" for tool in split[query]} for query in texts]
         return sum(set(each.ids[: len(tools)]) == tools for each, tools in zip(found, gold, strict=True)) / len(texts)
 
-    assert right(model=shelf / name) >= 0.9 > 0.7 > right()
+    assert right(model=shelf / name) >= 0.9 > 0.8 > right()
     [hit] = office.search("please umbrella", 1, model=shelf / name).hits
     assert hit.tool == office.tool(RAIN)
 
@@ -137,12 +137,12 @@ def _no_weather(tool: Tool) -> bool:
 
 @light
 def test_a_query_of_which_nothing_is_known_finds_nothing_and_says_why(name: str, shelf: Path, office: Scout) -> None:
-    for query in ("日本", "qqqq"):
+    for query in ("ᚠᚢᚦ", "qqqq"):
         found = office.search(query, model=shelf / name)
         assert (found.ids, found.answer) == ((), "no_tool_fits")
         assert found.reason == "None of the 6 tools scores high enough for this query."
     assert office.search("", model=shelf / name).reason == "The query is empty."
-    assert office.why("日本", RAIN, model=shelf / name).stages[0].rank is None
+    assert office.why("ᚠᚢᚦ", RAIN, model=shelf / name).stages[0].rank is None
 
 
 def test_of_several_tools_with_the_named_name_a_low_match_stands_before_none() -> None:
@@ -179,13 +179,12 @@ def test_a_model_that_is_fitted_again_is_taken_at_the_next_search(
     shelf: Path, office: Scout, slang: Lesson, tmp_path: Path
 ) -> None:
     shutil.copytree(shelf / "neighbours", tmp_path / "m")
-    assert office.search("please umbrella", 1, model=tmp_path / "m").ids == (RAIN,)
+    assert office.search("please ping the boss", 1, model=tmp_path / "m").ids == ("office/mail/send",)
     train, dev = (
-        {query: gold for query, gold in each.items() if "d/weather/forecast" not in gold}
-        for each in (slang.train, slang.dev)
+        {query: gold for query, gold in each.items() if "d/mail/send" not in gold} for each in (slang.train, slang.dev)
     )
     again = fit(lessons.plan("neighbours", dataclasses.replace(slang, train=train, dev=dev), tmp_path / "m"))
-    assert office.search("please umbrella", 1, model=tmp_path / "m").ids != (RAIN,)
+    assert office.search("please ping the boss", 1, model=tmp_path / "m").ids != ("office/mail/send",)
     assert list(office.journal.read(event="search"))[-1]["model"] == again.manifest.job
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".m.")] == []
 

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from toolscout.catalogue.store import CATALOGUE_MIGRATIONS, Catalogue, Origin, Store
+from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
+from toolscout.catalogue.store import Catalogue, Origin, Store
 from toolscout.database import Database
 from toolscout.errors import BadEntry, NotFound, StoreError
+from toolscout.home import Home
 from toolscout.testing import toy_tools
 from toolscout.types import Tool
 
@@ -20,8 +24,9 @@ def make(*names: str, **fields: object) -> list[Tool]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "home")
+def store(place: Home) -> Iterator[Store]:
+    with contextlib.closing(Store(place)) as opened:
+        yield opened
 
 
 def put(store: Store, tools: list[Tool], **fields: object) -> object:
@@ -120,10 +125,9 @@ def test_disabling_what_is_not_there_is_said(store: Store) -> None:
         store.set_enabled("x", False)
 
 
-def test_a_read_transaction_sees_one_state_whatever_another_connection_writes(store: Store, tmp_path: Path) -> None:
+def test_a_read_transaction_sees_one_state_whatever_another_connection_writes(store: Store, place: Home) -> None:
     put(store, make("a"))
-    other = Store(tmp_path / "home")
-    with store.reading():
+    with contextlib.closing(Store(place)) as other, store.reading():
         before = store.generation()
         put(other, make("b"))
         assert store.generation() == before
@@ -159,14 +163,14 @@ def test_a_snapshot_is_sorted_and_its_cache_lasts_for_one_generation(store: Stor
     assert len(built) == 2
 
 
-def test_keeping_a_cache_gives_way_to_a_writer(store: Store, tmp_path: Path) -> None:
+def test_keeping_a_cache_gives_way_to_a_writer(store: Store, place: Home) -> None:
     put(store, make("a"))
     snapshot = store.catalogue()
     snapshot.load_or_build("k", lambda: b"x")
-    other = Store(tmp_path / "home")
-    with other.writing():
+    with contextlib.closing(Store(place)) as other, other.writing():
         store.keep(snapshot)
-    assert store.connection.execute("SELECT count(*) FROM caches").fetchone() == (0,)
+    with store.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM caches").fetchone() == (0,)
 
 
 def test_a_predicate_that_raises_hides_the_tool_it_raised_on() -> None:
@@ -204,21 +208,25 @@ def test_a_home_that_cannot_be_made_is_refused_in_a_sentence(tmp_path: Path) -> 
         Store(tmp_path / "file" / "home")
 
 
-def test_migrations_run_in_order_and_only_once(tmp_path: Path) -> None:
-    steps = ("CREATE TABLE a (x)", "INSERT INTO a VALUES (1)")
-    Database(tmp_path / "x.db", steps[:1]).close()
-    grown = Database(tmp_path / "x.db", steps)
-    again = Database(tmp_path / "x.db", steps)
-    assert again.connection.execute("SELECT count(*) FROM a").fetchone() == (1,)
+def test_migrations_run_in_order_and_only_once(place: Home) -> None:
+    steps = ("CREATE TABLE a (x INTEGER)", "INSERT INTO a VALUES (1)")
+    Database(place, "x", steps[:1]).close()
+    grown = Database(place, "x", steps)
+    again = Database(place, "x", steps)
+    with again.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM a").fetchone() == (1,)
     grown.close()
+    again.close()
+    with pytest.raises(StoreError, match="written by a newer toolscout"):
+        Database(place, "x", steps[:1])
 
 
-def test_many_threads_may_open_and_write_at_once(tmp_path: Path) -> None:
+def test_many_threads_may_open_and_write_at_once(place: Home) -> None:
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
-            store = Store(tmp_path / "home")
+            store = Store(place)
             store.put_source(
                 Origin(f"o{number}", "x"), f"s{number}", kind="x", tools=[Tool(id=f"s{number}/t", name="t")]
             )
@@ -232,7 +240,8 @@ def test_many_threads_may_open_and_write_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(Store(tmp_path / "home").sources()) == 8
+    with contextlib.closing(Store(place)) as store:
+        assert len(store.sources()) == 8
 
 
 def test_damage_is_found_named_and_repaired(store: Store) -> None:

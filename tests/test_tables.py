@@ -122,8 +122,8 @@ def test_every_sweep_stands_on_the_page_of_sweeps(tables: ModuleType) -> None:
     assert files <= shown, sorted(files - shown)
 
 
-def test_figures_are_means_shares_and_values_of_files(tables: ModuleType) -> None:
-    names = tables.GROUPS["clean"]
+def test_figures_are_means_shares_and_values_of_files(tables: ModuleType, kinds: ModuleType) -> None:
+    names = kinds.GROUPS["clean"]
     held = [json.loads((ROOT / f"benchmarks/results/{name}/hybrid.json").read_text()) for name in names]
     mean = 100 * sum(each["metrics"]["ndcg@5"] for each in held) / 3
     assert tables.write_figure("mean clean hybrid ndcg@5") == f"{mean:.1f}"

@@ -144,17 +144,19 @@ def test_only_a_caller_who_may_see_a_tool_hears_that_it_waits(scout: Scout) -> N
 def test_a_store_of_an_older_version_pins_what_it_holds(tmp_path: Path) -> None:
     import sqlite3
 
-    from toolscout.catalogue.store import CATALOGUE_MIGRATIONS
+    from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 
     old = tmp_path / "catalogue.db"
     store = Store(tmp_path)
     put(store, tool())
     store.close()
     with sqlite3.connect(old) as connection:
-        connection.executescript("DROP TABLE pins; DROP TABLE quarantine; DROP TABLE flips; PRAGMA user_version = 1")
+        connection.executescript(
+            "DROP TABLE pins; DROP TABLE quarantine; DROP TABLE flips; DROP TABLE hidden; PRAGMA user_version = 1"
+        )
     connection.close()
     store = Store(tmp_path)
-    assert len(CATALOGUE_MIGRATIONS) == 4
+    assert len(CATALOGUE_MIGRATIONS) == 5
     assert put(store, tool(description="Second.")).quarantined == 1
     store.close()
 
@@ -174,7 +176,7 @@ def test_a_store_of_an_older_version_pins_what_documents_at_urls_brought(tmp_pat
     assert documents(store, "First.") == [0, 0, 0]
     store.close()
     with sqlite3.connect(tmp_path / "catalogue.db") as connection:
-        connection.executescript("DELETE FROM pins; DROP TABLE flips; PRAGMA user_version = 2")
+        connection.executescript("DELETE FROM pins; DROP TABLE flips; DROP TABLE hidden; PRAGMA user_version = 2")
     connection.close()
     store = Store(tmp_path)
     assert documents(store, "Second.") == [1, 1, 0]
@@ -432,12 +434,12 @@ def test_approve_lists_what_waits_with_the_difference_and_takes_it() -> None:
     listed = run("approve")
     assert "-description: Slowly." in listed.output
     assert "+description: Sends<U+200B> it on." in listed.output
-    assert "1 definitions wait" in listed.output
+    assert "1 definition waits" in listed.output
     assert "invisible in description" in listed.stderr
-    assert "1 wait for approval" in run("list").output
+    assert "1 waits for approval" in run("list").output
     assert "its definition changed" in run("show", "mail/send").output
     assert json.loads(run("show", "mail/send", "--json").stdout)["name"] == "send"
-    assert "1 definitions wait" in run("doctor").output
+    assert "1 definition waits" in run("doctor").output
     asked = json.loads(run("approve", "--json").stdout)
     assert asked["approved"] == 0 and asked["waiting"][0]["before"]["description"] == "Reads a letter. Slowly."
     assert run("approve", "--all", "mail").exit_code == 2

@@ -72,19 +72,20 @@ def test_what_is_too_deep_or_no_json_is_refused_in_a_sentence() -> None:
 def test_every_style_gives_text_and_an_unknown_one_is_refused() -> None:
     full = tool(
         path=("Weather",),
-        description="Rain.",
+        description="Rain. Snow.",
         parameters={"type": "object", "properties": {"city": {"type": "string", "description": "Which."}}},
         meta={"title": "T", "text": "as it was"},
     )
     texts = {style: render(full, style) for style in STYLES}
     assert texts == {
         "name": "t",
-        "description": "Rain.",
+        "description": "Rain. Snow.",
+        "sentence": "Rain.",
         "parameters": "city",
         "parameter_descriptions": "Which.",
         "path": "Weather",
-        "short": "Weather > t: Rain. (city)",
-        "full": "Weather > t: Rain. (city) city: Which.",
+        "short": "Weather > t: Rain. Snow. (city)",
+        "full": "Weather > t: Rain. Snow. (city) city: Which.",
         "raw": "T as it was",
     }
     with pytest.raises(ValueError, match="expected a style"):

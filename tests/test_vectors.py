@@ -96,11 +96,11 @@ def test_a_search_does_not_embed_a_whole_catalogue_by_itself(tmp_path: Path, mon
         with pytest.raises(Exception, match=r"300 of 300 tools have no vector of hash yet .*toolscout sync --encoder"):
             scout.search("number 7")
         scout.embed()
-        assert encoder.encoded == 600  # a text and a name each
+        assert encoder.encoded == 900  # a text, a name and a sentence each
         assert len(scout.search("number 7").ids) == 5
         scout.add([{"name": "late", "description": "a late tool"}], name="late")
         assert scout.search("late tool").ids[0] == "late/late"
-        assert encoder.encoded == 600 + 2 + 2  # two searches, one more tool
+        assert encoder.encoded == 900 + 2 + 3  # two searches, one more tool
 
 
 def test_an_encoder_that_does_not_answer_leaves_words_and_that_is_said(

@@ -14,13 +14,15 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import platformdirs
 
 from toolscout.errors import ConfigError
+from toolscout.home import Address, Home, is_address, local_folder
 from toolscout.privacy import trusted_folders
 
 if sys.version_info >= (3, 11):
@@ -35,6 +37,7 @@ __all__ = [
     "Settings",
     "load_settings",
     "needing_trust",
+    "parse_pairs",
     "read_settings_file",
     "refuse_user",
 ]
@@ -59,7 +62,7 @@ EXPECTED_BY_TYPE: Final[Mapping[type, str]] = {
     Path: "a folder",
     tuple: "a list of names",
 }
-RECORD_FIELDS: Final = ("origins", "ignored")  # fields that describe the settings and are none themselves
+RECORD_FIELDS: Final = ("origins", "ignored", "database")  # fields that describe the settings and are none themselves
 _log: Final = logging.getLogger("toolscout.config")
 _reported: set[tuple[str, str]] = set()  # (path, digest) of files with ignored settings that were reported
 
@@ -77,6 +80,7 @@ class Between:
 FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "home": False,  # moves the catalogue, its approvals and the list of trusted folders
     "recipe": True,  # the name of a built-in recipe, which sends queries only to `llm` and `encoder`
+    "recipe_options": False,  # how often a search asks `llm`
     "model": False,  # its files decide every answer
     "encoder": False,  # an address gets every query, every tool text and the key
     "index": False,  # the code of a plug-in gets every vector
@@ -104,6 +108,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "llm_timeout": Between(1, 600),
     "llm_concurrency": False,  # how fast money is spent
     "llm_rpm": False,  # how fast money is spent
+    "llm_budget": False,  # how much money is spent
+    "llm_reply_tokens": False,  # what a call may cost
     "llm_price_in": False,  # with a price of zero, a budget in dollars limits nothing
     "llm_price_out": False,
     "learn_trust": False,  # decides which callers learning trusts
@@ -117,13 +123,15 @@ class Settings:
 
     The environment variable of a setting is `TOOLSCOUT_` and its name in capitals. In `toolscout.toml` it has its own
     name. `origins` says for each setting which of the four places its value came from. `ignored` names the settings of
-    a file in the working directory that were not applied, because the user does not trust its folder.
+    a file in the working directory that were not applied, because the user does not trust its folder. If `home` was the
+    address of a PostgreSQL database, `database` is that address, and `home` the folder of this machine beside it.
     """
 
     home: Path = dataclasses.field(
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
     recipe: str = "scout"
+    recipe_options: tuple[str, ...] = ()
     model: Path | None = None
     encoder: str = "static"
     index: str = "exact"
@@ -151,12 +159,20 @@ class Settings:
     llm_timeout: float = 60.0
     llm_concurrency: int = 4
     llm_rpm: float = 0.0
+    llm_budget: str = ""
+    llm_reply_tokens: int = 1024
     llm_price_in: float = 0.0
     llm_price_out: float = 0.0
     learn_trust: tuple[str, ...] = ()
     false_rejects: float = 0.02
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
     ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    database: Address | None = None
+
+    @property
+    def place(self) -> Home:
+        """Where catalogue, journal and models live: the address of a database, or else the folder `home`."""
+        return self.database or self.home
 
     def __post_init__(self) -> None:
         if self.journal_queries not in ("full", "hash", "none"):
@@ -176,6 +192,7 @@ class Settings:
             "call_timeout",
             "llm_timeout",
             "llm_concurrency",
+            "llm_reply_tokens",
             "gateway_query_chars",
             "gateway_argument_bytes",
         ):
@@ -203,10 +220,11 @@ class Settings:
 
     def items(self) -> list[tuple[str, Any, str]]:
         """Return (name, value, origin) of every setting."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"home": self.place}
         return [
-            (field.name, getattr(self, field.name), self.origins.get(field.name, "default"))
-            for field in dataclasses.fields(self)
-            if field.name not in RECORD_FIELDS
+            (name, value, self.origins.get(name, "default"))
+            for name, value in values.items()
+            if name not in RECORD_FIELDS
         ]
 
 
@@ -242,7 +260,7 @@ def load_settings(
     near = _convert_all(from_environment, kinds, "environment") | _convert_all(passed, kinds, "argument")
     ignored: tuple[str, ...] = ()
     if file is None and (harmful := needing_trust(from_file)):
-        home = near.get("home", Settings().home)
+        home = local_folder(near.get("home", Settings().home))
         if not trusted_folders.is_trusted(home, path.absolute().parent, content):
             from_file = {name: value for name, value in from_file.items() if name not in harmful}
             ignored = tuple(harmful)
@@ -250,7 +268,10 @@ def load_settings(
                 _report_ignored(path.absolute(), content, ignored)
     origins = dict.fromkeys(from_file, str(path)) | dict.fromkeys(from_environment, "environment")
     origins |= dict.fromkeys(passed, "argument")
-    return Settings(**{**from_file, **near}, origins=origins, ignored=ignored)
+    values = {**from_file, **near}
+    if isinstance(database := values.get("home"), Address):
+        values |= {"home": database.folder, "database": database}
+    return Settings(**values, origins=origins, ignored=ignored)
 
 
 def read_settings_file(path: Path) -> tuple[bytes, dict[str, Any]]:
@@ -304,6 +325,24 @@ def refuse_user(address_and_model: str, origin: str = "argument", *, name: str =
         )
 
 
+def parse_pairs(pairs: Sequence[str], name: str) -> dict[str, Any]:
+    """Parse `KEY=VALUE` pairs of a setting or an option. A value that is valid JSON is decoded, any other is text.
+
+    Raises:
+        ConfigError: if one is not a pair.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{name}: expected KEY=VALUE, found {pair!r}")
+        try:
+            values[key] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            values[key] = value
+    return values
+
+
 def _variable(name: str) -> str:
     return f"TOOLSCOUT_{name.upper()}"
 
@@ -347,6 +386,8 @@ def _convert(name: str, value: Any, kind: type, origin: str) -> Any:
             raise ValueError
         if kind is tuple:
             return _split_names(value)
+        if name == "home" and is_address(value):
+            return value if isinstance(value, Address) else Address.parse(str(value))
         if kind is Path:
             if not str(value).strip():
                 raise ValueError

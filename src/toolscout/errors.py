@@ -22,7 +22,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+from collections.abc import Iterable
 from types import ModuleType
 
 __all__ = [
@@ -42,6 +44,8 @@ __all__ = [
     "ToolscoutError",
     "Unavailable",
     "UserError",
+    "find_nearest",
+    "name_nearest",
     "require",
 ]
 
@@ -116,6 +120,19 @@ class OverBudget(UserError):
 
 class PipelineError(ToolscoutError):
     """Stages that cannot be composed, or a stage that broke its contract."""
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelled one may stand for, whatever its case. None: none is near."""
+    names = {known_name.casefold(): known_name for known_name in known}
+    near = difflib.get_close_matches(name.casefold(), names, n=1)
+    return names[near[0]] if near else None
+
+
+def name_nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the question whether the nearest of the known names was meant, or `otherwise` if none is near."""
+    nearest = find_nearest(name, known)
+    return otherwise if nearest is None else f"Did you mean {nearest!r}?"
 
 
 def require(module: str, extra: str) -> ModuleType:

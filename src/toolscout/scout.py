@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from toolscout.catalogue.store import Catalogue, Changes, Origin, Source, Store,
 from toolscout.catalogue.sync import CatalogueManager
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import load_settings
+from toolscout.database.documents import close_documents
 from toolscout.errors import NotFound, OverBudget, StoreError
 from toolscout.journal.journal import MAX_SEARCH_EVENTS, Journal, new_id
 from toolscout.recipes.engine import SearchEngine
@@ -24,9 +25,6 @@ from toolscout.search.why import Why
 from toolscout.sources import Reading
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
-
-if TYPE_CHECKING:
-    from toolscout.learn.loop import Report
 
 __all__ = ["Scout"]
 
@@ -87,14 +85,15 @@ class Scout:
     def journal(self) -> Journal:
         """The journal of this home."""
         return Journal(
-            self.settings.home,
+            self.settings.place,
             queries=self.settings.journal_queries,
             personal=self.settings.redact_personal,
             keep_days=self.settings.journal_keep_days,
         )
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files and connections."""
+        close_documents(self.settings.place)
         self.store.close()
         self.engine.close()
         if "journal" in self.__dict__:
@@ -165,6 +164,22 @@ class Scout:
             NotFound: if a name is neither a source nor a tool; then nothing is removed.
         """
         return self.catalogue.remove(names)
+
+    def hide(self, ids: Sequence[str]) -> None:
+        """Hide tools for good: they are not searched, and no sync brings them back. `show` does.
+
+        Raises:
+            NotFound: for an id that no tool has; then nothing is hidden.
+        """
+        self.catalogue.hide(ids)
+
+    def show(self, ids: Sequence[str]) -> list[Changes]:
+        """Show hidden tools again, and read their sources, which brings them back. Returns the changes.
+
+        Raises:
+            NotFound: for an id that is not hidden; then nothing is changed.
+        """
+        return self.catalogue.show(ids)
 
     def enable(self, source: str, enabled: bool = True) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
@@ -264,11 +279,8 @@ class Scout:
         common: dict[str, Any] = {"k": k, "visible": visible, "deadline": deadline, "split": split}
         batch = [Search(query=query, search_id=new_id(), reason=notice or None, **common) for query in queries]
         answers, generation = self.engine.run(selection, batch)
-        degraded = self._write(answers, selection, generation, caller) if self.settings.journal else None
-        if degraded:
-            shown = degraded if visible is None else "this search is not in the journal"
-            answers = [msgspec.structs.replace(answer, degraded=shown) for answer in answers]
-        return answers
+        unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
+        return [_describe_degraded(answer, unwritten) for answer in answers]
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
         """Log a notice once, and return what a caller may know of it who may not see every tool."""
@@ -326,20 +338,6 @@ class Scout:
 
     # --- the journal
 
-    def learn(self, **options: Any) -> Report:
-        """Learn from the journal and promote the model if it is better; with `dry_run=True` only measure it.
-
-        Args:
-            **options: see `toolscout.learn.loop.learn`.
-
-        Raises:
-            ConfigError: for a recipe that is not fitted.
-            StoreError: if another run is under way.
-        """
-        from toolscout.learn.loop import learn
-
-        return learn(self, **options)
-
     def _write(self, found: Sequence[Search], selection: Selection, generation: int, caller: str | None) -> str | None:
         """Write searches to the journal. Returns a sentence if that failed; the searches are answered all the same."""
         model = selection.manifest.job if selection.manifest else None
@@ -375,11 +373,7 @@ class Scout:
         Raises:
             OverBudget: if the search already has the maximum number of events.
         """
-        search = None
-        if search_id is not None:
-            self._check_room(search_id)
-            search = self.journal.search(search_id)
-        shown = search["shown"] if search and isinstance(search["shown"], list) else []
+        shown = [] if search_id is None else self._read_shown(search_id)
         rank = shown.index(tool) + 1 if tool in shown else None
         self.journal.append(
             "call",
@@ -390,6 +384,20 @@ class Scout:
             ms=ms,
             rank=rank,
         )
+
+    def _read_shown(self, search_id: str) -> list[str]:
+        """Return the ids of the tools that a search showed. Empty if the journal cannot be read now.
+
+        Raises:
+            OverBudget: if the search already has the maximum number of events.
+        """
+        try:
+            self._check_room(search_id)
+            search = self.journal.search(search_id)
+        except StoreError as error:
+            _log.warning("The rank of a call is not written to the journal: %s", error)
+            return []
+        return search["shown"] if search and isinstance(search["shown"], list) else []
 
     def feedback(
         self, search_id: str, *, good: Sequence[str] = (), bad: Sequence[str] = (), caller: str | None = None
@@ -417,3 +425,14 @@ class Scout:
                 f"The search {search_id!r:.80} already has {MAX_SEARCH_EVENTS} events, which is the limit. "
                 "Search again."
             )
+
+
+def _describe_degraded(answer: Search, unwritten: str | None) -> Search:
+    """Add to an answer why it is not in the journal; a caller with limited sight does not learn where services are."""
+    if answer.visible is not None:
+        unwritten = unwritten and "this search is not in the journal"
+        helpless = answer.degraded and "a stage of the search could not help"
+    else:
+        helpless = answer.degraded
+    problems = [problem for problem in (helpless, unwritten) if problem]
+    return msgspec.structs.replace(answer, degraded="; ".join(problems)) if problems else answer

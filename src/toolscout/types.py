@@ -165,7 +165,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
         trace: the work of each stage.
         search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
-        degraded: one sentence on what could not be done beside the answer, such as writing the journal.
+        degraded: what could not be done for the answer or beside it: a language model that did not help, a journal that
+            cannot be written.
         split: whether the query may be split into steps.
         steps: the steps of a compound request, with references completed; empty: it is one need.
         uncovered: steps that no tool fits.
@@ -300,8 +301,12 @@ def digest(tag: str, value: Any) -> str:
 
 # --- the text form ----------------------------------------------------------------------------------------------------
 
-STYLES: Final = ("name", "description", "parameters", "parameter_descriptions", "path", "short", "full", "raw")
+STYLES: Final = (
+    *("name", "description", "sentence", "parameters", "parameter_descriptions", "path"),
+    *("short", "full", "raw"),
+)
 MAX_RENDERED_CHARS: Final = 20_000
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s")
 
 
 def parameter_names(schema: Any, depth: int = 3) -> Iterator[str]:
@@ -326,6 +331,7 @@ def render(tool: Tool, style: str = "full") -> str:
     """Render the text of a tool. Every text that is embedded, indexed or trained on comes from here.
 
     Styles: `name`, `description`, `parameters` (their names), `parameter_descriptions` and `path` give one field.
+    `sentence` is the first sentence of the description, or the name where there is none.
     `short` is path, name, description and parameter names in one line. `full` adds the parameters' descriptions. `raw`
     is the source's own wording (title and text of a dataset entry), for comparison with published figures.
 
@@ -336,6 +342,8 @@ def render(tool: Tool, style: str = "full") -> str:
         text = tool.name
     elif style == "description":
         text = tool.description
+    elif style == "sentence":
+        text = _SENTENCE_END.split(" ".join(tool.description.split()), maxsplit=1)[0] or tool.name
     elif style == "parameters":
         text = " ".join(dict.fromkeys(parameter_names(tool.parameters)))
     elif style == "parameter_descriptions":

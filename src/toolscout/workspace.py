@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from toolscout import encoders
+from toolscout import encoders, llm
 from toolscout.arrays import Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.catalogue.vector_cache import VectorStore
@@ -57,6 +58,8 @@ class Workspace:
         identity: identity of the current fit; equal fits have equal identities.
         live: examples since the model was fitted. None: there are none.
         gold: query → ids of its gold tools. Only `bench` sets it, for recipes measured as an upper bound.
+        shared_llm: returns the language model that all fits and builds share, with its budget. None: each connects to
+            that of the settings.
         build: builds the base of a recipe. The registry sets it.
         model: folder of the model that is being built; only for messages. The registry sets it.
     """
@@ -74,6 +77,7 @@ class Workspace:
     identity: str = ""
     live: LiveEvidence | None = None
     gold: Callable[[str], Sequence[str]] | None = None
+    shared_llm: Callable[[], llm.LLM] | None = None
     build: BuildRecipe | None = None
     model: Path | None = None
 
@@ -81,6 +85,24 @@ class Workspace:
         """Return the encoder, and load it first if it is given by name."""
         encoder = self.encoder or self.settings.encoder
         return encoders.load(encoder, self.settings) if isinstance(encoder, str) else encoder
+
+    def connect_llm(self) -> llm.LLM:
+        """Return the shared language model, or else a new connection to that of the settings.
+
+        Raises:
+            ConfigError: if no language model is set.
+        """
+        return self.shared_llm() if self.shared_llm else llm.connect(self.settings)
+
+    @contextlib.contextmanager
+    def lend_llm(self) -> Iterator[llm.LLM]:
+        """Lend the language model for a fit; one that is not shared is closed at the end."""
+        model = self.connect_llm()
+        try:
+            yield model
+        finally:
+            if not self.shared_llm:
+                model.close()
 
     def encode_queries(self, encoder: Encoder, texts: Sequence[str]) -> Vectors:
         """Encode queries as `(n, dim)` unit rows. Vectors of an expensive encoder are cached."""
@@ -108,7 +130,7 @@ class Workspace:
             index.upsert(catalogue.ids, self.encode_tools(encoder, catalogue.tools(), style))
             return pack(index.arrays(), index.meta)
 
-        key = f"exact/{digest('dense/1', [encoder.fingerprint, style])}"
+        key = f"exact/{digest('dense/3', [encoder.fingerprint, style])}"
         return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
 
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
@@ -130,7 +152,7 @@ class Workspace:
                 raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
             return index
 
-        return catalogue.share(f"{name}/{digest('dense/1', [encoder.fingerprint, style])}", make)
+        return catalogue.share(f"{name}/{digest('dense/3', [encoder.fingerprint, style])}", make)
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""

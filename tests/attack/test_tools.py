@@ -351,7 +351,7 @@ def test_nearly_identical_tools_of_a_younger_source_do_not_fill_an_answer() -> N
     flood = [tool(f"mail_{n}", f"Send a mail to many people at once, number {n}.") for n in range(12)]
     ids = answer("send a mail", *flood)
     assert Counter(each.partition("/")[0] for each in ids)["x"] <= 3
-    assert "mail/send_mail" in ids
+    assert ids[0] == "mail/send_mail"
 
 
 def test_sources_of_one_age_are_left_alone() -> None:

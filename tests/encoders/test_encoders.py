@@ -24,13 +24,13 @@ class Axes:
         return np.eye(self.dim, dtype=np.float32)[[self.seen.setdefault(text, len(self.seen)) for text in texts]]
 
 
-def test_a_tool_is_found_by_its_text_and_a_little_more_by_its_name() -> None:
+def test_a_tool_is_found_by_its_text_its_name_and_its_first_sentence() -> None:
     encoder = Axes()
-    tools = [Tool(id="a/x", name="x", description="one"), Tool(id="a/y", name="y", description="two")]
+    tools = [Tool(id="a/x", name="x", description="One. Two."), Tool(id="a/y", name="y")]
     vectors = encode_tools(lambda texts: encoder.encode(texts, "tool"), tools)
-    assert vectors[0] == pytest.approx(np.array([0.7, 0, 0.3, 0, 0, 0, 0, 0]) / np.hypot(0.7, 0.3))
-    assert vectors[1] == pytest.approx(np.array([0, 0.7, 0, 0.3, 0, 0, 0, 0]) / np.hypot(0.7, 0.3))
-    assert list(encoder.seen)[2:] == ["x", "y"]
+    assert list(encoder.seen) == ["x: One. Two.", "y:", "x", "y", "One."]
+    assert vectors[0] == pytest.approx(np.array([1, 0, 1, 0, 1, 0, 0, 0]) / 3**0.5)
+    assert vectors[1] == pytest.approx(np.array([0, 1, 0, 2, 0, 0, 0, 0]) / 5**0.5)
     assert encoder.kinds == {"tool"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.encoders.languages import ENGLISH_WORDS, OTHER_WORDS, is_english, understands
+from toolscout.encoders.languages import ENGLISH_WORDS, OTHER_WORDS, is_english, is_foreign, understands
 from toolscout.encoders.static import StaticEncoder, WordPieces
 
 DEV = Path(__file__).parents[2] / "benchmarks" / "suites" / "languages_dev" / "queries.jsonl"
@@ -80,3 +80,20 @@ def test_a_word_is_whole_only_if_one_piece_begins_and_ends_it(pieces: WordPieces
 
 def test_no_word_stands_on_both_sides() -> None:
     assert not ENGLISH_WORDS & OTHER_WORDS
+
+
+@pytest.mark.parametrize(
+    "text", ["delete memo", "Github repository", "auntie neighbours please", "list calendar events", "2+2", ""]
+)
+def test_keywords_are_no_other_language_though_nothing_proves_english(text: str, pieces: WordPieces) -> None:
+    assert not is_foreign(text, pieces.is_word)
+
+
+@pytest.mark.parametrize("text", ["Wetter Berlin morgen", "buscar vuelos baratos", "天气", "quel temps fait-il"])
+def test_script_function_words_or_unknown_words_make_a_query_foreign(text: str, pieces: WordPieces) -> None:
+    assert is_foreign(text, pieces.is_word)
+
+
+def test_requests_of_the_development_suite_are_read_in_their_language(pieces: WordPieces) -> None:
+    for text, language in read_dev():
+        assert is_foreign(text, pieces.is_word) is (language != "en"), text

@@ -10,6 +10,7 @@ import pytest
 from tiny import tiny_bert
 from toolscout.config import Settings
 from toolscout.encoders import describe_encoder, load
+from toolscout.encoders.multilingual import LANGUAGES
 from toolscout.encoders.prompts import NO_PROMPTS, Prompts, find_known_prompts, split_prompts
 
 
@@ -81,7 +82,7 @@ def test_an_encoder_describes_itself() -> None:
     assert describe_encoder(load("static", Settings())) == {
         "name": "static",
         "dimension": 256,
-        "languages": ["en"],
+        "languages": sorted({"en"} | LANGUAGES),
         "query_prompt": "",
         "tool_prompt": "",
         "max_tokens": 256,

@@ -66,7 +66,7 @@ Start = Callable[..., AbstractAsyncContextManager[Agent]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(tmp_path: Path, home: str) -> Start:
     """Opens a gateway over `entries`, with the options given, and a client of the SDK at it."""
     from mcp import Client
 
@@ -78,7 +78,7 @@ def start(tmp_path: Path) -> Start:
         path.write_text(json.dumps({"mcpServers": entries or {}}))
         policies, settings = options.pop("policies", None), options.pop("settings", {})
         said: list[str] = []
-        with Scout(tmp_path / "home", **settings) as opened:
+        with Scout(home, **settings) as opened:
             configs = (path,) if entries else ()
             gateway = Gateway(scout or opened, Options(configs=configs, **options), policies=policies, say=said.append)
             async with gateway.running(), Client(gateway.server) as client:

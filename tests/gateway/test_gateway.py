@@ -266,7 +266,7 @@ def test_a_caller_of_limited_sight_does_not_learn_the_names_of_servers(start: St
 # --- what is not MCP --------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_called_says_so(start: Start, tmp_path: Any) -> None:
+def test_what_cannot_be_called_says_so(start: Start, home: str) -> None:
     async def body(agent: Agent) -> None:
         tool = next(tool for tool in toy_tools() if not tool.callable)
         answer = await agent.call(tool.id)
@@ -277,12 +277,12 @@ def test_what_cannot_be_called_says_so(start: Start, tmp_path: Any) -> None:
 
     from conftest import fill
 
-    with Scout(tmp_path / "home") as scout:
+    with Scout(home) as scout:
         fill(scout)
     run(start, body)
 
 
-def test_python_runs_only_if_it_was_allowed(start: Start, tmp_path: Any) -> None:
+def test_python_runs_only_if_it_was_allowed(start: Start, home: str) -> None:
     async def allowed(agent: Agent) -> None:
         answer = await agent.call("textwrap/textwrap.shorten", text="one two three", width=8)
         assert (answer.structured_content, answer.content[0].text) == ({"result": "[...]"}, "[...]")
@@ -295,18 +295,18 @@ def test_python_runs_only_if_it_was_allowed(start: Start, tmp_path: Any) -> None
         assert answer.is_error and "--allow-python" in answer.content[0].text
         assert answer.structured_content["callable"] is False
 
-    with Scout(tmp_path / "home") as scout:
+    with Scout(home) as scout:
         scout.add("py:textwrap")
         scout.add("py:textwrap:TextWrapper")
     run(start, refused)
     run(start, allowed, allow_python=True)
 
 
-def test_a_function_that_never_ends_is_given_up(start: Start, tmp_path: Any) -> None:
+def test_a_function_that_never_ends_is_given_up(start: Start, home: str) -> None:
     async def body(agent: Agent) -> None:
         assert "within 0.3 s" in await agent.text("time.sleep/time.sleep", seconds=3)
 
-    with Scout(tmp_path / "home") as scout:
+    with Scout(home) as scout:
         scout.add("py:time:sleep")
     run(start, body, allow_python=True, call_timeout=0.3)
 

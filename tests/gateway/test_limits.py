@@ -42,7 +42,7 @@ def test_a_list_that_another_process_brought_in_is_compared_with_the_session(sta
         scout = agent.gateway.scout
         assert await agent.text("bad/pid")
         [source] = [each for each in scout.sources() if each.name == "bad"]
-        tools = [scout.tool(id) for id, _ in scout.store.page("bad", limit=-1) if id != "bad/pid"]
+        tools = [scout.tool(id) for id, _ in scout.store.page("bad", limit=None) if id != "bad/pid"]
         [origin] = [each for each in scout.store.origins() if each.id == source.origin]
         other = [Tool(id="bad/pid", name="pid", description="Another.", callable=True)]
         for _ in range(2):  # what a sync sees is not what the session of the gateway has

@@ -160,7 +160,7 @@ class Api(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Callable[[], None]]:
+def api(tmp_path: Path, home: str) -> Iterator[Callable[[], None]]:
     """A loopback API, and its document in the catalogue."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -184,7 +184,7 @@ def api(tmp_path: Path) -> Iterator[Callable[[], None]]:
         "paths": paths,
     }
     (tmp_path / "pets.json").write_text(json.dumps(document))
-    with Scout(tmp_path / "home") as scout:
+    with Scout(home) as scout:
         scout.add(tmp_path / "pets.json")
     yield server.shutdown
     server.shutdown()
@@ -238,11 +238,13 @@ def test_redirects_are_followed_on_the_same_origin_only(start: Start, api: objec
     run(start, body)
 
 
-def test_an_api_that_does_not_answer_is_one_sentence(start: Start, api: Callable[[], None], tmp_path: Path) -> None:
+def test_an_api_that_does_not_answer_is_one_sentence(
+    start: Start, api: Callable[[], None], tmp_path: Path, home: str
+) -> None:
     document = json.loads((tmp_path / "pets.json").read_text())
     document["servers"] = [{"url": "http://127.0.0.1:9"}]
     (tmp_path / "pets.json").write_text(json.dumps(document))
-    with Scout(tmp_path / "home") as scout:
+    with Scout(home) as scout:
         scout.add(tmp_path / "pets.json")
 
     async def body(agent: Agent) -> None:

@@ -286,6 +286,7 @@ def test_every_setting_changes_the_fingerprint() -> None:
         {"stem": False},
         {"stopwords": False},
         {"fold": False},
+        {"written": 0},
         {"repeats": True},
         {"fields": {"name": 1}},
         {"k1": 1},
@@ -358,3 +359,23 @@ def test_plain_settings_reproduce_the_published_baseline(dataset: str, expected:
         for ids, grades in zip(found, gold.values(), strict=True)
     ]
     assert np.mean(values) == pytest.approx(expected, abs=0.003)
+
+
+def test_a_word_as_it_is_written_counts_beside_its_stem() -> None:
+    tools = [tool("list", "items"), tool("listing", "items")]
+    [listing], [scores] = BM25.build(tools).search(["listing"], 2)
+    assert listing == ["s/listing", "s/list"] and scores[0] > scores[1] > 0
+    stems = BM25.build(tools, written=0.0)
+    assert stems.scores("listing")[0] == stems.scores("listing")[1] > 0
+    written = BM25.build(tools, stem=False)
+    share = BM25.build(tools, written=0.25)
+    expected = 0.75 * stems.scores("listing") + 0.25 * written.scores("listing")
+    assert share.scores("listing") == pytest.approx(expected)
+    explanation = share.explain("listing", "s/listing")
+    assert explanation.terms == {"list": pytest.approx(float(expected[1]))}
+
+
+def test_an_upper_bound_weighs_both_kinds_of_terms() -> None:
+    index = BM25.build([tool("list", "items"), tool("other", "another thing")])
+    bound, known = index.mass("listing unknown")
+    assert bound >= float(index.scores("listing unknown").max()) and known == 0.5

@@ -376,4 +376,4 @@ def test_no_result_is_written_where_the_model_helped_no_query(root: Path) -> Non
     done = asked(root, place)
     assert done.exit_code == 1 and not (root / "out").exists()
     assert "small: mmrr: None of the first" in done.output
-    assert "the model does not answer" in done.output
+    assert "cannot be reached. Check the address in the setting llm" in done.output

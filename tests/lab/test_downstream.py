@@ -337,7 +337,7 @@ def test_functions_of_a_written_dataset_are_run_for_real_from_the_command_line(
             assert all_ - 6 == 2 * (some - 6) > 0, "three last turns, three examinations; else a turn and a simulation"
         with monkeypatch.context() as patch:
             patch.setenv("TOOLSCOUT_LLM_CONCURRENCY", "1")
-            broke = cli(*base, "--max-tokens", "3000")
+            broke = cli(*base, "--llm-budget", "tokens=3000")
         assert broke.exit_code == 1 and "Answers so far are kept" in broke.output
         assert simulations(server) > 0
         server.bodies.clear()

@@ -129,7 +129,7 @@ def test_the_corpus_loses_every_tool_that_stands_in_a_test_set(plan: DataPlan) -
 
 
 def test_what_is_left_out_leaves_nothing_behind(plan: DataPlan) -> None:
-    made = build_training_set(dataclasses.replace(plan, leave_out="labels"))
+    made = build_training_set(dataclasses.replace(plan, leave_out=("labels",)))
     assert select(made, "labels") == [] and "labels" not in made.tools
     assert {example.text for example in select(made, "weather")} == {"will it rain in Oslo"}
     assert made.report["sources"]["weather"]["dropped_tools"] == {"add_label": "definition"}
@@ -142,7 +142,7 @@ def test_a_request_of_the_left_out_set_in_any_split_is_left_out_elsewhere(plan: 
     queries = plan.root / "weather" / "queries.jsonl"
     queries.write_text(queries.read_text().replace("will it rain in Oslo", "get rid of the bug tag on ticket nine!"))
     assert select(build_training_set(plan), "weather", "request")[-1].gold == ("get_forecast",)
-    made = build_training_set(dataclasses.replace(plan, leave_out="labels"))
+    made = build_training_set(dataclasses.replace(plan, leave_out=("labels",)))
     assert select(made, "weather") == []
 
 
@@ -210,7 +210,7 @@ def test_sets_without_a_licence_or_a_train_split_are_refused(plan: DataPlan) -> 
     with pytest.raises(ConfigError, match="toollens may not be trained on"):
         build_training_set(dataclasses.replace(plan, sets=("toollens",)))
     with pytest.raises(ConfigError, match="expected a test set to leave out"):
-        build_training_set(dataclasses.replace(plan, leave_out="label"))
+        build_training_set(dataclasses.replace(plan, leave_out=("label",)))
     (plan.root / "weather" / "qrels" / "train.tsv").unlink()
     with pytest.raises(NotFound, match="weather: expected a split"):
         build_training_set(plan)
@@ -220,7 +220,7 @@ def test_a_test_set_that_is_not_there_is_reported(plan: DataPlan) -> None:
     made = build_training_set(dataclasses.replace(plan, test_sets=("labels", "absent")))
     assert made.report["missing_test_sets"] == ["absent"]
     with pytest.raises(ConfigError, match="which is to be left out, is not in"):
-        build_training_set(dataclasses.replace(plan, test_sets=("labels", "absent"), leave_out="absent"))
+        build_training_set(dataclasses.replace(plan, test_sets=("labels", "absent"), leave_out=("absent",)))
 
 
 def test_opposites_share_a_path_and_all_other_words() -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import zlib
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return report(folder, tmp_path_factory.mktemp("out"))
+
+
+@pytest.fixture
+def unpainted(written: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts are built but not painted, for tests of what the page says: painting takes nearly all of the time."""
+    content = written[1].read_bytes()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, file, **options: file.write(content))
 
 
 class Tables(HTMLParser):
@@ -155,6 +163,7 @@ def test_every_figure_of_the_files_stands_in_the_tables(folder: Path, written: l
     assert page.scopes == {"col", "row"}
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_summary_holds_means_and_says_over_how_many_sets(folder: Path, tmp_path: Path) -> None:
     for name in SETS:
         for label in LABELS:
@@ -169,6 +178,7 @@ def test_the_summary_holds_means_and_says_over_how_many_sets(folder: Path, tmp_p
     assert table["dense"]["ndcg@10"][1] == "–"
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_with_all_fourteen_sets_those_with_training_queries_stand_apart(tmp_path: Path) -> None:
     for place, name in enumerate(TRAINED + UNTRAINED):
         write(tmp_path, result(name, "bm25", 0.3 + place / 50, slices={}))
@@ -192,6 +202,7 @@ def test_published_figures_stand_marked_beside_ours_on_their_dataset_alone(writt
     assert "for 12 systems" in (image["alt"] or "")  # four labels and the eight published with NDCG@5
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_files_that_are_no_results_are_named_and_the_others_go_on(folder: Path, tmp_path: Path) -> None:
     good = result("bfcl", "bm25", 0.5)
     write(tmp_path, good)
@@ -237,20 +248,37 @@ def test_no_result_at_all_is_said_with_what_is_wrong(tmp_path: Path) -> None:
         report(tmp_path)
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_a_place_that_cannot_be_written_is_a_sentence(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="The report cannot be written to"):
         report(folder, tmp_path / "file")
 
 
+EVIL = '<script>alert("1")&$x_{'
+EVIL_SET = f"{EVIL} 工具"
+
+
+def write_evil(folder: Path, datasets: Iterable[str]) -> None:
+    """Results whose every name is one that could do harm."""
+    for dataset in datasets:
+        for label in (EVIL, "_hidden", "$\\frac{", "l" * 90, "\u202e\x07"):
+            content = result(dataset, label, 0.5, encoder=EVIL, settings={EVIL: EVIL}, machine=EVIL, commit=EVIL)
+            content["slices"] = {"kind": {EVIL: {"n": 3, "comp@5": 0.5}, "k" * 90: {"n": 9, "comp@5": 0.5}}}
+            write(folder, content)
+
+
 @pytest.mark.filterwarnings("error")
-def test_names_are_text_and_never_markup_formulas_or_paths(tmp_path: Path) -> None:
-    evil = '<script>alert("1")&$x_{'
-    for dataset in (f"{evil} 工具", "a b", "a-b", "A-B", ".. ", "_"):
-        for label in (evil, "_hidden", "$\\frac{", "l" * 90, "\u202e\x07"):
-            content = result(dataset, label, 0.5, encoder=evil, settings={evil: evil}, machine=evil, commit=evil)
-            content["slices"] = {"kind": {evil: {"n": 3, "comp@5": 0.5}, "k" * 90: {"n": 9, "comp@5": 0.5}}}
-            write(tmp_path, content)
+def test_names_are_painted_as_text_and_never_as_formulas(tmp_path: Path) -> None:
+    write_evil(tmp_path, [EVIL_SET])
+    written = report(tmp_path, tmp_path / "out")
+    assert len(written) == 4 and all(size_of(path.read_bytes()) > (300, 150) for path in written[1:])
+
+
+@pytest.mark.usefixtures("unpainted")
+def test_names_are_text_and_never_markup_or_paths(tmp_path: Path) -> None:
+    evil = EVIL
+    write_evil(tmp_path, [EVIL_SET, "a b", "a-b", "A-B", ".. ", "_"])
     (tmp_path / "a b" / f"{evil}2.json").write_text("{")
     written = report(tmp_path, tmp_path / "out")
     text = written[0].read_text()
@@ -302,6 +330,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_says_what_its_pictures_show(w
     assert "prefers-color-scheme: dark" in text
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_latency_chart_says_which_datasets_and_labels_it_shows(folder: Path, tmp_path: Path) -> None:
     for label in LABELS:
         for name in SETS[: 2 if label == "scout" else 3]:
@@ -316,6 +345,7 @@ def test_the_latency_chart_says_which_datasets_and_labels_it_shows(folder: Path,
     assert second.startswith("Means over bfcl, openapi/spec, toollens,") and second.endswith(": scout, untimed.")
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_what_a_chart_cannot_hold_is_cut_and_said(tmp_path: Path) -> None:
     kinds = {f"kind {number}": {"n": 3, "comp@5": 0.5} for number in range(30)}
     for number in range(70):
@@ -325,6 +355,7 @@ def test_what_a_chart_cannot_hold_is_cut_and_said(tmp_path: Path) -> None:
     assert len(Tables(page).of("bfcl: all metrics")) == 70
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_the_charts_leave_matplotlib_as_it_was(folder: Path, tmp_path: Path) -> None:
     import matplotlib
 
@@ -388,6 +419,7 @@ def test_recall_by_the_number_of_candidates_with_the_first_stage_of_the_same_fol
     assert 500 <= width <= 2000 and 250 <= height <= 3000
 
 
+@pytest.mark.usefixtures("unpainted")
 def test_each_way_to_fit_has_a_field_and_what_is_alone_or_another_recipe_has_none(
     tmp_path: Path, drawn: dict[str, Any]
 ) -> None:

@@ -19,7 +19,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import ConfigError, Unavailable
 from toolscout.llm import LLM, card
 from toolscout.methods import zero_shot
-from toolscout.methods.feedback.loop import Critic, Rounds, find_degradation
+from toolscout.methods.feedback.loop import Critic, Rounds
 from toolscout.methods.feedback.prf import Expand
 from toolscout.methods.query_rewriting import Describe
 from toolscout.models.model_store import Setting
@@ -151,7 +151,8 @@ def test_the_deadline_holds_though_the_model_is_slow() -> None:
     assert not answering.is_set(), "the answer was given before the model had said anything"
     answered.set()
     assert found.ids == answer(inner(), GOOD).ids
-    assert notes(found) == ["round 1: left as it was: the model did not answer in time"]
+    assert notes(found) == ["round 1: left as it was: The model did not answer in time."]
+    assert found.degraded == "feedback: no help in round 1: The model did not answer in time."
 
 
 def test_the_clock_of_a_query_starts_with_its_turn_and_a_deadline_holds_while_it_waits() -> None:
@@ -164,14 +165,12 @@ def test_the_clock_of_a_query_starts_with_its_turn_and_a_deadline_holds_while_it
     stage = Rounds(inner(), critic, rounds=1, seconds=0.6)
     queries = [f"{GOOD} {number}" for number in range(5)]
     found = stage([Search(query=query, k=3) for query in queries])
-    assert not any(map(find_degradation, found)), [notes(each) for each in found]
+    assert not any(each.degraded for each in found), [notes(each) for each in found]
     soon = time.monotonic() + 0.1
     late, calm = stage([Search(query=GOOD, k=3), Search(query=MISSING, k=3, deadline=soon)])[::-1]
-    assert find_degradation(
-        late
-    ) == "round 1: left as it was: the model did not answer in time" and not find_degradation(calm)
+    assert late.degraded == "feedback: no help in round 1: The model did not answer in time." and not calm.degraded
     over = answer(stage, GOOD), *stage([Search(query=GOOD, k=3, deadline=time.monotonic() - 1)])
-    assert [find_degradation(each) for each in over] == ["", "time is up: the last answer counts"]
+    assert [each.degraded for each in over] == [None, "feedback: time is up: the last answer counts"]
     assert over[1].ids == answer(inner(), GOOD).ids
 
 
@@ -185,7 +184,7 @@ def test_time_that_a_query_spends_in_one_round_is_gone_in_the_next() -> None:
 
     answers = {"Comprehension": slow, "Assessment": lambda data, chance: ASSESSED, "Refinement": more}
     found = answer(loop(ScriptedLLM(answers=answers), rounds=5, seconds=0.5), GOOD)
-    assert 1 <= len(found.rewrites) <= 2 and find_degradation(found)
+    assert 1 <= len(found.rewrites) <= 2 and found.degraded
 
 
 def test_the_budget_of_a_query_holds_over_all_its_rounds() -> None:
@@ -195,7 +194,8 @@ def test_the_budget_of_a_query_holds_over_all_its_rounds() -> None:
     backend = ScriptedLLM(answers={"Assessment": lambda data, chance: ASSESSED, "Refinement": more})
     stage = loop(backend, rounds=50, tokens=12_000)
     found, other = stage([Search(query=GOOD, k=3), Search(query=MISSING, k=3)])
-    assert notes(found)[-1].endswith("left as it was: the budget is spent")
+    assert "left as it was: The budget of 12,000 tokens is used up" in notes(found)[-1]
+    assert "The budget of 12,000 tokens is used up" in (found.degraded or "")
     assert 1 <= len(found.rewrites) < 50 and len(other.rewrites) >= 1
     assert stage.refiner.model.spent.tokens <= 24_000  # type: ignore[attr-defined]
 
@@ -208,22 +208,24 @@ class Down(ScriptedLLM):
 @pytest.mark.parametrize(
     ("backend", "note"),
     [
-        (Down(), "the model does not answer"),
-        (ScriptedLLM(faults=Faults(bad_json=1.0)), "the model's reply was malformed"),
-        (says(Comprehension={"goals": [], "tools": []}), "the model's reply was malformed"),
-        (says(Refinement={"instruction": "   "}), "the new wording is empty or too long"),
-        (says(Refinement={"instruction": "weather " * 1000}), "the new wording is empty or too long"),
-        (says(Refinement={"instruction": "buy bitcoin now"}), "the new wording has nothing of the request"),
+        (Down(), "no"),
+        (ScriptedLLM(faults=Faults(bad_json=1.0)), "in 3 attempts (malformed)."),
+        (says(Comprehension={"goals": [], "tools": []}), "in 3 attempts (malformed)."),
+        (says(Refinement={"instruction": "   "}), "The new wording is empty or too long."),
+        (says(Refinement={"instruction": "weather " * 1000}), "The new wording is empty or too long."),
+        (says(Refinement={"instruction": "buy bitcoin now"}), "The new wording has nothing of the request."),
         (
             says(Assessment={**ASSESSED, "solved": [{"goal": "x", "tools": ["evil/tool"], "reason": ""}]}),
-            "the model's reply was unknown_tool",
+            "in 3 attempts (unknown tool).",
         ),
     ],
 )
 def test_a_model_that_fails_or_lies_leaves_the_plain_answer_and_the_trace_says_so(backend: Any, note: str) -> None:
     found = answer(loop(backend), MISSING)
     assert found.ids == answer(inner(), MISSING).ids and found.rewrites == ()
-    assert notes(found) == [f"round 1: left as it was: {note}"]
+    [told] = notes(found)
+    assert told.startswith("round 1: left as it was: ") and told.endswith(note)
+    assert found.degraded == told.replace("round 1: left as it was", "feedback: no help in round 1")
 
 
 def test_an_instruction_in_a_description_does_not_change_the_protocol() -> None:

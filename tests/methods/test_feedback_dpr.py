@@ -106,6 +106,28 @@ def test_rounds_that_dev_does_not_ask_for_are_not_searched(slang: Lesson, bert: 
     assert trained._choose_rounds([judged([0.5] * 20), judged([0.1] * 20)], 0) == 0
 
 
+def test_without_new_wordings_only_the_hard_negatives_are_new(slang: Lesson, bert: str, tmp_path: Path) -> None:
+    model = fit(job(slang, bert, tmp_path / "m", "feedback-dpr-no-rounds", epochs=1, rounds=0))
+    values = model.manifest.values
+    assert values["wordings"] == len(slang.train) and [each["rounds"] for each in values["by_round"]] == [0]
+    assert model.manifest.settings["served"].value == 0 and model.manifest.settings["hard"].value == 1
+    assert build(model, list(slang.tools)).name == "dense"
+
+
+def test_a_fit_with_a_language_model_is_another_with_other_prompts_or_another_model(
+    slang: Lesson, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identities() -> list[str]:
+        jobs = [job(slang, bert, tmp_path / "m", "feedback-dpr-no-warmup", refiner=name) for name in ("words", "model")]
+        return [each.identity for each in jobs]
+
+    before = identities()
+    assert identities() == before
+    monkeypatch.setattr("toolscout.llm.prompts._read_parts", lambda name: (name, "other words"))
+    words, model = identities()
+    assert words == before[0] and model != before[1]
+
+
 def judged(values: list[float]) -> Any:
     @dataclasses.dataclass
     class Found:

@@ -53,6 +53,17 @@ def test_usage_finds_what_no_description_says(slang: Lesson, model: Model) -> No
     check_stage(stage, [Search(query=text) for text in list(slang.dataset.texts("test").values())[:6]])
 
 
+def test_the_published_form_has_neither_sets_nor_descriptions(slang: Lesson, bert: str, tmp_path: Path) -> None:
+    encoder = TransformerEncoder(bert)
+    other = fit(lessons.plan("mlc-published", slang, tmp_path / "m", encoder=encoder, changes=QUICK))
+    assert "sets.weight" not in other.arrays
+    new = Tool(id="d/new", name="umbrella", description=slang.dataset.queries[next(iter(slang.dev))])
+    stage = registry.build("mlc-published", Catalogue.of([*slang.tools, new]), model=other.folder)
+    [found] = stage([Search(query=new.description, k=len(slang.tools) + 1)])
+    assert found.ids[-1] == "d/new", "a tool without usage is last, however well its description fits"
+    assert complete(slang, stage) >= 0.4
+
+
 @pytest.mark.parametrize("changes", [{"loss": "binary"}, {"start": "zeros"}, {"sets": 0.0}, {"dropout": 0.1}])
 def test_it_learns_with_every_switch(slang: Lesson, bert: str, tmp_path: Path, changes: dict[str, Any]) -> None:
     other = fitted(slang, bert, tmp_path / "m", **changes)

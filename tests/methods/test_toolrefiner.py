@@ -15,6 +15,8 @@ from toolscout.catalogue.store import Catalogue  # noqa: E402
 from toolscout.config import Settings  # noqa: E402
 from toolscout.encoders.transformer import TransformerEncoder  # noqa: E402
 from toolscout.errors import ConfigError  # noqa: E402
+from toolscout.methods import parse_options, zero_shot  # noqa: E402
+from toolscout.methods.shared.reranking import RankDeeper  # noqa: E402
 from toolscout.methods.toolrefiner import ToolRefiner  # noqa: E402
 from toolscout.models import model_store  # noqa: E402
 from toolscout.models.model_store import Model  # noqa: E402
@@ -57,7 +59,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(slang: Lesson, bert: str, home: Path) -> Model:
-    below = {f"base.{name}": value for name, value in TUNED.items()}
+    below = {f"base.{name}": value for name, value in {**TUNED, "epochs": 5}.items()}
     return fitted(slang, bert, home, "toolrefiner-tool2vec", candidates=4, **QUICK, **below)
 
 
@@ -359,3 +361,17 @@ def test_triplets_share_a_tool_with_their_positive_and_none_with_their_negative(
     wanted = np.maximum((one * far).sum(axis=1) - (one * near).sum(axis=1) + 0.3, 0.0).mean()
     assert task.backward(rows, np.random.default_rng(3)) == pytest.approx(wanted, abs=1e-5)
     assert task.backward(np.array([0]), np.random.default_rng(0)) == 0.0
+
+
+def test_a_refiner_gets_its_candidates_from_a_search_for_fewer_tools() -> None:
+    catalogue = Catalogue.of([Tool(id=f"t/{n:03}", name=f"tool_{n}", description="weather") for n in range(300)])
+    first = zero_shot.search_words(catalogue)
+    search = Search(query="weather", k=3)
+    assert len(first([search])[0].hits) == 100
+    [deep] = RankDeeper(first, 128)([search])
+    assert len(deep.hits) == 128 and deep.k == 3 and [step.stage for step in deep.trace] == [first.name]
+    explained = RankDeeper(first, 128).explain(search, deep.ids[-1])
+    assert explained is not None and explained.rank == 128
+    assert parse_options({"candidates": 128}, ToolRefiner.options_type)
+    with pytest.raises(ConfigError, match="128"):
+        parse_options({"candidates": 129}, ToolRefiner.options_type)

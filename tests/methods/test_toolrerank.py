@@ -377,9 +377,13 @@ def test_paths_are_flat_where_they_tell_no_tool_from_another(paths: list[tuple[s
 
 
 def test_limits_beyond_what_a_search_ranks_are_refused() -> None:
-    for name, setting in (("toolrerank", "unseen"), ("crossencoder", "candidates"), ("toolrefiner", "candidates")):
-        with pytest.raises(ConfigError, match=f"100.*{setting}"):
-            registry.resolve(name, {setting: 101})
+    for name, setting, most in (
+        ("toolrerank", "unseen", 100),
+        ("crossencoder", "candidates", 100),
+        ("toolrefiner", "candidates", 128),
+    ):
+        with pytest.raises(ConfigError, match=f"{most}.*{setting}"):
+            registry.resolve(name, {setting: most + 1})
     with pytest.raises(ConfigError, match="blend"):
         registry.resolve("crossencoder", {"blend": -1.0})
 

@@ -351,7 +351,7 @@ def test_tools_that_cannot_be_found_are_named_and_why_is_one_step_away(visit: Op
         shop.process.communicate()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.full)])
 def test_axe_finds_nothing_serious_on_any_view(visit: Open, program: Program, learned: Program, scheme: str) -> None:
     program.ask("POST", "/v1/search", {"query": "rain"})
     page = visit("#/search?q=send+a+message", scheme=scheme)

@@ -22,6 +22,7 @@ import traffic
 from server.conftest import KEYS, POLICY
 from server.program import Program
 from server.test_load import benchmark
+from toolscout.learn import learn
 from toolscout.models import champion
 from toolscout.scout import Scout
 
@@ -161,7 +162,7 @@ def test_killed_over_a_long_journal_a_service_that_has_learned_is_soon_back(
     with Scout(tmp_path / "large", journal=False) as scout:
         traffic.catalogue(scout)
         traffic.replay(scout, traffic.requests(200, 1), callers)
-        report = scout.learn(recipes=["neighbours"])
+        report = learn(scout, recipes=["neighbours"])
         assert report.candidate is not None
         if report.outcome != "promoted":
             champion.promote(scout.settings.home, report.candidate, "to have one that looks at what was used since")

@@ -82,7 +82,10 @@ def test_what_is_no_document_is_named_in_one_line(text: str) -> None:
 
 def test_a_file_that_is_no_text_is_named_with_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    path.write_bytes(b"\x00\xff\xfe")
+    path.write_bytes(b"\x89PNG\x00\xff\xfe")
+    with pytest.raises(SourceError, match="this is a binary file"):
+        load_document(path)
+    path.write_bytes(b"{\xff\xfe")
     with pytest.raises(SourceError, match="found byte 0xff at offset 1"):
         load_document(path)
     with pytest.raises(SourceError, match="expected a readable file"):

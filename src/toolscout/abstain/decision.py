@@ -9,7 +9,7 @@ such requests need tools elsewhere.
 
 The numbers that ship with toolscout (`data/decision.json`) were fitted by `benchmarks/fit_decision.py`; the file names
 its data. There is no verdict (None) where it would be a guess: if the encoder knows no word of the request, or if the
-request is in a language that the encoder does not declare (`toolscout.encoders.languages`). Requests that name a tool,
+request is not English (`toolscout.encoders.languages`), because the fit saw English alone. Requests that name a tool,
 and catalogues without a visible tool, need no verdict.
 """
 
@@ -28,7 +28,7 @@ from toolscout.abstain.logistic import sigmoid
 from toolscout.abstain.score_features import ScoreFeatures
 from toolscout.arrays import Floats, Mask, Vectors
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder, get_languages
+from toolscout.encoders import ENGLISH, Encoder, get_languages
 from toolscout.encoders.languages import understands
 from toolscout.encoders.static import StaticEncoder, load_static
 from toolscout.errors import StoreError
@@ -242,7 +242,7 @@ def _find_readable(
     encoders: Mapping[str, Encoder],
     is_word: Callable[[str], bool],
 ) -> list[bool]:
-    """Tell for each request whether every encoder knows a word of it and understands its language.
+    """Tell for each request whether every encoder knows a word of it and the decision was fitted on its language.
 
     Args:
         texts: the requests.
@@ -252,11 +252,20 @@ def _find_readable(
     """
     return [
         all(
-            bool(rows[number].any()) and understands(get_languages(encoders[view]), text, is_word)
+            bool(rows[number].any()) and understands(_judged_languages(encoders[view]), text, is_word)
             for view, rows in vectors.items()
         )
         for number, text in enumerate(texts)
     ]
+
+
+def _judged_languages(encoder: Encoder) -> frozenset[str] | None:
+    """Return the languages of an encoder in which requests are judged: English, on which the decision was fitted.
+
+    An encoder of all languages is taken at its word.
+    """
+    languages = get_languages(encoder)
+    return None if languages is None else languages & ENGLISH
 
 
 def _names_a_tool(search: Search) -> bool:

@@ -9,18 +9,18 @@ the same transaction that would put it into the catalogue.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from toolscout.database import Connection, Migration, format_instant
 from toolscout.types import Tool
 
 __all__ = [
-    "ADDED",
     "ALTERNATES",
     "CHANGED",
     "FLIPS_MIGRATION",
@@ -33,6 +33,7 @@ __all__ = [
     "hold_back",
     "needs_approval",
     "pin",
+    "read_source_ages",
     "waiting",
 ]
 
@@ -56,22 +57,36 @@ MIGRATION: Final = """
     """
 # Tools of documents at URLs that were in the catalogue before documents needed approval count as approved.
 REMOTE_DOCUMENTS_MIGRATION: Final = """
-    INSERT OR IGNORE INTO pins SELECT tools.id, fingerprint, body, read_at FROM tools
+    INSERT INTO pins SELECT tools.id, fingerprint, body, read_at FROM tools
         JOIN sources ON sources.name = tools.source JOIN origins ON origins.id = sources.origin
         WHERE sources.kind = 'openapi' AND (locator LIKE 'http://%' OR locator LIKE 'https://%')
+        ON CONFLICT DO NOTHING
     """
 
-FLIPS_MIGRATION: Final = """
+_FLIPS: Final = """
     CREATE TABLE flips (id TEXT NOT NULL, at TEXT NOT NULL, fingerprint TEXT NOT NULL);
-    CREATE INDEX flips_by_id ON flips (id, at)
+    CREATE INDEX flips_by_id ON flips (id, at);
     """
+# SQLite numbers the rows of every table by itself. PostgreSQL announces each generation to all machines.
+FLIPS_MIGRATION: Final = Migration(
+    _FLIPS,
+    f"""
+    {_FLIPS}
+    ALTER TABLE flips ADD COLUMN rowid INTEGER PRIMARY KEY;
+    CREATE FUNCTION announce_generation() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM pg_notify('toolscout_' || TG_TABLE_SCHEMA, NEW.value::text);
+            RETURN NULL;
+        END $$;
+    CREATE TRIGGER announce_generation AFTER UPDATE ON meta FOR EACH ROW EXECUTE FUNCTION announce_generation();
+    """,
+)
 
 ADDED: Final = """
-    SELECT sources.name, added_at || printf(' %09d', origins.id) FROM sources
-        JOIN origins ON origins.id = sources.origin
+    SELECT sources.name, added_at, origins.id FROM sources JOIN origins ON origins.id = sources.origin
     """
 FIRST_SEEN: Final = """
-    SELECT pins.id, approved_at || printf(' %09d', sources.origin) FROM pins
+    SELECT pins.id, approved_at, sources.origin FROM pins
         JOIN tools ON tools.id = pins.id JOIN sources ON sources.name = tools.source
     """
 
@@ -113,7 +128,7 @@ def needs_approval(kind: str, locator: str) -> bool:
     return kind not in OWN_KINDS
 
 
-def hold_back(connection: sqlite3.Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:
+def hold_back(connection: Connection, source: str, bodies: Bodies, vet: Vet | None, at: str) -> dict[str, bool]:
     """Compare the definitions of a source with the approved ones. Approves new tools and holds back changed ones.
 
     Args:
@@ -172,7 +187,7 @@ def _find_reasons(
 
 
 def _replace_quarantine(
-    connection: sqlite3.Connection,
+    connection: Connection,
     source: str,
     bodies: Bodies,
     reasons: Mapping[str, str],
@@ -198,7 +213,7 @@ def _replace_quarantine(
     return newly
 
 
-def _read_approved_tools(connection: sqlite3.Connection, between: tuple[str, str]) -> dict[str, Tool]:
+def _read_approved_tools(connection: Connection, between: tuple[str, str]) -> dict[str, Tool]:
     rows = connection.execute("SELECT id, body FROM pins WHERE id > ? AND id < ?", between)
     return {id: _DECODER.decode(body) for id, body in rows}
 
@@ -241,9 +256,7 @@ def _name_change(before: Tool, now: Tool) -> str:
     return CHANGED if all(before.meta.get(key) == now.meta.get(key) for key in keys) else OTHER_CREDENTIALS
 
 
-def find_unsteady(
-    connection: sqlite3.Connection, source: str, bodies: Bodies, last: Mapping[str, str], at: str
-) -> set[str]:
+def find_unsteady(connection: Connection, source: str, bodies: Bodies, last: Mapping[str, str], at: str) -> set[str]:
     """Record each definition that changed since the last reading, and find tools that alternate.
 
     Args:
@@ -266,7 +279,8 @@ def find_unsteady(
         (id, at, mark) for id, (_, mark) in bodies.items() if last.get(id, mark) != mark and id not in alternating
     ]
     connection.executemany("INSERT INTO flips VALUES (?, ?, ?)", changed)
-    connection.execute("DELETE FROM flips WHERE julianday(at) < julianday(?, ?)", (at, f"-{FLIP_WINDOW_H} hours"))
+    begin = datetime.fromisoformat(at.replace("Z", "+00:00")) - timedelta(hours=FLIP_WINDOW_H)
+    connection.execute("DELETE FROM flips WHERE at < ?", (format_instant(begin),))
     counts = connection.execute(
         "SELECT id FROM flips WHERE id > ? AND id < ? GROUP BY id HAVING count(*) > ?",
         (*between, MAX_FLIPS),
@@ -274,7 +288,7 @@ def find_unsteady(
     return alternating | {id for (id,) in counts}
 
 
-def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: str) -> None:
+def pin(connection: Connection, approved: list[tuple[Tool, str]], at: str) -> None:
     """Record (tool, fingerprint) pairs as the approved definitions, in place of earlier ones.
 
     `approved_at` keeps the instant of the first approval, because it shows which of two similar tools is older.
@@ -287,12 +301,22 @@ def pin(connection: sqlite3.Connection, approved: list[tuple[Tool, str]], at: st
     )
 
 
-def first_seen(connection: sqlite3.Connection) -> dict[str, str]:
+def first_seen(connection: Connection) -> dict[str, str]:
     """Return id → when the tool was first approved, for tools with an approved definition."""
-    return dict(connection.execute(FIRST_SEEN))
+    return {id: _order_instant(*row) for id, *row in connection.execute(FIRST_SEEN)}
 
 
-def waiting(connection: sqlite3.Connection) -> list[Waiting]:
+def read_source_ages(connection: Connection) -> dict[str, str]:
+    """Return source → when its origin was added."""
+    return {source: _order_instant(*row) for source, *row in connection.execute(ADDED)}
+
+
+def _order_instant(at: str, number: int) -> str:
+    """Return a text that sorts by an instant, and then by a number."""
+    return f"{at} {number:09d}"
+
+
+def waiting(connection: Connection) -> list[Waiting]:
     """Return all definitions in quarantine, by id."""
     rows = connection.execute(
         "SELECT quarantine.body, quarantine.fingerprint, since, why, pins.body FROM quarantine "

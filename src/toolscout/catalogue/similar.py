@@ -38,7 +38,7 @@ MAX_COMPARED_CHARS: Final = 4_000  # of each description
 MAX_HOLDERS: Final = 500  # tools remembered for one word or name while pairs are formed
 MIN_SCATTERED_TOOLS: Final = 20
 MIN_COHERENCE: Final = 0.35  # mean cosine between tools; of 160 published MCP servers with as many tools, 156 are above
-RIVALS_FORMAT: Final = "rivals/2"  # raise it whenever the result for an unchanged catalogue changes
+RIVALS_FORMAT: Final = "rivals/4"  # raise it whenever the result for an unchanged catalogue changes
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -84,12 +84,18 @@ def find_rivals(catalogue: Catalogue, rows: Callable[[], Rows]) -> Rivals | None
 
 def _compare_tools(catalogue: Catalogue, rows: Rows) -> Rivals:
     tools = catalogue.tools()
-    words = [frozenset(tokenize(tool.description[:MAX_COMPARED_CHARS])) for tool in tools]
+    words = [_find_compared_words(tool) for tool in tools]
     oldest = min(catalogue.added.values(), default="")
     ages = _find_ages(catalogue, tools)
     copies, groups = _compare_descriptions(catalogue, tools, words, ages)
     twins = _compare_names(catalogue, tools, words, ages, copies)
     return Rivals(dict(catalogue.added), copies, twins, groups, _find_scattered(catalogue, rows, oldest))
+
+
+def _find_compared_words(tool: Tool) -> frozenset[str]:
+    """Return the words of a description without numbers: a flood may count its tools and change nothing else."""
+    words = tokenize(tool.description[:MAX_COMPARED_CHARS])
+    return frozenset(word for word in words if not word.isdecimal())
 
 
 def _compare_descriptions(
@@ -172,17 +178,20 @@ def word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
 def _find_similar_texts(words: Sequence[frozenset[str]]) -> Iterator[tuple[int, int]]:
     """Yield pairs of descriptions that may share `MIN_SHARED` of their words, as positions, the smaller one first.
 
-    Two sets that share so many words have a word in common among the rarest of each (prefix filtering). Only these
-    words are indexed, so that not every pair must be compared.
+    Two sets that share so many words have a word in common among the rarest of each (prefix filtering), and nearly the
+    same size. Only these words are indexed, so that not every pair must be compared.
     """
+    sizes = [len(terms) for terms in words]
     frequency = Counter(word for terms in words for word in terms)
     holders: dict[str, list[int]] = defaultdict(list)
     for number, terms in enumerate(words):
-        if len(terms) < MIN_DESCRIPTION_WORDS:
+        size = sizes[number]
+        if size < MIN_DESCRIPTION_WORDS:
             continue
+        smallest, largest = MIN_SHARED * size, size / MIN_SHARED
         rarest = sorted(terms, key=lambda word: (frequency[word], word))
-        prefix = rarest[: len(terms) - math.ceil(MIN_SHARED * len(terms)) + 1]
-        candidates = {other for word in prefix for other in holders[word]}
+        prefix = rarest[: size - math.ceil(MIN_SHARED * size) + 1]
+        candidates = {other for word in prefix for other in holders[word] if smallest <= sizes[other] <= largest}
         yield from ((other, number) for other in sorted(candidates))
         for word in prefix:
             if len(holders[word]) < MAX_HOLDERS:

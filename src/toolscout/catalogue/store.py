@@ -1,4 +1,4 @@
-"""The catalogue on disk: one SQLite file with origins, sources, tools, problems and caches.
+"""The catalogue in its database: origins, sources, tools, problems and caches.
 
 Every change is one transaction, so a process killed at any instant leaves the old or the new state of each source.
 Every change raises the *generation*; a search reads it, the tools and the caches in one read transaction, so that it
@@ -8,44 +8,26 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from toolscout.catalogue import approvals
+from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
+from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
 from toolscout.catalogue.snapshot import Catalogue, allows
-from toolscout.database import BUSY_SECONDS, Database, now
+from toolscout.database import Connection, Database, now
+from toolscout.database.listener import GenerationListener
 from toolscout.errors import BadEntry, NotFound, StoreError
+from toolscout.home import Address, Home
 from toolscout.types import Tool, clean
 
 __all__ = ["Catalogue", "Changes", "Origin", "Source", "Store", "Waiting", "allows"]
 
-CATALOGUE_MIGRATIONS: Final = (
-    """
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-    INSERT INTO meta VALUES ('generation', 0);
-    CREATE TABLE origins (
-        id INTEGER PRIMARY KEY, locator TEXT NOT NULL, kind TEXT NOT NULL, name TEXT, added_at TEXT NOT NULL);
-    CREATE UNIQUE INDEX origins_by_locator ON origins (locator, ifnull(name, ''));
-    CREATE TABLE sources (
-        name TEXT PRIMARY KEY, origin INTEGER NOT NULL REFERENCES origins ON DELETE CASCADE, kind TEXT NOT NULL,
-        state TEXT NOT NULL, message TEXT NOT NULL, enabled INTEGER NOT NULL DEFAULT 1, read_at TEXT NOT NULL);
-    CREATE TABLE tools (
-        id TEXT PRIMARY KEY, source TEXT NOT NULL REFERENCES sources ON DELETE CASCADE, name TEXT NOT NULL,
-        fingerprint TEXT NOT NULL, body BLOB NOT NULL);
-    CREATE INDEX tools_by_source ON tools (source, id, name, fingerprint);
-    CREATE TABLE problems (
-        source TEXT NOT NULL REFERENCES sources ON DELETE CASCADE, entry TEXT NOT NULL, message TEXT NOT NULL);
-    CREATE INDEX problems_by_source ON problems (source);
-    CREATE TABLE caches (key TEXT PRIMARY KEY, generation INTEGER NOT NULL, value BLOB NOT NULL);
-    """,
-    approvals.MIGRATION,
-    approvals.REMOTE_DOCUMENTS_MIGRATION,
-    approvals.FLIPS_MIGRATION,
+PUT_TOOL: Final = (
+    "INSERT INTO tools VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET source = excluded.source, "
+    "name = excluded.name, fingerprint = excluded.fingerprint, body = excluded.body"
 )
 
 
@@ -105,25 +87,50 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Database):
-    """The catalogue file."""
+    """The catalogue of a home."""
 
-    def __init__(self, home: Path, *, pin: bool = True, vet: Vet | None = None) -> None:
-        """Open or create the file.
+    def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
+        """Open or create the catalogue.
 
         Args:
-            home: the folder that holds `catalogue.db`.
+            home: the folder that holds `catalogue.db`, or the address of a database.
             pin: whether definitions from MCP servers and from documents at URLs need approval when they change.
             vet: returns why a tool that was never approved must wait, or None. By default no new tool waits.
         """
-        super().__init__(home / "catalogue.db", CATALOGUE_MIGRATIONS)
+        super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
+        self._listener = GenerationListener(home) if isinstance(home, Address) else None
 
     # --- reading
 
     def generation(self) -> int:
-        """Return the generation, which every change raises."""
+        """Return the generation, which every change raises.
+
+        In a database, outside of a transaction, this is what was heard of it: see `GenerationListener`.
+        """
+        if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
+            return heard
         with self.reading() as connection:
-            return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+            generation = int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+        if self._listener:
+            self._listener.learn(generation)
+        return generation
+
+    @contextlib.contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[Connection]:
+        """Open a write transaction; see `Database.writing`."""
+        try:
+            with super().writing(wait=wait) as connection:
+                yield connection
+        finally:
+            if self._listener:
+                self._listener.doubt()
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        if self._listener:
+            self._listener.close()
+        super().close()
 
     def catalogue(self) -> Catalogue:
         """Return a snapshot of the present generation. Its tools load from the store on demand."""
@@ -141,7 +148,7 @@ class Store(Database):
                 "WHERE enabled AND state != 'disabled'"
             ).fetchall()
             waiting = approvals.waiting(connection)
-            added = dict(connection.execute(approvals.ADDED))
+            source_ages = approvals.read_source_ages(connection)
             first_seen = approvals.first_seen(connection) if self.pin else {}
 
         def load(ids: Sequence[str] | None) -> list[Tool]:
@@ -160,7 +167,7 @@ class Store(Database):
             disabled=disabled,
             waiting=waiting,
             cache=load_cache,
-            added=added,
+            added=source_ages,
             first_seen=first_seen,
         )
         return snapshot
@@ -216,12 +223,20 @@ class Store(Database):
         with self.reading() as connection:
             return approvals.waiting(connection)
 
-    def page(self, source: str | None = None, after: str = "", limit: int = 100) -> list[tuple[str, str]]:
-        """Return (id, name) of tools with an id after `after`, in ascending order; of one source, or of all."""
+    def page(self, source: str | None = None, after: str = "", limit: int | None = 100) -> list[tuple[str, str]]:
+        """Return (id, name) of tools with an id after `after`, in ascending order.
+
+        Args:
+            source: name of the source; None: all sources.
+            after: an id.
+            limit: maximum number of tools; None: all.
+        """
+        of_source = "" if source is None else "AND source = ?"
+        bound = "" if limit is None else "LIMIT ?"
+        values = [value for value in (after, source, limit) if value is not None]
         with self.reading() as connection:
             return connection.execute(
-                "SELECT id, name FROM tools WHERE id > ? AND (? IS NULL OR source = ?) ORDER BY id LIMIT ?",
-                (after, source, source, limit),
+                f"SELECT id, name FROM tools WHERE id > ? {of_source} ORDER BY id {bound}", values
             ).fetchall()
 
     # --- writing
@@ -258,6 +273,8 @@ class Store(Database):
         bodies = {tool.id: (tool, tool.fingerprint) for tool in map(_make_storable, tools)}
         problems = tuple(problems)
         with self.writing() as connection:
+            for tool_id in hidden.list_hidden(connection):
+                bodies.pop(tool_id, None)
             origin_id = _put_origin(connection, origin)
             before = connection.execute("SELECT origin, state FROM sources WHERE name = ?", (name,)).fetchone()
             fingerprints = dict(connection.execute("SELECT id, fingerprint FROM tools WHERE source = ?", (name,)))
@@ -318,7 +335,7 @@ class Store(Database):
                 if connection.execute(query, (definition.id, definition.fingerprint)).rowcount
             ]
             connection.executemany(
-                "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
+                PUT_TOOL,
                 (_row(definition.tool.source, definition.tool, definition.fingerprint) for definition in taken),
             )
             approvals.pin(connection, [(definition.tool, definition.fingerprint) for definition in taken], now())
@@ -334,30 +351,39 @@ class Store(Database):
                 _raise_generation(connection)
             return gone
 
+    def hidden(self) -> list[str]:
+        """Return the ids of the hidden tools."""
+        with self.reading() as connection:
+            return hidden.list_hidden(connection)
+
+    def hide(self, ids: Sequence[str], hide: bool = True) -> None:
+        """Hide tools until they are shown again: no sync brings them back. Or show them again from the next sync on."""
+        with self.writing() as connection:
+            if hide:
+                hidden.hide_tools(connection, ids, now())
+            else:
+                hidden.show_tools(connection, ids)
+            _raise_generation(connection)
+
     def keep(self, catalogue: Catalogue) -> None:
         """Store the values that were built for this snapshot.
 
         If another process is writing, nothing is stored: the values can be built again.
         """
-        connection = self.connection
         if not catalogue.pending:
             return
-        connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            with contextlib.suppress(StoreError), self.writing() as writer:
-                writer.executemany(
-                    "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
-                    "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
-                    [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
-                )
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        with contextlib.suppress(StoreError), self.writing(wait=False) as writer:
+            writer.executemany(
+                "INSERT INTO caches VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET generation = "
+                "excluded.generation, value = excluded.value WHERE caches.generation < excluded.generation",
+                [(key, catalogue.generation, value) for key, value in catalogue.pending.items()],
+            )
         catalogue.pending.clear()
 
     # --- health
 
     def check(self) -> list[str]:
-        """Return all defects of the file: SQLite's findings, unreadable tools, fingerprints that do not match."""
+        """Return all defects: the findings of the engine, unreadable tools, fingerprints that do not match."""
         findings = super().check()
         if findings:
             return findings
@@ -381,7 +407,7 @@ class Store(Database):
                 connection.execute("DELETE FROM tools WHERE id = ?", (id,))
                 done.append(f"dropped the damaged tool {id}: the next sync brings it back")
             connection.execute("DELETE FROM caches")
-            connection.execute("REINDEX")
+            self._engine.rebuild_indexes()
             _raise_generation(connection)
         return [*done, "emptied the caches and rebuilt the indexes"]
 
@@ -397,18 +423,18 @@ def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
     return ids
 
 
-def _put_origin(connection: sqlite3.Connection, origin: Origin) -> int:
+def _put_origin(connection: Connection, origin: Origin) -> int:
     """Return the row id of an origin, and insert the row if it is new."""
     connection.execute(
-        "INSERT OR IGNORE INTO origins (locator, kind, name, added_at) VALUES (?, ?, ?, ?)",
+        "INSERT INTO origins (locator, kind, name, added_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (origin.locator, origin.kind, origin.name, now()),
     )
-    query = "SELECT id FROM origins WHERE locator = ? AND name IS ?"
-    return int(connection.execute(query, (origin.locator, origin.name)).fetchone()[0])
+    query = "SELECT id FROM origins WHERE locator = ? AND coalesce(name, '') = ?"
+    return int(connection.execute(query, (origin.locator, origin.name or "")).fetchone()[0])
 
 
 def _replace_tools(
-    connection: sqlite3.Connection,
+    connection: Connection,
     changes: Changes,
     bodies: approvals.Bodies,
     held_back: Mapping[str, bool],
@@ -431,7 +457,7 @@ def _replace_tools(
         "DELETE FROM tools WHERE id = ?", ((id,) for id in (*gone, *held_back) if id in fingerprints)
     )
     connection.executemany(
-        "INSERT OR REPLACE INTO tools VALUES (?, ?, ?, ?, ?)",
+        PUT_TOOL,
         (_row(changes.source, *bodies[id]) for id in (*new, *changed)),
     )
     return msgspec.structs.replace(
@@ -444,7 +470,7 @@ def _replace_tools(
     )
 
 
-def _waiting_ids(connection: sqlite3.Connection, source: str) -> list[tuple[str, str]]:
+def _waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
     return connection.execute(
         "SELECT id, fingerprint FROM quarantine WHERE source = ? ORDER BY id", (source,)
     ).fetchall()
@@ -463,5 +489,5 @@ def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str,
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
 
 
-def _raise_generation(connection: sqlite3.Connection) -> None:
+def _raise_generation(connection: Connection) -> None:
     connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")

@@ -12,7 +12,9 @@ from toolscout.catalogue.approvals import needs_approval
 from toolscout.catalogue.screening import vet
 from toolscout.catalogue.store import Changes, Origin, Source, Store, Waiting
 from toolscout.config import Settings
-from toolscout.errors import NotFound, SourceError
+from toolscout.database import BUSY_SECONDS, hold_lock
+from toolscout.errors import NotFound, SourceError, name_nearest
+from toolscout.home import Address
 from toolscout.types import Tool
 
 __all__ = ["CatalogueManager"]
@@ -38,7 +40,7 @@ class CatalogueManager:
         """
         self.settings = settings
         vet_tools = vet if settings.trust_scan else None
-        self.store = Store(settings.home, pin=settings.trust == "pin", vet=vet_tools)
+        self.store = Store(settings.place, pin=settings.trust == "pin", vet=vet_tools)
 
     def add(
         self, source: str | Path | Iterable[object], *, name: str | None = None, kind: str | None = None
@@ -69,10 +71,11 @@ class CatalogueManager:
     def _name_of(self, origin: Origin) -> str | None:
         """Return the name under which an origin is read.
 
-        A remote document keeps the name that came from its first title. Approvals and credentials belong to the name
-        of a source, so a new title must not change it.
+        A remote document and a single MCP server keep the name that they got first. Approvals and credentials belong
+        to the name of a source, so a new title, or a new way to name commands, must not change it.
         """
-        if origin.name is None and origin.kind == "openapi" and needs_approval(origin.kind, origin.locator):
+        brings_one = origin.kind == "openapi" or (origin.kind == "mcp" and not os.path.isfile(origin.locator))
+        if origin.name is None and brings_one and needs_approval(origin.kind, origin.locator):
             return next((source.name for source in self.brought_by(origin)), None)
         return origin.name
 
@@ -133,7 +136,17 @@ class CatalogueManager:
 
         Raises:
             NotFound: for a name that no source has.
+            StoreError: if another machine reads the sources of the same home.
         """
+        place = self.settings.place
+        if isinstance(place, Address):  # two replicas would read every source twice
+            refusal = f"Another `toolscout sync` is running on {place}. Wait for it to finish."
+            with hold_lock(place, "sync", refusal, wait=BUSY_SECONDS if names else 0.0):
+                yield from self._sync(names)
+        else:
+            yield from self._sync(names)
+
+    def _sync(self, names: Sequence[str]) -> Iterator[Changes]:
         sources_by_name = {source.name: source for source in self.store.sources()}
         for name in names:
             if name not in sources_by_name:
@@ -185,6 +198,33 @@ class CatalogueManager:
         gone = sum(self.store.remove_source(name) for name in names if name in source_names)
         return gone + (self.store.remove_tools(tools) if tools else 0)
 
+    def hide(self, ids: Sequence[str]) -> None:
+        """Hide tools: they are not searched, and no sync brings them back. `show` does.
+
+        Raises:
+            NotFound: for an id that no tool of the catalogue has; then nothing is hidden.
+        """
+        waiting = {definition.id for definition in self.store.waiting()}
+        for tool_id in set(ids) - waiting - set(self.store.hidden()):
+            self.store.tool(tool_id)
+        self.store.hide(ids)
+
+    def show(self, ids: Sequence[str]) -> list[Changes]:
+        """Show hidden tools again, and read their sources, which brings them back. Returns the changes.
+
+        Raises:
+            NotFound: for an id that is not hidden; then nothing is changed.
+        """
+        hidden = self.store.hidden()
+        for tool_id in ids:
+            if tool_id not in hidden:
+                advice = name_nearest(tool_id, hidden, "See  toolscout hide --list")
+                raise NotFound(f"expected the id of a hidden tool, found {tool_id!r}. {advice}")
+        self.store.hide(ids, False)
+        present = {source.name for source in self.store.sources()}
+        names = sorted({tool_id.partition("/")[0] for tool_id in ids} & present)
+        return list(self.sync(names)) if names else []
+
     def enable(self, source: str, enabled: bool = True) -> None:
         """Include a source in the search, or exclude it. Its tools stay in the store."""
         self.store.set_enabled(source, enabled)
@@ -214,13 +254,13 @@ class CatalogueManager:
 
     def advice(self) -> list[str]:
         """Return sentences of advice about the present catalogue, for the user."""
-        ids = [id for id, _ in self.store.page(limit=-1)]
+        ids = [id for id, _ in self.store.page(limit=None)]
         tools = self.store.tools(ids[:: max(1, self._size() // MIN_ADVICE_SAMPLE)])
         foreign = sum(_is_foreign(tool.description or tool.name) for tool in tools)
         if self.settings.encoder == "static" and foreign * 2 > len(tools):
             return [
-                "Most tools are not described in English. The bundled encoder knows English only, so these tools are "
-                "found by their words alone. Set a multilingual model with --encoder."
+                "Most tools are not described in English. The bundled encoder reads such tools less well than English "
+                "ones. A multilingual model finds them better: set one with --encoder."
             ]
         return []
 

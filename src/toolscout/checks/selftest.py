@@ -40,6 +40,7 @@ SELFTEST_RECIPES: Final = ("bm25", "dense", "scout")
 SELFTEST_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
 CHAMPION: Final = "champion"
 MIN_LOGGED_QUERIES: Final = 30
+MIN_QUERIES_TO_RECOMMEND: Final = 10
 MAX_LOGGED_QUERIES: Final = 1_000
 BASELINE_MARGIN: Final = 0.02
 """How far recall@5 may fall below the measured value before a check fails."""
@@ -70,7 +71,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
         n_tools: size of the catalogue.
         requests: kind of query → how many were asked.
         rows: one per recipe, the best first.
-        recommended: the best recipe.
+        recommended: the best recipe; None if there are fewer than 10 queries, which cannot tell.
         sure: whether it is significantly better than the next (paired test on ndcg@5, p < 0.05).
         problems: recipe → why it could not be scored.
         seed: seed of the synthetic queries.
@@ -80,7 +81,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
     n_tools: int
     requests: dict[str, int]
     rows: tuple[RecipeScore, ...]
-    recommended: str
+    recommended: str | None
     sure: bool
     problems: dict[str, str]
     seed: int
@@ -146,7 +147,7 @@ def run_selftest(
         n_tools=len(catalogue),
         requests={**kinds, "no-tool": len(make_chat_queries())},
         rows=tuple(rows),
-        recommended=rows[0].recipe,
+        recommended=rows[0].recipe if len(queries) >= MIN_QUERIES_TO_RECOMMEND else None,
         sure=len(rows) < 2 or _is_better(scores[rows[0].recipe], scores[rows[1].recipe], queries, seed),
         problems=problems,
         seed=seed,

@@ -1,4 +1,4 @@
-"""The commands `key`, `approve` and `trust`; prints findings and definitions that wait for approval."""
+"""The commands `key`, `policy`, `approve` and `trust`; prints findings and definitions that wait for approval."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import click
 import msgspec
 
 from toolscout.access.policy import hashed_key, new_key
+from toolscout.access.policy_file import find_policy, put_policy
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
-from toolscout.cli.output import echo, escape_line, json_option, print_json, with_scout
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
+from toolscout.errors import NotFound
+from toolscout.home import describe_home
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 from toolscout.types import Tool
@@ -33,6 +36,26 @@ def key_command(name: str) -> None:
     echo("This key is shown only once. Give it to the caller, and put these lines into the policy file:\n")
     title = msgspec.json.encode(name).decode()  # a JSON string is also a TOML string
     echo(f'[[caller]]\nname = {title}\nkey = "{hashed_key(key)}"\nallow = []')
+
+
+@click.command("policy")
+@click.argument("file", required=False, metavar="[FILE]", type=click.Path(path_type=Path))
+@click.option("--home", metavar="DIR", help="Folder of the home, or the address of its database.")
+@click.pass_context
+def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> None:
+    """Check FILE and make it the policy of the home. Without FILE, print the policy.
+
+    `serve` and `gateway` read it when they start.
+    """
+    place = load_settings(home=home or (ctx.obj or {}).get("home")).place
+    if file is not None:
+        put_policy(place, file.expanduser())
+        echo(f"{describe_home(place)} has this policy now. Start serve and gateway again to use it.")
+        return
+    policy = find_policy(place)
+    if policy is None:
+        raise NotFound(f"{describe_home(place)} has no policy. Set one with  toolscout policy FILE")
+    echo(policy.read_text(encoding="utf-8").rstrip("\n"))
 
 
 @click.command("approve")
@@ -66,7 +89,8 @@ def approve_command(scout: Scout, names: tuple[str, ...], everything: bool, as_j
     if shall_approve:
         echo(f"approved {count:,} definitions")
     elif waiting:
-        echo(f"{len(waiting):,} definitions wait. Approve them with  toolscout approve ID…, SOURCE… or --all")
+        held_back = count_things(len(waiting), "definition waits", "definitions wait")
+        echo(f"{held_back}. Approve with  toolscout approve ID…, SOURCE… or --all")
     else:
         echo("nothing waits for approval")
 

@@ -1,9 +1,10 @@
-"""The commands `add`, `sync`, `list`, `show`, `remove`, `enable` and `disable`."""
+"""The commands `add`, `sync`, `list`, `show`, `remove`, `hide`, `enable` and `disable`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from toolscout.catalogue.store import Changes, Source
 from toolscout.cli.access import show_findings, show_waiting
 from toolscout.cli.output import (
     clip,
+    count_things,
     echo,
     encoder_option,
     escape_line,
@@ -22,15 +24,17 @@ from toolscout.cli.output import (
     print_table,
     progress,
     report_failures,
+    suggest_names,
     with_scout,
 )
-from toolscout.errors import NotFound, SourceError
+from toolscout.errors import NotFound, SourceError, name_nearest
 from toolscout.privacy import trusted_folders
 from toolscout.privacy.redaction import redact
 from toolscout.scout import Scout
 from toolscout.types import Tool
 
 TOOLS_PER_TABLE = 500
+MAX_NAMES_SHOWN = 12
 
 
 @click.command("add")
@@ -63,7 +67,10 @@ def add_command(
             try:
                 changes += scout.add(locator, name=name, kind=kind)
             except SourceError as error:
-                changes.append(Changes(source=name or redact(locator), state="error", message=str(error)))
+                message = str(error)
+                for start in (locator, str(Path(locator).expanduser().absolute())):
+                    message = message.removeprefix(f"{start}: ")
+                changes.append(Changes(source=name or redact(locator), state="error", message=message))
         return _index_and_report(scout, changes, as_json, say)
 
 
@@ -86,9 +93,10 @@ def sync_command(scout: Scout, names: tuple[str, ...], as_json: bool) -> int:
     """Read the SOURCEs, or all sources, again, and update only what changed."""
     changes: list[Changes] = []
     with progress("reading") as say:
-        for change in scout.sync(names):
-            say(f"read {change.source}")
-            changes.append(change)
+        with suggest_names(scout, *names):
+            for change in scout.sync(names):
+                say(f"read {change.source}")
+                changes.append(change)
         return _index_and_report(scout, changes, as_json, say)
 
 
@@ -102,12 +110,12 @@ def _index_and_report(scout: Scout, changes: list[Changes], as_json: bool, say: 
     else:
         for change in changes:
             echo(format_changes(change))
-        echo(f"the catalogue holds {sum(source.tools for source in scout.sources()):,} tools")
+        echo(f"the catalogue holds {count_things(sum(source.tools for source in scout.sources()), 'tool')}")
         for sentence in scout.advice():
             echo(f"note: {sentence}")
         for change in changes:
             if change.any:
-                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=-1)]))
+                show_findings(scout.store.tools([id for id, _ in scout.store.page(change.source, limit=None)]))
     return report_failures(changes)
 
 
@@ -123,8 +131,10 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
         _print_sources(scout, sources, as_json)
         return
     if source is not None and source not in {known.name for known in sources}:
-        raise NotFound(f"expected the name of a source, found {source!r}. The sources are: {_join_names(sources)}")
-    ids = [id for id, _ in scout.store.page(source, limit=-1)]
+        names = [known.name for known in sources]
+        advice = name_nearest(source, names, f"The sources are: {_join_names(names)}")
+        raise NotFound(f"expected the name of a source, found {source!r}. {advice}")
+    ids = [id for id, _ in scout.store.page(source, limit=None)]
     listed = scout.store.tools(ids)
     if as_json:
         print_json(
@@ -135,8 +145,10 @@ def list_command(scout: Scout, source: str | None, tools: bool, as_json: bool) -
         _print_tools(listed[start : start + TOOLS_PER_TABLE])
 
 
-def _join_names(sources: Iterable[Source]) -> str:
-    return ", ".join(source.name for source in sources) or "none yet"
+def _join_names(names: list[str]) -> str:
+    """Join the first names with commas, and say how many more there are."""
+    rest = f" and {len(names) - MAX_NAMES_SHOWN:,} more" if len(names) > MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + rest if names else "none yet"
 
 
 def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
@@ -168,7 +180,8 @@ def _print_sources(scout: Scout, sources: list[Source], as_json: bool) -> None:
             for source in sources
         ],
     )
-    echo(f"{sum(source.tools for source in sources):,} tools in {len(sources):,} sources")
+    tools = count_things(sum(source.tools for source in sources), "tool")
+    echo(f"{tools} in {count_things(len(sources), 'source')}")
 
 
 def _asdict(source: Source) -> dict[str, Any]:
@@ -177,14 +190,15 @@ def _asdict(source: Source) -> dict[str, Any]:
 
 def _describe_state(source: Source) -> str:
     state = source.state if source.enabled else "disabled"
-    waiting = f", {source.waiting:,} wait for approval" if source.waiting else ""
+    waits = "waits" if source.waiting == 1 else "wait"
+    waiting = f", {source.waiting:,} {waits} for approval" if source.waiting else ""
     return state + (f", {source.problems:,} bad" if source.problems else "") + waiting
 
 
 def _print_tools(tools: list[Tool]) -> None:
     print_table(
-        [("tool", "left"), ("description", "wrap")],
-        [(clip(tool.id, 60), clip(tool.description)) for tool in tools],
+        [("tool", "id"), ("description", "wrap")],
+        [(tool.id, clip(tool.description)) for tool in tools],
     )
 
 
@@ -202,7 +216,8 @@ def show_command(scout: Scout, tool_id: str, as_json: bool) -> None:
     if held_back is not None and not as_json:
         show_waiting(held_back)
         return
-    tool = scout.tool(tool_id) if held_back is None else held_back.tool
+    with suggest_names(scout, tool_id):
+        tool = scout.tool(tool_id) if held_back is None else held_back.tool
     if as_json:
         print_json(tool)
         return
@@ -215,7 +230,8 @@ def _print_source(scout: Scout, source: Source, as_json: bool) -> None:
         entries = [{"entry": entry, "message": text} for entry, text in problems]
         print_json({**_asdict(source), "problems": entries})
         return
-    echo(f"{source.name}: {source.kind}, {source.tools:,} tools, {_describe_state(source)}, read {source.read_at}")
+    tools = count_things(source.tools, "tool")
+    echo(f"{source.name}: {source.kind}, {tools}, {_describe_state(source)}, read {source.read_at}")
     if source.message:
         echo(escape_line(source.message))
     for entry, text in problems:
@@ -266,7 +282,37 @@ def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
 
     A tool comes back at the next sync if its source still has it.
     """
-    echo(f"removed {scout.remove(names):,} tools")
+    with suggest_names(scout, *names):
+        echo(f"removed {count_things(scout.remove(names), 'tool')}")
+
+
+@click.command("hide")
+@click.argument("tool_ids", nargs=-1, metavar="[ID]...")
+@click.option("--undo", is_flag=True, help="Show the tools again, and read their sources.")
+@click.option("--list", "list_only", is_flag=True, help="List the hidden tools.")
+@json_option
+@with_scout
+def hide_command(scout: Scout, tool_ids: tuple[str, ...], undo: bool, list_only: bool, as_json: bool) -> int:
+    """Hide single tools for good: no sync brings them back.
+
+    `remove` takes a tool out until the next sync, `disable` keeps a whole source out of the search.
+    """
+    if list_only == bool(tool_ids):
+        raise click.UsageError("expected the IDs of tools, or --list")
+    code = 0
+    if undo:
+        code = report_failures(scout.show(tool_ids))
+    elif tool_ids:
+        with suggest_names(scout, *tool_ids):
+            scout.hide(tool_ids)
+    hidden = scout.store.hidden()
+    if as_json:
+        print_json({"hidden": hidden})
+    elif list_only:
+        echo("\n".join(map(escape_line, hidden)) or "no tool is hidden")
+    else:
+        echo(f"{count_things(len(tool_ids), 'tool')} {'shown again' if undo else 'hidden; undo with --undo'}")
+    return code
 
 
 @click.command("enable")
@@ -274,7 +320,8 @@ def remove_command(scout: Scout, names: tuple[str, ...]) -> None:
 @with_scout
 def enable_command(scout: Scout, source: str) -> None:
     """Search SOURCE again."""
-    scout.enable(source)
+    with suggest_names(scout, source):
+        scout.enable(source)
     echo(f"{source} is searched again")
 
 
@@ -283,5 +330,6 @@ def enable_command(scout: Scout, source: str) -> None:
 @with_scout
 def disable_command(scout: Scout, source: str) -> None:
     """Keep SOURCE in the catalogue, but do not search it."""
-    scout.enable(source, False)
+    with suggest_names(scout, source):
+        scout.enable(source, False)
     echo(f"{source} is no longer searched")

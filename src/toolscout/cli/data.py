@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
+from toolscout.config import parse_pairs
 from toolscout.errors import ConfigError
 
 __all__ = ["data_option", "find_folder", "find_root", "parse_settings", "set_option"]
@@ -47,18 +47,9 @@ def find_folder(root: Path | None, name: str) -> Path:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse `KEY=VALUE` pairs. A value that is valid JSON is decoded, any other value is text.
+    """Parse the values of `--set`.
 
     Raises:
         ConfigError: if one is not a pair.
     """
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set: expected KEY=VALUE, found {pair!r}")
-        try:
-            settings[key] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
-            settings[key] = value
-    return settings
+    return parse_pairs(pairs, "--set")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from toolscout.catalogue.store import Changes
-from toolscout.cli.output import format_changes, progress, report_failures
+from toolscout.cli.output import count_things, format_changes, progress, report_failures
 from toolscout.cli.search import print_search
 from toolscout.config import load_settings
 from toolscout.errors import SourceError
@@ -49,7 +49,8 @@ def demo_command(ctx: click.Context, home: str | None, questions: tuple[str, ...
         with as_file(files("toolscout") / "data" / "everyday.jsonl") as bundled:
             changes = _index_sources(scout, bundled)
         count = sum(source.tools for source in scout.sources())
-        click.echo(f"\n{count:,} tools indexed in {time.perf_counter() - started:.1f} s. Nothing left this machine.\n")
+        took = time.perf_counter() - started
+        click.echo(f"\n{count_things(count, 'tool')} indexed in {took:.1f} s. Nothing left this machine.\n")
         for question in questions or DEMO_QUESTIONS:
             click.secho(question, bold=True)
             print_search(scout.search(question, 3))

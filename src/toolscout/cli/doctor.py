@@ -20,7 +20,8 @@ from toolscout.catalogue.vector_cache import VECTORS_FILE_NAME as VECTORS_FILE
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
-from toolscout.cli.output import echo, escape_line, json_option, print_json
+from toolscout.cli.llm_report import describe_llm, print_llm
+from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
@@ -45,7 +46,9 @@ CACHE_FILES: Final[dict[str, Callable[..., CacheDatabase]]] = {
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: bool) -> int:
-    """Check the installation, the settings, the encoder, the plug-ins and the store.
+    """Check the installation, the settings, the encoder, the language model, the plug-ins and the store.
+
+    If a language model is set, it gets one short request.
 
     --repair sets damaged caches aside and creates new ones. The catalogue and the journal are never deleted.
     """
@@ -55,7 +58,7 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     try:
         scout = Scout(home_folder)
     except StoreError as error:
-        findings = [f"catalogue: {error}", _advise_restore(settings.home / "catalogue.db")]
+        findings = [f"catalogue: {error}", *_advise_restore(settings, "catalogue")]
         report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])
     else:
         with scout:
@@ -69,8 +72,18 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     return 0 if report["healthy"] else 1
 
 
-def _advise_restore(file: Path) -> str:
-    return f"{file} is never deleted: restore it from a backup, or move it away to start with an empty one"
+def _advise_restore(settings: Settings, part: str) -> list[str]:
+    if settings.database is not None:
+        return []
+    return [
+        f"{_locate(settings, part)} is never deleted: restore it from a backup, or move it away to start with an empty "
+        "one"
+    ]
+
+
+def _locate(settings: Settings, part: str) -> str:
+    """Return the file of a part of the home, or the address of its database."""
+    return settings.database.label if settings.database else str(settings.home / f"{part}.db")
 
 
 def _check_store(scout: Scout) -> list[str]:
@@ -81,7 +94,7 @@ def _check_store(scout: Scout) -> list[str]:
     except StoreError as error:
         journal = [str(error)]
     if journal:
-        problems += [*(f"journal: {line}" for line in journal), _advise_restore(scout.settings.home / "journal.db")]
+        problems += [*(f"journal: {line}" for line in journal), *_advise_restore(scout.settings, "journal")]
     for path in _list_caches(scout.settings.home):
         problems += [f"{path.relative_to(scout.settings.home)}: {line}" for line in _check_cache(path)]
     return problems
@@ -164,10 +177,11 @@ def _build_report(settings: Settings, scout: Scout | None, findings: list[str], 
         "versions": _read_versions(),
         "settings": [{"name": name, "value": str(value), "origin": origin} for name, value, origin in settings.items()],
         "encoder": describe_configured_encoder(settings),
+        "llm": describe_llm(settings),
         "plugins": describe_plugins(),
         "store": {
-            "catalogue": str(settings.home / "catalogue.db"),
-            "journal": str(settings.home / "journal.db"),
+            "catalogue": _locate(settings, "catalogue"),
+            "journal": _locate(settings, "journal"),
             "generation": readable.store.generation() if readable else None,
             "sources": len(sources),
             "tools": sum(source.tools for source in sources),
@@ -220,14 +234,17 @@ def _print_report(report: dict[str, Any]) -> None:
     for setting in report["settings"]:
         echo(f"  {setting['name']:<{width}}  {setting['value']}  ({setting['origin']})")
     print_encoder(report["encoder"])
+    print_llm(report["llm"])
     print_plugins(report["plugins"])
     store = report["store"]
-    echo(f"\n{store['tools']:,} tools in {store['sources']:,} sources, generation {store['generation']}")
+    tools, sources = count_things(store["tools"], "tool"), count_things(store["sources"], "source")
+    echo(f"\n{tools} in {sources}, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
         echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
     if report["waiting"]:
-        echo(f"  {len(report['waiting']):,} definitions wait for approval: see  toolscout approve")
+        waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
+        echo(f"  {waiting} for approval: see  toolscout approve")
     for finding in report["suspicious"]:
         line = f"  suspicious: {finding['id']}: {finding['kind']} in {finding['field']}: {finding['message']}"
         echo(spelled_out(escape_line(line)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from toolscout.access.policy_file import find_policy
 from toolscout.cli.output import echo, encoder_option, escape_line, print_json, with_scout
 from toolscout.config import MIN_BUDGET
 from toolscout.errors import SourceError
@@ -19,7 +20,6 @@ from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
 KEY_VARIABLE = "TOOLSCOUT_KEY"
-POLICY_FILE = "policy.toml"  # in the home
 
 
 @click.command("gateway")
@@ -65,8 +65,7 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     for path in configs:
         if not path.expanduser().is_file():
             raise SourceError(f"expected an mcpServers JSON file, found none at {path}")
-    policy = options["policy"] or scout.settings.home / POLICY_FILE
-    options["policy"] = policy if options["policy"] or policy.exists() else None
+    options["policy"] = options["policy"] or find_policy(scout.settings.place)
     if options["print_config"]:
         print_json(_build_client_entry(scout, configs, discover, options))
         return
@@ -148,7 +147,8 @@ def _build_client_entry(
                 "Authorization": f"Bearer ${{{'env:' * (options['print_config'] != 'claude')}{KEY_VARIABLE}}}"
             }
     else:
-        words = ["--home", str(scout.settings.home.absolute())]
+        database = scout.settings.database
+        words = ["--home", database.label if database else str(scout.settings.home.absolute())]
         words += [word for path in configs for word in ("--config", str(path.expanduser().absolute()))]
         words += ["--discover"] * discover + ["--allow-python"] * options["allow_python"]
         if options["policy"]:

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from toolscout.cli.output import json_option, print_json, with_scout
+from toolscout.cli.output import count_things, json_option, print_json, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
@@ -63,7 +63,7 @@ def export_command(scout: Scout, file: str) -> None:
         partial.replace(target)
     except OSError as error:
         raise SourceError(f"{file} cannot be written ({error.strerror}). Choose another file.") from None
-    click.echo(f"wrote {count:,} events to {file}")
+    click.echo(f"wrote {count_things(count, 'event')} to {file}")
 
 
 @journal_command.command("import")
@@ -87,11 +87,11 @@ def import_command(scout: Scout, file: str, as_json: bool) -> int:
         problems = [{"entry": entry, "message": text} for entry, text in result.problems]
         print_json({"new": result.new, "problems": problems, "bad_lines": result.bad})
     else:
-        click.echo(f"{result.new:,} new events")
+        click.echo(count_things(result.new, "new event"))
     for entry, text in result.problems:
         click.echo(f"  {file}: {entry}: {text}", err=True)
     if (unnamed := result.bad - len(result.problems)) > 0:
-        click.echo(f"  {file}: and {unnamed:,} more bad lines", err=True)
+        click.echo(f"  {file}: and {count_things(unnamed, 'more bad line')}", err=True)
     return 3 if result.bad else 0
 
 
@@ -105,8 +105,15 @@ def prune_command(scout: Scout, days: float, as_json: bool) -> None:
     if as_json:
         print_json({"removed": pruned.removed, "undated": pruned.undated, "compacted": pruned.compacted})
         return
-    click.echo(f"removed {pruned.removed:,} events")
+    click.echo(f"removed {count_things(pruned.removed, 'event')}")
     if pruned.undated:
-        click.echo(f"{pruned.undated:,} imported events have no readable time and stay", err=True)
+        click.echo(
+            count_things(
+                pruned.undated,
+                "imported event has no readable time and stays",
+                "imported events have no readable time and stay",
+            ),
+            err=True,
+        )
     if not pruned.compacted:
         click.echo("Another process is using the journal, so the file keeps its size. Run this again later.", err=True)

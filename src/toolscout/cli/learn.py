@@ -105,7 +105,7 @@ def _print_verdict(verdict: Verdict, champion: str) -> None:
 @with_scout
 def promote_command(scout: Scout, name: str, as_json: bool) -> None:
     """Make the model ID the champion, whatever its tests say. `toolscout models` lists the models."""
-    promotion = champion.promote(scout.settings.home, name, "by hand")
+    promotion = champion.promote(scout.settings.place, name, "by hand")
     if as_json:
         print_json(promotion)
     else:
@@ -117,7 +117,7 @@ def promote_command(scout: Scout, name: str, as_json: bool) -> None:
 @with_scout
 def rollback_command(scout: Scout, as_json: bool) -> None:
     """Roll back to the former champion, or to the recipe of the settings if there was none."""
-    former = champion.rollback(scout.settings.home)
+    former = champion.rollback(scout.settings.place)
     if as_json:
         print_json({"champion": former})
     else:

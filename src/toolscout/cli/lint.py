@@ -6,6 +6,7 @@ import click
 
 from toolscout.checks.lint import Lint, lint
 from toolscout.cli.output import (
+    count_things,
     echo,
     escape_line,
     json_option,
@@ -53,16 +54,16 @@ def _print_result(result: Lint, limit: int) -> None:
             (finding.tool, f"{finding.found:.0%}", "; ".join(finding.causes), "; ".join(finding.fixes))
             for finding in result.hidden
         ]
-        columns = [("hard to find", "left"), ("found", "right"), ("why", "wrap"), ("advice", "wrap")]
+        columns = [("hard to find", "id"), ("found", "right"), ("why", "wrap"), ("advice", "wrap")]
         print_table(columns, rows[:limit])
     if result.confused:
         pairs = [(pair.one, pair.other, pair.times, pair.fix) for pair in result.confused]
-        columns = [("confused", "left"), ("with", "left"), ("times", "right"), ("advice", "wrap")]
+        columns = [("confused", "id"), ("with", "id"), ("times", "right"), ("advice", "wrap")]
         print_table(columns, pairs[:limit])
     for tool in result.silent[:limit]:
         echo(f"{escape_line(tool)} has no description: only its name and parameters can be found.")
     echo(
-        f"{result.asked:,} tools checked: {len(result.hidden):,} hard to find, "
-        f"{len(result.confused):,} pairs confused, "
+        f"{count_things(result.asked, 'tool')} checked: {len(result.hidden):,} hard to find, "
+        f"{count_things(len(result.confused), 'pair')} confused, "
         f"{len(result.silent):,} without a description"
     )

@@ -1,30 +1,54 @@
-"""Shared options of commands that use a language model: endpoint, budget, cost estimates and records."""
+"""Shared options of commands that may use a language model: endpoint, budget, cost estimates and records."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from toolscout.config import Settings, load_settings
 
-__all__ = ["load_llm_settings", "open_llm", "print_cost", "spending_options"]
+if TYPE_CHECKING:
+    from toolscout.llm import LLM, SharedLLM, Spent
+
+__all__ = [
+    "budget_options",
+    "describe_cost",
+    "load_llm_settings",
+    "open_llm",
+    "print_cost",
+    "share_llm",
+    "spending_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def budget_options(command: F) -> F:
+    """Add the options of a command that may ask a language model: which one, how much, or only an estimate."""
+    for option in (
+        click.option(
+            "--llm-budget",
+            metavar="LIMITS",
+            help="Stop before more is spent, like calls=500,tokens=9000,dollars=2. Default: the setting `llm_budget`.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
+        click.option("--llm", "llm_address", metavar="URL#MODEL", help="The endpoint. Default: the setting `llm`."),
+    ):
+        command = option(command)
+    return command
+
+
 def spending_options(command: F) -> F:
-    """Add the options of a command that may cost money."""
+    """Add the options of a command that may ask a language model, with those for records of its replies."""
     for option in (
         click.option("--replay", metavar="FILE", help="Take all replies from this record; send nothing."),
         click.option("--record", metavar="FILE", help="Write all replies to this record at the end."),
-        click.option("--max-dollars", type=float, help="Stop before this cost. Needs llm_price_in and llm_price_out."),
-        click.option("--max-tokens", type=int, help="Stop before this number of tokens."),
-        click.option("--dry-run", is_flag=True, help="Estimate calls, tokens and cost; send nothing."),
-        click.option("--llm", "llm_address", metavar="URL#MODEL", help="The endpoint. Default: the setting `llm`."),
+        budget_options,
     ):
         command = option(command)
     return command
@@ -36,33 +60,46 @@ def load_llm_settings(ctx: click.Context, llm_address: str | None) -> Settings:
 
 
 @contextlib.contextmanager
-def open_llm(
+def share_llm(
     settings: Settings,
     *,
-    dry_run: bool,
-    max_tokens: int | None,
-    max_dollars: float | None,
-    record: str | None,
-    replay: str | None,
+    dry_run: bool = False,
+    llm_budget: str | None = None,
+    record: str | None = None,
+    replay: str | None = None,
     temperature: float = 0.0,
-) -> Iterator[Any]:
-    """Open the language model of a command, or a rehearsal for `--dry-run`. Reads and writes the record."""
-    from toolscout.llm import Prices, Rehearsal, connect
+) -> Iterator[SharedLLM]:
+    """Prepare the language model of a command, or a rehearsal for `--dry-run`, with one budget for all that it does.
 
-    if dry_run:
-        yield Rehearsal(Prices(settings.llm_price_in, settings.llm_price_out))
-        return
+    It is opened when something first needs it. At the end the record is written.
+
+    Raises:
+        ConfigError: if the budget cannot be read.
+    """
+    from toolscout.llm import Budget, Prices, SharedLLM
+
+    if llm_budget is not None:
+        settings = dataclasses.replace(settings, llm_budget=llm_budget)
+    Budget.parse(settings.llm_budget, Prices(settings.llm_price_in, settings.llm_price_out))
     source = Path(replay) if replay else None
-    with connect(settings, tokens=max_tokens, dollars=max_dollars, replay=source, temperature=temperature) as llm:
-        try:
-            yield llm
-        finally:
-            if record:
-                assert llm.cache is not None
-                llm.cache.export(Path(record), llm.answers)
+    shared = SharedLLM(settings, rehearse=dry_run, replay=source, temperature=temperature)
+    try:
+        yield shared
+    finally:
+        opened = shared.opened
+        if record and opened is not None and opened.cache is not None:
+            opened.cache.export(Path(record), opened.answers)
+        shared.close()
 
 
-def print_cost(llm: Any, *, dry_run: bool) -> None:
+@contextlib.contextmanager
+def open_llm(settings: Settings, **options: Any) -> Iterator[LLM]:
+    """Open the language model of a command at once; `options` as in `share_llm`."""
+    with share_llm(settings, **options) as shared:
+        yield shared()
+
+
+def print_cost(llm: LLM | SharedLLM, *, dry_run: bool) -> None:
     """Print in one line what was spent, or would be."""
     spent = llm.spent
     money = f", {spent.dollars:.4g} dollars" if spent.dollars else ""
@@ -71,3 +108,9 @@ def print_cost(llm: Any, *, dry_run: bool) -> None:
     click.echo(
         f"{verb} {spent.calls:,} calls: {spent.tokens_in:,} tokens in, {spent.tokens_out:,} out{money}{late}", err=True
     )
+
+
+def describe_cost(spent: Spent) -> dict[str, Any]:
+    """Return what was spent, or would be, as JSON values."""
+    costs = {"calls": spent.calls, "tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
+    return {**costs, "dollars": spent.dollars or None}

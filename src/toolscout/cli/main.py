@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 import toolscout
-from toolscout.errors import UserError
+from toolscout.errors import UserError, find_nearest
 
 __all__ = ["COMMANDS", "COMMAND_GROUPS", "LAB_COMMANDS", "main", "program"]
 
@@ -26,10 +26,10 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "list": ("catalogue", "List the sources, or the tools of one."),
         "show": ("catalogue", "Show one tool, or one source with its problems."),
         "remove": ("catalogue", "Remove sources or single tools."),
+        "hide": ("catalogue", "Hide single tools for good, or show them again."),
         "enable": ("catalogue", "Search a source again."),
         "disable": ("catalogue", "Keep a source but do not search it."),
         "approve": ("access", "Review definitions that changed, and approve them."),
-        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
     },
     "Search": {
         "demo": ("demo", "Index real tools and answer questions, without touching your catalogue."),
@@ -40,6 +40,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "serve": ("serve", "Serve search, catalogue, journal and a web page over HTTP."),
         "gateway": ("gateway", "Serve all tools to an agent as one MCP server."),
         "key": ("access", "Create an API key for a caller."),
+        "policy": ("access", "Set or print the policy of the home."),
     },
     "Learn": {
         "journal": ("journal", "Import, export or count searches and calls."),
@@ -52,7 +53,10 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Check": {
         "selftest": ("selftest", "Measure how well your own tools are found, and recommend a recipe."),
         "lint": ("lint", "List tools that are hard to find or easily confused, with advice."),
+        "migrate": ("migrate", "Copy a home to a database, or back to a folder."),
         "doctor": ("doctor", "Check the installation and the home folder."),
+        "settings": ("settings", "List all settings, with meaning and origin."),
+        "trust": ("access", "Trust the settings and MCP configurations in a folder."),
         "export-encoder": ("encoders", "Write a sentence encoder as an ONNX folder, which runs without torch."),
     },
 }
@@ -110,6 +114,20 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first argument names. An unknown name is an error that names the nearest one."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            spelling_of = {command: command for command in [*self.lazy, *self.commands]}
+            if self.sections is COMMAND_GROUPS:
+                spelling_of |= {command: f"{_LAB} {command}" for command in LAB_COMMANDS}
+            nearest = find_nearest(name, spelling_of)
+            advice = f"See  {ctx.command_path} --help" if nearest is None else f"Did you mean {spelling_of[nearest]!r}?"
+            ctx.fail(f"There is no command {name!r}. {advice}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings, without importing them."""
         for heading, commands in self.sections.items():
@@ -126,7 +144,9 @@ class LazyGroup(click.Group):
     unlisted=LAB_COMMANDS,  # their names before `toolscout lab` existed
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal. Also TOOLSCOUT_HOME.")
+@click.option(
+    "--home", metavar="DIR", help="Folder of the catalogue and the journal, or postgresql://… Also TOOLSCOUT_HOME."
+)
 @click.version_option(toolscout.__version__, prog_name="toolscout")
 @click.pass_context
 def program(ctx: click.Context, home: str | None) -> None:
@@ -145,19 +165,38 @@ def main(arguments: list[str] | None = None) -> Any:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = program.main(args=arguments, standalone_mode=False)
+        code = program.main(args=arguments, prog_name="toolscout", standalone_mode=False)
     except UserError as error:
         from toolscout.cli.output import echo, escape_line
 
         echo(escape_line(f"toolscout: {error}"), err=True)
         code = 1
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = error.exit_code
+    except click.ClickException as error:
+        _report_misuse(error)
+        code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("toolscout: stopped", err=True)
+        click.echo("\ntoolscout: stopped. What was finished is kept; run the command again to go on.", err=True)
         code = 130
     except BrokenPipeError:
         sys.stderr.close()
         code = 0
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report_misuse(error: click.ClickException) -> None:
+    """Print what is wrong with a command line, and how the command is used, in two lines."""
+    from toolscout.cli.output import echo, escape_line
+
+    message = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None and "unexpected extra argument" in message:
+        query = next((each for each in context.command.params if each.name == "query"), None)
+        message += ". Put a query of several words into quotes." if query else "."
+    message = message.replace("is not a valid integer range", "is not a whole number")
+    echo(escape_line(f"toolscout: {message}"), err=True)
+    if context is not None and "--help" not in message:
+        usage = " ".join(context.get_usage().split()).removeprefix("Usage: ")
+        echo(escape_line(f"usage: {usage}  (more with  {context.command_path} --help)"), err=True)

@@ -11,8 +11,10 @@ import click
 from toolscout.cli.output import json_option, print_json, print_table
 from toolscout.config import load_settings
 from toolscout.errors import NotFound
+from toolscout.home import Home
 from toolscout.models import model_store
 from toolscout.models.champion import history
+from toolscout.models.champion import list_models as list_home_models
 from toolscout.models.champion import shelf as champion_shelf
 from toolscout.models.model_store import Manifest
 
@@ -31,10 +33,11 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     """
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
-    shelf = folder or load_settings(home=(ctx.obj or {}).get("home")).home / "models"
-    entries = model_store.list_models(shelf)
+    home = load_settings(home=(ctx.obj or {}).get("home")).place
+    shelf = folder or champion_shelf(home)
+    entries = model_store.list_models(shelf) if folder else list_home_models(home)
     readable, problems = _split_entries(entries)
-    champion = _find_champion(shelf)
+    champion = _find_champion(home if folder is None else folder.parent, shelf)
     if as_json:
         print_json([_describe_model(path, entry, champion) for path, entry in entries])
     elif readable:
@@ -73,9 +76,9 @@ def _describe_model(path: Path, manifest: Manifest | str, champion: str | None) 
     return {**entry, "champion": path.name == champion}
 
 
-def _find_champion(shelf: Path) -> str | None:
-    """Find the name of the champion, if `shelf` is the model folder of a home."""
-    promotions = history(shelf.parent) if shelf == champion_shelf(shelf.parent) else []
+def _find_champion(home: Home, shelf: Path) -> str | None:
+    """Find the name of the champion, if `shelf` is the model folder of the home."""
+    promotions = history(home) if shelf == champion_shelf(home) else []
     return promotions[-1].model if promotions else None
 
 

@@ -12,10 +12,12 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
+from toolscout.errors import NotFound, find_nearest
 from toolscout.scout import Scout
 
 __all__ = [
     "clip",
+    "count_things",
     "echo",
     "encoder_option",
     "escape_line",
@@ -28,10 +30,13 @@ __all__ = [
     "progress",
     "recipe_option",
     "report_failures",
+    "suggest_names",
     "with_scout",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+MIN_WRAPPED_CHARS: Final = 24
+COLUMN_GAP_CHARS: Final = 3
 
 
 _UNSAFE: Final = re.compile(
@@ -68,14 +73,17 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True, fg: str | None =
 def with_scout(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--home` to a command, and pass it the open Scout as first argument.
 
-    The Scout has the values of the shared options.
+    The Scout has the values of the shared options. In a dry run it writes no journal.
     """
 
     @click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
     @click.pass_context
     @functools.wraps(command)
     def run(ctx: click.Context, /, home: str | None, **options: Any) -> Any:
-        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model")}
+        settings = {name: options.pop(name, None) for name in ("encoder", "recipe", "model", "llm_budget")}
+        settings["llm"] = options.pop("llm_address", None)
+        settings["recipe_options"] = options.pop("pairs", None) or None
+        settings["journal"] = False if options.get("dry_run") else None
         with Scout(home or (ctx.obj or {}).get("home"), **settings) as scout:
             return command(scout, **options)
 
@@ -108,6 +116,27 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+@contextlib.contextmanager
+def suggest_names(scout: Scout, *names: str) -> Iterator[None]:
+    """Add the nearest source or tool to the error about a name that the catalogue does not have."""
+    try:
+        yield
+    except NotFound as error:
+        spelling_of = {source.name: source.name for source in scout.sources()}
+        catalogue = scout.store.catalogue()
+        for tool_id, name in zip(catalogue.ids, catalogue.names, strict=True):
+            spelling_of |= {tool_id: tool_id, name: spelling_of.get(name, tool_id)}
+        wrong = next((name for name in names if repr(name) in str(error)), None)
+        nearest = None if wrong is None else find_nearest(wrong, spelling_of)
+        question = "" if nearest is None else f". Did you mean {spelling_of[nearest]!r}?"
+        raise NotFound(f"{str(error).rstrip('.')}{question}" if question else str(error)) from None
+
+
+def count_things(count: int, singular: str, plural: str | None = None) -> str:
+    """Write a number with its noun: `1 tool`, `2 tools`. By default the plural ends with s."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
+
+
 def print_json(value: Any) -> None:
     """Print one JSON value on standard output, indented. Control characters are escaped as in JSON."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
@@ -120,7 +149,8 @@ def print_table(
     """Print a table as wide as the terminal.
 
     Args:
-        columns: (heading, `left`, `right` or `wrap`); a `wrap` column takes the remaining width.
+        columns: (heading, `left`, `right`, `id` or `wrap`). A `wrap` column takes the remaining width; an `id` is never
+            cut or broken, so that it can be copied: the table becomes wider than the terminal if it must.
         rows: cells; control characters and markup in them are shown as text.
         title: a line above.
     """
@@ -139,7 +169,19 @@ def print_table(
         )
     for row in rows:
         grid.add_row(*(Text(escape_line(str(cell))) for cell in row))
-    Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120).print(grid)
+    console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 120)
+    if any(kind == "id" for _, kind in columns):
+        needed = sum(_find_width(column, [row[place] for row in rows]) for place, column in enumerate(columns))
+        console.width = max(console.width, needed)
+    console.print(grid)
+
+
+def _find_width(column: tuple[str, str], cells: Sequence[object]) -> int:
+    """Return how many characters a column needs, with the space beside it."""
+    heading, kind = column
+    if kind == "wrap":
+        return MIN_WRAPPED_CHARS + COLUMN_GAP_CHARS
+    return max(len(heading), *(len(escape_line(str(cell))) for cell in cells), 0) + COLUMN_GAP_CHARS
 
 
 def clip(text: str, width: int = 200) -> str:
@@ -165,11 +207,16 @@ def progress(message: str) -> Iterator[Callable[[str], None]]:
 def format_changes(change: Any) -> str:
     """Format the changes of one source in a line."""
     counts = [f"{getattr(change, kind):,} {kind}" for kind in ("new", "changed", "gone") if getattr(change, kind)]
-    parts = [", ".join(counts) or f"no change ({change.same:,} tools)"] if change.state == "ok" else [change.state]
+    parts = (
+        [", ".join(counts) or f"no change ({count_things(change.same, 'tool')})"]
+        if change.state == "ok"
+        else [change.state]
+    )
     if change.quarantined:
-        parts.append(f"{change.quarantined:,} wait for approval: see  toolscout approve")
+        waits = "waits" if change.quarantined == 1 else "wait"
+        parts.append(f"{change.quarantined:,} {waits} for approval: see  toolscout approve")
     if change.problems:
-        parts.append(f"{len(change.problems):,} bad {'entry' if len(change.problems) == 1 else 'entries'}")
+        parts.append(count_things(len(change.problems), "bad entry", "bad entries"))
     line = f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
     return escape_line(line)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
+from toolscout.cli.data import set_option
+from toolscout.cli.llm import budget_options, describe_cost, print_cost
 from toolscout.cli.output import (
     clip,
+    count_things,
     echo,
     encoder_option,
     escape_line,
@@ -17,6 +21,7 @@ from toolscout.cli.output import (
     print_json,
     print_table,
     recipe_option,
+    suggest_names,
     with_scout,
 )
 from toolscout.scout import Scout
@@ -24,7 +29,7 @@ from toolscout.search.why import Why
 from toolscout.types import Hit, Search
 from toolscout.types import as_json as to_json
 
-PRINTED_ID_CHARS: Final = 56
+DEADLINE_HELP: Final = "Return what is found after this time, such as the hits before a language model answers."
 PRINTED_DESCRIPTION_CHARS: Final = 110
 PRINTED_STEP_CHARS: Final = 32
 
@@ -34,18 +39,28 @@ PRINTED_STEP_CHARS: Final = 32
 @click.option("-k", type=click.IntRange(min=1), help="Maximum number of tools (5).")
 @recipe_option
 @model_option
+@set_option
+@click.option("--deadline", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help=DEADLINE_HELP)
 @click.option("--explain", is_flag=True, help="Show why each tool was returned, and what each stage did.")
 @encoder_option
+@budget_options
 @json_option
 @with_scout
-def search_command(scout: Scout, query: str, k: int | None, explain: bool, as_json: bool) -> None:
+def search_command(
+    scout: Scout, query: str, k: int | None, deadline: float | None, explain: bool, dry_run: bool, as_json: bool
+) -> None:
     """Find the tools that QUERY needs."""
+    scout.engine.llm.rehearse = dry_run
     scout.pipeline()  # opening the index does not count as search time
-    answer = scout.search(query, k)
+    answer = scout.search(query, k, deadline=None if deadline is None else time.monotonic() + deadline)
+    llm = scout.engine.llm
+    llm.close()
     if as_json:
-        print_json(to_json(answer))
-    else:
+        print_json(describe_cost(llm.spent) if dry_run else to_json(answer))
+    elif not dry_run:
         print_search(answer, explain=explain)
+    if dry_run or llm.spent.calls:
+        print_cost(llm, dry_run=dry_run)
 
 
 @click.command("why")
@@ -59,7 +74,8 @@ def search_command(scout: Scout, query: str, k: int | None, explain: bool, as_js
 @with_scout
 def why_command(scout: Scout, query: str, tool: str, k: int | None, as_json: bool) -> None:
     """Explain why TOOL (an id or a name) is missing from the answer to QUERY, and what would lift it."""
-    explanation = scout.why(query, tool, k)
+    with suggest_names(scout, tool):
+        explanation = scout.why(query, tool, k)
     if as_json:
         print_json(explanation)
         return
@@ -105,25 +121,27 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
     if answer.reason or not answer.hits:
         reason = escape_line(str(answer.reason))
         echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")
+    if answer.degraded:
+        echo(escape_line(f"note: {answer.degraded}"), err=True)
     if explain:
         print_table(
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    echo(f"{len(answer.hits)} tools in {answer.seconds * 1000:.1f} ms")
+    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "left")]
+    columns = [("", "right"), ("score", "right"), ("tool", "id")]
     columns += [("step", "left")] if with_steps else []
     columns += [("why", "left")] if explain else []
-    rows = []
+    rows: list[list[object]] = []
     for rank, hit in enumerate(hits, 1):
-        row = [str(rank), f"{hit.score:.2f}", clip(hit.id, PRINTED_ID_CHARS)]
-        row[2] += f" +{len(hit.similar)} similar" if hit.similar else ""
+        row: list[object] = [rank, f"{hit.score:.2f}", hit.id]
         row += [clip(hit.step or "(the whole request)", PRINTED_STEP_CHARS)] if with_steps else []
         row += [hit.why] if explain else []
-        row += [clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS)]
+        similar = f"(+{len(hit.similar)} similar) " if hit.similar else ""
+        row += [similar + clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS)]
         rows.append(row)
     print_table([*columns, ("what it does", "wrap")], rows)
     if explain:

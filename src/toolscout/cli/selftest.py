@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from toolscout.checks.selftest import Selftest, encode_baseline, read_baseline, run_selftest
-from toolscout.cli.output import json_option, print_json, print_table, progress, with_scout
+from toolscout.cli.output import count_things, json_option, print_json, print_table, progress, with_scout
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 
@@ -83,10 +83,19 @@ def _print_result(result: Selftest, serving: str) -> None:
         for row in result.rows
     ]
     print_table(
-        [*columns, ("no tool", "right")], rows, title=f"{result.n_tools:,} tools; kinds of requests by recall@5"
+        [*columns, ("no tool", "right")],
+        rows,
+        title=f"{count_things(result.n_tools, 'tool')}; kinds of requests by recall@5",
     )
     for recipe, problem in result.problems.items():
         click.echo(f"{recipe}: {problem}")
+    if result.recommended is None:
+        queries = sum(result.requests[kind] for kind in kinds)
+        click.echo(
+            f"{count_things(queries, 'query', 'queries')} cannot tell which recipe is better, so none is recommended "
+            f"({serving} serves now). Add more tools with descriptions."
+        )
+        return
     certainty = "" if result.sure else ", though not significantly better than the next"
     advice = "" if result.recommended == serving else f" ({serving} serves now)"
     click.echo(f"recommended: {result.recommended}{certainty}{advice}")

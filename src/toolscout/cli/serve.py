@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from toolscout.access.policy_file import find_policy
 from toolscout.cli.output import encoder_option, model_option, recipe_option, with_scout
 from toolscout.errors import NotFound, require
 from toolscout.scout import Scout
 
-POLICY_FILE = "policy.toml"  # in the home
 DEFAULT_QUERIES_PER_S = 200.0  # for each caller, if there is a policy file
 
 
@@ -60,8 +60,7 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     results: Path | None = options["results"]
     if results is not None and not results.is_dir():
         raise NotFound(f"--results: expected a folder, found none at {results}")
-    policy = options["policy"] or scout.settings.home / POLICY_FILE
-    policy = policy if options["policy"] or policy.exists() else None
+    policy = options["policy"] or find_policy(scout.settings.place)
     policies = Policies.load(policy)
     rate = options["rate"] if options["rate"] is not None else (DEFAULT_QUERIES_PER_S if policy else 0.0)
     service = Service(scout, policies, limits=Limits(rate=rate or None), results=results)

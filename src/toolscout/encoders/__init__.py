@@ -138,7 +138,7 @@ def describe_encoder(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-NAME_WEIGHT: Final = 0.3
+NAMED_VIEWS: Final = ("short", "name", "sentence")  # texts of a tool whose vectors are averaged
 
 
 def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], style: str = "named") -> Vectors:
@@ -147,14 +147,13 @@ def encode_tools(rows: Callable[[list[str]], Vectors], tools: Sequence[Tool], st
     Args:
         rows: maps texts to unit rows: an encoder's `encode` for tools, or a vector cache in front of it.
         tools: in any order; each gives one row.
-        style: a style of `render`, or `named`: 0.7 of the vector of the `short` text plus 0.3 of the name's vector,
-            because in a long description the name would weigh too little. The weights were chosen on validation
-            queries of eight datasets.
+        style: a style of `render`, or `named`: the mean of the vectors of the `short` text, the name, and the first
+            sentence of the description, because in a long text these two would weigh too little.
     """
     if style != "named":
         return rows([render(tool, style) for tool in tools])
-    texts, names = rows([render(tool, "short") for tool in tools]), rows([render(tool, "name") for tool in tools])
-    return unit_rows((1 - NAME_WEIGHT) * texts + NAME_WEIGHT * names)
+    views = [rows([render(tool, view) for tool in tools]) for view in NAMED_VIEWS]
+    return unit_rows(np.sum(views, axis=0))
 
 
 def split_identifiers(text: str) -> str:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from toolscout.encoders import ENGLISH, split_identifiers
 
-__all__ = ["is_english", "understands"]
+__all__ = ["is_english", "is_foreign", "is_plainly_foreign", "understands"]
 
 MAX_JUDGED_CHARS: Final = 2_000
 MAX_OTHER_SCRIPT_SHARE: Final = 0.25  # of the letters; above it the text is in another script
-MIN_KNOWN_SHARE: Final = 0.5  # of the words, where function words say that the text is English
+MIN_FOREIGN_LEAD: Final = 2  # function words of other languages, more than of English, that leave no doubt
+MIN_KNOWN_SHARE: Final = 0.5  # of the words; with fewer a text is not English, whatever its function words say
 MIN_KNOWN_SHARE_UNSUPPORTED: Final = 0.8  # of the words, where function words do not
 
 _LATIN_LETTERS: Final = r"a-zA-Z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
@@ -90,25 +91,73 @@ def is_english(text: str, is_known: Callable[[str], bool]) -> bool:
         text: a query; only its beginning counts.
         is_known: as in `understands`.
     """
+    words, is_other_script = _find_words(text)
+    if is_other_script:
+        return False
+    if not words:
+        return True
+    english_count, other_count = _count_function_words(words, text.isupper())
+    known_share = _share_known(words, is_known)
+    if english_count > other_count:
+        return bool(known_share >= MIN_KNOWN_SHARE)
+    return english_count == other_count and bool(known_share >= MIN_KNOWN_SHARE_UNSUPPORTED)
+
+
+def is_foreign(text: str, is_known: Callable[[str], bool]) -> bool:
+    """Tell whether a query is to be read as one of another language than English.
+
+    This is not the opposite of `is_english`, which must be sure. Keywords such as `delete memo` are no proof of English
+    either, but to read them as another language would lose what the English vectors know. So a query without function
+    words counts as foreign only if most of its words are unknown.
+
+    Args:
+        text: a query; only its beginning counts.
+        is_known: as in `understands`.
+    """
+    words, is_other_script = _find_words(text)
+    if is_other_script or not words:
+        return is_other_script
+    english_count, other_count = _count_function_words(words, text.isupper())
+    if english_count != other_count:
+        return other_count > english_count
+    return _share_known(words, is_known) < MIN_KNOWN_SHARE
+
+
+def is_plainly_foreign(text: str) -> bool:
+    """Tell whether script or function words show that a text is not English. Names and jargon show nothing.
+
+    Args:
+        text: the text of a tool; only its beginning counts.
+    """
+    words, is_other_script = _find_words(text)
+    if is_other_script:
+        return True
+    english_count, other_count = _count_function_words(words, text.isupper())
+    return other_count - english_count >= MIN_FOREIGN_LEAD
+
+
+def _share_known(words: Sequence[str], is_known: Callable[[str], bool]) -> float:
+    """Return the share of words in English letters that the bundled encoder knows."""
+    return sum((word := each.lower()).isascii() and is_known(word) for each in words) / len(words)
+
+
+def _find_words(text: str) -> tuple[list[str], bool]:
+    """Return the words of the beginning of a text in Latin script, and whether too much of it is in another script."""
     text = unicodedata.normalize("NFC", text[:MAX_JUDGED_CHARS])
     if any(mark in text for mark in ADDRESS_MARKS):
         text = _ADDRESS.sub(" ", text)
     words = _LATIN_WORD.findall(split_identifiers(text))
+    is_other_script = False
     if not text.isascii():
         letter_count = sum(map(str.isalpha, text))
-        if letter_count - sum(map(len, words)) > MAX_OTHER_SCRIPT_SHARE * letter_count:
-            return False
-    words = [word for word in words if len(word) > 1]
-    if not words:
-        return True
-    lowered = [word.lower() for word in words]
-    english_count = sum(word in ENGLISH_WORDS for word in lowered)
-    all_capitals = text.isupper()
-    other_count = sum(_is_other(place, word, all_capitals) for place, word in enumerate(words))
-    known_share = sum(word.isascii() and is_known(word) for word in lowered) / len(words)
-    if english_count > other_count:
-        return bool(known_share >= MIN_KNOWN_SHARE)
-    return english_count == other_count and bool(known_share >= MIN_KNOWN_SHARE_UNSUPPORTED)
+        is_other_script = letter_count - sum(map(len, words)) > MAX_OTHER_SCRIPT_SHARE * letter_count
+    return [word for word in words if len(word) > 1], is_other_script
+
+
+def _count_function_words(words: list[str], all_capitals: bool) -> tuple[int, int]:
+    """Count the function words of English, and of the other languages."""
+    english_count = sum(word.lower() in ENGLISH_WORDS for word in words)
+    return english_count, sum(_is_other(place, word, all_capitals) for place, word in enumerate(words))
 
 
 def _is_other(place: int, word: str, all_capitals: bool) -> bool:

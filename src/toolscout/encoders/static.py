@@ -1,4 +1,8 @@
-"""The bundled encoder averages one vector per word piece. It works offline, is deterministic, and knows English."""
+"""The bundled encoder averages one vector per word piece. It works offline, and is deterministic.
+
+Texts that are not English are read with a multilingual table, which is loaded when the first of them comes
+(`toolscout.encoders.multilingual`).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,11 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from toolscout.encoders import ENGLISH, Kind, Vectors, split_identifiers, unit_rows
+from toolscout.encoders.languages import is_foreign, is_plainly_foreign
+from toolscout.encoders.multilingual import LANGUAGES, MULTILINGUAL_SUBFOLDER, MultilingualTable
 from toolscout.errors import StoreError
 
 __all__ = ["StaticEncoder", "WordPieces", "load_static"]
@@ -55,6 +62,9 @@ class WordPieces:
             if len(ids) >= limit:
                 return ids[:limit]
         return ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
     def knows(self, ids: Sequence[int]) -> bool:
         """Return whether any piece is an entire word. A text of fragments alone has no meaning to the encoder.
@@ -99,8 +109,8 @@ class StaticEncoder:
 
     Attributes:
         dim: length of a vector.
-        fingerprint: fingerprint of vectors and vocabulary.
-        languages: English.
+        fingerprint: fingerprint of vectors and vocabulary for English.
+        languages: English, and those of the multilingual table where the folder has one.
         max_tokens: maximum pieces of a text.
     """
 
@@ -138,6 +148,10 @@ class StaticEncoder:
         self.dim: int = manifest["dim"]
         self.fingerprint: str = manifest["fingerprint"]
         self.pieces = WordPieces(pieces)
+        self._multilingual_folder = folder / MULTILINGUAL_SUBFOLDER
+        self._has_multilingual = self._multilingual_folder.is_dir()
+        if self._has_multilingual:
+            self.languages = ENGLISH | LANGUAGES
         # the texts of the last call, and their vectors
         self._last: tuple[tuple[str, ...], Vectors] = ((), np.zeros((0, self.dim), dtype=np.float32))
 
@@ -146,6 +160,9 @@ class StaticEncoder:
 
         A tool without known pieces, and a query without known words, gives a row of zeros. The last queries are cached,
         because ranking and abstention encode the same query one after the other.
+
+        Raises:
+            StoreError: for the first text that is not English, if the multilingual table is damaged.
         """
         if kind == "tool" or len(texts) > MAX_CACHED_QUERIES:
             return self._encode_rows(texts, kind)
@@ -163,9 +180,27 @@ class StaticEncoder:
             if nonempty:
                 ids = np.concatenate([bags[i] for i in nonempty])
                 starts = np.cumsum([0, *(len(bags[i]) for i in nonempty[:-1])])
-                rows = self._rows[ids] * self._scales[ids, None]
-                vectors[np.add(nonempty, start)] = np.add.reduceat(rows, starts, axis=0)
+                vectors[np.add(nonempty, start)] = np.add.reduceat(self.look_up(ids), starts, axis=0)
+        if self._has_multilingual:
+            foreign = [i for i, text in enumerate(texts) if self._is_foreign(text, kind)]
+            if foreign:
+                vectors[foreign] = self.multilingual.encode([texts[i] for i in foreign])
         return unit_rows(vectors)
+
+    def look_up(self, ids: Sequence[int] | npt.NDArray[np.int64]) -> Vectors:
+        """Return the vectors of English pieces, `(n, dim)` float32; their lengths are their weights."""
+        numbers = np.asarray(ids, dtype=np.int64)
+        vectors: Vectors = self._rows[numbers] * self._scales[numbers, None]
+        return vectors
+
+    def _is_foreign(self, text: str, kind: Kind) -> bool:
+        """Tell whether the multilingual table reads a text. A tool's text must show that it is not English."""
+        return is_plainly_foreign(text) if kind == "tool" else is_foreign(text, self.pieces.is_word)
+
+    @functools.cached_property
+    def multilingual(self) -> MultilingualTable:
+        """The table for other languages, loaded with the first text that needs it."""
+        return MultilingualTable(self._multilingual_folder, self.fingerprint)
 
 
 @functools.lru_cache(maxsize=1)

@@ -477,7 +477,7 @@ class Gateway:
         def write() -> None:
             event = self.scout.journal.search(search) if search else None
             is_own = event and event["caller"] == caller.name and not self.scout.journal.is_full(event["search_id"])
-            tool = show.clip(id if id in self._load_catalogue()[1] else redact(id), 500)
+            tool = show.clip(id if self._catalogue and id in self._catalogue[1] else redact(id), 500)
             self.scout.called(tool, ok=ok, ms=round(ms, 3), caller=caller.name, search_id=search if is_own else None)
 
         try:

@@ -162,12 +162,23 @@ class Exact:
 
     def _summarise_scores(self, row: Vectors, depth: int) -> Spread:
         best, scores = self._find_nearest(row, depth)
+        return Spread(pad_best(scores, depth), int(best[0]), *self.describe_cosines(row))
+
+    def describe_cosines(self, query: Vectors) -> tuple[float, float]:
+        """Compute the mean and the standard deviation of a query's cosines with all tools, (0, 0) without tools.
+
+        They follow from two moments of the tools' vectors, which are computed once.
+
+        Args:
+            query: `(dim,)`, a unit row.
+        """
+        if not len(self.vectors):
+            return 0.0, 0.0
         mean, products = self._compute_moments()
-        query = row.astype(np.float64)
-        mean_cosine = float(np.einsum("d,d->", mean, query))
-        mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, query), query))
-        deviation = max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
-        return Spread(pad_best(scores, depth), int(best[0]), mean_cosine, deviation)
+        row = query.astype(np.float64)
+        mean_cosine = float(np.einsum("d,d->", mean, row))
+        mean_square = float(np.einsum("d,d->", np.einsum("de,e->d", products, row), row))
+        return mean_cosine, max(mean_square - mean_cosine * mean_cosine, 0.0) ** 0.5
 
     def _compute_moments(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Compute the (dim,) mean of the vectors and the (dim, dim) mean of their outer products."""

@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,15 +20,18 @@ from toolscout.types import MAX_RENDERED_CHARS, STYLES, Explanation, Tool, diges
 
 __all__ = ["BM25", "CODE_SETTINGS", "PLAIN_SETTINGS", "BM25Settings", "tokenize"]
 
-BM25_FORMAT: Final = "bm25/1"  # raise it whenever the same settings would give other terms or scores
+BM25_FORMAT: Final = "bm25/2"  # raise it whenever the same settings would give other terms or scores
 MAX_CACHED_SCORES: Final = 2_000_000
+WRITTEN_MARK: Final = "="  # begins a term that is the written form of a word, not its stem; no tokenizer yields it
 
 
 class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a BM25 index. The defaults were chosen on validation queries of eight datasets.
+    """The settings of a BM25 index. The defaults were chosen on train and dev queries of datasets (LAB.md).
 
     Attributes:
         tokenizer, stem, stopwords, fold: see `tokenize`.
+        written: the share of a score that counts words as they are written; the rest counts their stems. Among tools
+            that differ in little else, `list` and `listing` are not the same. Without stems it has no effect.
         repeats: whether a repeated word of a query counts each time, or once.
         fields: weight of each field of a tool (a style of `render`). A word in a field of weight 2 counts twice.
         k1: saturation of term frequency; higher lets repeated words count more.
@@ -39,6 +42,7 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stem: bool = True
     stopwords: bool = True
     fold: bool = True
+    written: float = 0.3
     repeats: bool = False
     fields: dict[str, float] = msgspec.field(
         default_factory=lambda: {
@@ -58,6 +62,8 @@ class BM25Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"fields: expected weights above 0 for any of {', '.join(STYLES)}, found {self.fields!r}")
         if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
             raise ConfigError(f"expected k1 of 0 or more and b from 0 to 1, found k1={self.k1} and b={self.b}")
+        if not 0 <= self.written <= 1:
+            raise ConfigError(f"expected written from 0 to 1, found {self.written}")
 
     @property
     def fingerprint(self) -> str:
@@ -98,7 +104,9 @@ class BM25:
     """An immutable BM25 index (Lucene's formula over the weighted sums of the fields' counts and lengths).
 
     `build` computes the score of every (term, tool) pair and stores it by term. The tools of term `t` are
-    `indices[indptr[t]:indptr[t + 1]]`, ascending positions; their scores are at the same places of `data`.
+    `indices[indptr[t]:indptr[t + 1]]`, ascending positions; their scores are at the same places of `data`. Terms are
+    the stems of words and, after `WRITTEN_MARK`, the words as written. Each kind has its own frequencies, and the two
+    scores are averaged with the weight `settings.written`.
 
     Attributes:
         ids: tool ids, ascending.
@@ -119,7 +127,7 @@ class BM25:
         self._vocabulary = vocabulary
         self._data, self._indices, self._indptr = data, indices, indptr
         self._bounds = indptr.tolist()
-        self._tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
+        self._token_kinds = _make_token_kinds(settings)
         self._query_cache: dict[str, _ScoredQuery] = {}
 
     @classmethod
@@ -135,24 +143,29 @@ class BM25:
             ConfigError: for an unknown setting or an invalid value.
         """
         settings = settings.replace(**changes)
-        tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
         text = render if settings.tokenizer == "code" else _render_plain
         tools = sorted(tools, key=lambda tool: tool.id)
         vocabulary: defaultdict[str, int] = defaultdict()
         vocabulary.default_factory = vocabulary.__len__
-        terms, lengths = array("i"), array("i")
-        for tool in tools:
-            for field in settings.fields:
-                words = tokens(text(tool, field))
-                terms.extend(map(vocabulary.__getitem__, words))
-                lengths.append(len(words))
-        data, indices, indptr = _score_terms(
-            np.array(terms, dtype=np.int64),
-            np.array(lengths).reshape(len(tools), len(settings.fields)),
-            len(vocabulary),
-            settings,
-        )
-        return cls([tool.id for tool in tools], dict(vocabulary), data, indices, indptr, settings)
+        parts = []
+        for kind in _make_token_kinds(settings):
+            n_earlier = len(vocabulary)
+            terms, lengths = array("i"), array("i")
+            for tool in tools:
+                for field in settings.fields:
+                    words = kind.tokens(text(tool, field))
+                    terms.extend(vocabulary[kind.mark + word] for word in words)
+                    lengths.append(len(words))
+            parts.append(
+                _score_terms(
+                    np.array(terms, dtype=np.int64) - n_earlier,
+                    np.array(lengths).reshape(len(tools), len(settings.fields)),
+                    len(vocabulary) - n_earlier,
+                    settings,
+                    kind.share,
+                )
+            )
+        return cls([tool.id for tool in tools], dict(vocabulary), *_concatenate(parts), settings)
 
     def search(
         self, queries: Sequence[str], k: int, visible: Mask | Sequence[Mask | None] | None = None
@@ -233,8 +246,11 @@ class BM25:
         for term, count in self._score_query(query).terms.items():
             number = self._vocabulary.get(term)
             frequency = 0 if number is None else int(self._bounds[number + 1] - self._bounds[number])
-            upper_bound += count * math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
-            n_known, total = n_known + (frequency > 0), total + 1
+            rarity = math.log(1 + (len(self.ids) - frequency + 0.5) / (frequency + 0.5))
+            is_written = term.startswith(WRITTEN_MARK)
+            upper_bound += count * rarity * self._token_kinds[is_written].share
+            if not is_written:
+                n_known, total = n_known + (frequency > 0), total + 1
         return upper_bound, n_known / max(total, 1)
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
@@ -251,13 +267,12 @@ class BM25:
         position = place(self.ids, tool_id)
         scores = self.scores(query)
         score = scores[position]
-        parts, missing = {}, []
-        for term, count in self._score_query(query).terms.items():
-            part = self._score_term(term, position)
-            if part:
-                parts[term] = count * part
-            else:
-                missing.append(term)
+        counts = self._score_query(query).terms
+        parts: dict[str, float] = {}
+        for term, (stem, count) in self._find_stems(query, counts).items():
+            if part := self._score_term(term, position):
+                parts[stem] = parts.get(stem, 0.0) + count * part
+        missing = [term for term in counts if not term.startswith(WRITTEN_MARK) and term not in parts]
         if not score:
             return Explanation("bm25", None, 0.0, "no word in common", missing=tuple(missing))
         terms = dict(sorted(parts.items(), key=lambda part: -part[1]))
@@ -274,8 +289,15 @@ class BM25:
 
     def _count_terms(self, query: str) -> Counter[str]:
         """Count each term of a query, once or as often as it occurs, depending on the settings."""
-        tokens = self._tokens(query)
-        return Counter(tokens if self.settings.repeats else list(dict.fromkeys(tokens)))
+        terms = [kind.mark + word for kind in self._token_kinds for word in kind.tokens(query)]
+        return Counter(terms if self.settings.repeats else list(dict.fromkeys(terms)))
+
+    def _find_stems(self, query: str, counts: Mapping[str, int]) -> dict[str, tuple[str, int]]:
+        """Map each term of a query to its stem, under which people read it, and its count."""
+        words = [kind.tokens(query) for kind in self._token_kinds]
+        stem_of = {kind.mark + word: stem for kind, part in zip(self._token_kinds, words, strict=True)
+                   for stem, word in zip(words[0], part, strict=True)}  # fmt: skip
+        return {term: (stem_of[term], count) for term, count in counts.items()}
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -319,6 +341,24 @@ class BM25:
         return cls(ids, dict(zip(vocabulary, range(len(vocabulary)), strict=True)), data, indices, indptr, settings)
 
 
+class _TokenKind(NamedTuple):
+    """One kind of terms: what marks them, how a text is split into them, and their share of the score."""
+
+    mark: str
+    tokens: Callable[[str], list[str]]
+    share: float
+
+
+def _make_token_kinds(settings: BM25Settings) -> tuple[_TokenKind, ...]:
+    """Return the kinds of terms of an index: stems and, where they count, words as written."""
+    tokens = tokenizer_for(settings.tokenizer, settings.stem, settings.stopwords, settings.fold)
+    share = settings.written if settings.stem else 0.0
+    if not share:
+        return (_TokenKind("", tokens, 1.0),)
+    written = tokenizer_for(settings.tokenizer, False, settings.stopwords, settings.fold)
+    return (_TokenKind("", tokens, 1.0 - share), _TokenKind(WRITTEN_MARK, written, share))
+
+
 _WORD_BOUNDARY: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -337,7 +377,7 @@ def _render_plain(tool: Tool, field: str) -> str:
 
 
 def _score_terms(
-    terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], n_terms: int, settings: BM25Settings
+    terms: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], n_terms: int, settings: BM25Settings, share: float
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Compute the scores of all (term, tool) pairs, by term: data, indices, indptr as `BM25` stores them.
 
@@ -346,6 +386,7 @@ def _score_terms(
         lengths: `(tools, fields)`, number of words in each field.
         n_terms: size of the vocabulary.
         settings: weights, k1 and b.
+        share: factor of all scores.
     """
     n_tools = len(lengths)
     weights = np.array(list(settings.fields.values()))
@@ -359,4 +400,15 @@ def _score_terms(
     relative = length / (length.sum() / max(n_tools, 1) or 1.0)
     data = rarity[term] * counts / (counts + settings.k1 * (1 - settings.b + settings.b * relative[tool]))
     indptr = np.concatenate([[0], np.cumsum(frequency)])
-    return data.astype(np.float32), tool.astype(np.int32), indptr.astype(np.int32)
+    return (share * data).astype(np.float32), tool.astype(np.int32), indptr.astype(np.int32)
+
+
+def _concatenate(
+    parts: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Join the data, indices and indptr of one kind of terms after the other."""
+    data, indices, bounds = zip(*parts, strict=True)
+    starts = np.cumsum([0, *(part[-1] for part in bounds)])[: len(parts)]
+    pointers = [part[1:] + start for part, start in zip(bounds, starts, strict=True)]
+    joined = np.concatenate([np.zeros(1, dtype=np.int64), *pointers]).astype(np.int32)
+    return np.concatenate(data), np.concatenate(indices), joined

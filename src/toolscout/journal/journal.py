@@ -1,7 +1,8 @@
-"""The journal records searches, the tools that were shown, calls and their outcome, in an SQLite file.
+"""The journal records searches, the tools that were shown, calls and their outcome.
 
-The file is not that of the catalogue, so an event never waits for a change of the catalogue. An event is written when
-the call returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove events.
+Its database is not that of the catalogue, so an event never waits for a change of the catalogue. An event is written
+when the call returns, and survives a crash of the process. Only `prune` and the setting `journal_keep_days` remove
+events.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import logging
 import re
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolscout.database import BUSY_SECONDS, Database, now
+from toolscout.database import BUSY_SECONDS, Connection, Database, Dialect, now
+from toolscout.database.dialect import SQLITE
 from toolscout.errors import SourceError, StoreError
+from toolscout.home import Address, Home
 from toolscout.journal.events import EVENTS, build_line, encode_fields, parse_row
+from toolscout.journal.schema import EVENT_COLUMNS, IMPORT_TABLE, JOURNAL_MIGRATIONS, LAST_ROW, PUT_EVENT, TAKE_WAITING
+from toolscout.journal.shared import SharedWriter, is_absence
 from toolscout.privacy.redaction import redact
 
 __all__ = [
+    "JOURNAL_MIGRATIONS",
     "MAX_SEARCH_EVENTS",
     "Imported",
     "Journal",
@@ -41,26 +46,6 @@ MAX_NAMED_LINES: Final = 100  # bad lines that an import names
 IMPORT_BATCH_LINES: Final = 500  # lines of an import in memory at a time
 READ_BATCH_EVENTS: Final = 1000
 TRAILS_PER_READ: Final = 500
-JOURNAL_MIGRATIONS: Final = (
-    """
-    CREATE TABLE events (
-        id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL, caller TEXT NOT NULL,
-        search_id TEXT, body TEXT NOT NULL);
-    CREATE INDEX events_by_search ON events (search_id);
-    """,
-    # Row ids are never reused after events are removed: models remember up to which row they have learned.
-    """
-    CREATE TABLE numbered (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT NOT NULL UNIQUE, at TEXT NOT NULL, event TEXT NOT NULL,
-        caller TEXT NOT NULL, search_id TEXT, body TEXT NOT NULL);
-    INSERT INTO numbered SELECT id, uid, at, event, caller, search_id, body FROM events;
-    DROP TABLE events;
-    ALTER TABLE numbered RENAME TO events;
-    CREATE INDEX events_by_search ON events (search_id);
-    CREATE INDEX events_by_time ON events (at);
-    """,
-)
-_INSERT: Final = "INSERT OR IGNORE INTO events (uid, at, event, caller, search_id, body)"
 VACUUM_WAIT_S: Final = 5.0  # time that a prune waits for readers before it leaves the file to the next prune
 _log: Final = logging.getLogger("toolscout.journal.journal")
 
@@ -93,12 +78,12 @@ class JournalFilter(NamedTuple):
     since: str | None = None
     until: str | None = None
 
-    def list_conditions(self) -> dict[str, str | None]:
+    def list_conditions(self, dialect: Dialect) -> dict[str, str | None]:
         """Return SQL condition → its value; None: the condition does not apply."""
         pattern = None if self.text is None else "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
-        searched = "json_extract(body, '$.query')"
+        searched = dialect.read_text("body", "query")
         if self.tools:
-            searched = f"coalesce({searched}, json_extract(body, '$.tool'))"
+            searched = f"coalesce({searched}, {dialect.read_text('body', 'tool')})"
         return {
             "event = ?": self.event,
             "caller = ?": self.caller,
@@ -143,18 +128,19 @@ def new_id() -> str:
 
 
 class Journal(Database):
-    """The journal of a home, in `journal.db`."""
+    """The journal of a home."""
 
-    def __init__(self, home: Path, *, queries: str = "full", personal: bool = False, keep_days: float = 0.0) -> None:
-        """Open or create the file, and remove events older than `keep_days`.
+    def __init__(self, home: Home, *, queries: str = "full", personal: bool = False, keep_days: float = 0.0) -> None:
+        """Open or create the journal, and remove events older than `keep_days`.
 
         Args:
-            home: the folder that holds `journal.db`.
+            home: the folder that holds `journal.db`, or the address of a database.
             queries: how queries are recorded: `full` (credentials redacted), `hash` or `none`.
             personal: whether e-mail addresses and telephone numbers are redacted too.
             keep_days: number of days that events stay; 0: for ever.
         """
-        super().__init__(home / "journal.db", JOURNAL_MIGRATIONS)
+        super().__init__(home, "journal", JOURNAL_MIGRATIONS, pragmas=self.pragmas())
+        self._shared = SharedWriter(self, home) if isinstance(home, Address) else None
         self.queries, self.personal = queries, personal
         if keep_days and not self.read_only:
             try:
@@ -167,20 +153,22 @@ class Journal(Database):
         return ("secure_delete = ON",)
 
     def prune(self, days: float) -> Pruned:
-        """Remove the events older than `days`, and every trace of them in the file.
+        """Remove the events older than `days`, and in a file every trace of them.
 
         Raises:
             StoreError: if the file cannot be written.
         """
         removed = self._delete_older(_find_instant(days))
         with self.reading() as connection:
-            (undated,) = connection.execute("SELECT count(*) FROM events WHERE julianday(at) IS NULL").fetchone()
+            (undated,) = connection.execute(
+                f"SELECT count(*) FROM events WHERE {self.dialect.instant.format('at')} IS NULL"
+            ).fetchone()
         return Pruned(removed, int(undated), self._compact())
 
     def _delete_older(self, instant: str) -> int:
         """Remove events before an instant. The text index preselects; UTC offsets shift times by a day at most."""
         next_day = (datetime.fromisoformat(instant) + timedelta(days=1)).isoformat()
-        where = "at < ? AND julianday(at) < julianday(?)"
+        where = f"at < ? AND {self.dialect.instant.format('at')} < {self.dialect.instant.format('?')}"
         with self.reading() as connection:
             if (
                 connection.execute(f"SELECT 1 FROM events WHERE {where} LIMIT 1", (next_day, instant)).fetchone()
@@ -188,25 +176,34 @@ class Journal(Database):
             ):
                 return 0
         with self.writing() as connection:
+            if self.dialect is not SQLITE:
+                connection.execute(f"UPDATE pruned SET last = ({LAST_ROW})")
             removed = connection.execute(f"DELETE FROM events WHERE {where}", (next_day, instant)).rowcount
         self._empty_log()
         return removed
 
     def _compact(self) -> bool:
-        """Rewrite the file without free pages. Returns False if others were using it all the time."""
+        """Rewrite the file without free pages. Returns False if others were using it all the time.
+
+        PostgreSQL frees the pages of removed rows by itself.
+        """
+        if self.dialect is not SQLITE:
+            return True
         connection = self.connection
         connection.execute(f"PRAGMA busy_timeout = {int(VACUUM_WAIT_S * 1000)}")
         try:
             connection.execute("VACUUM")
             return self._empty_log()
         except sqlite3.OperationalError as error:
-            _log.warning("%s was not compacted: %s", self.path, error)
+            _log.warning("%s was not compacted: %s", self.label, error)
             return False
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
     def _empty_log(self) -> bool:
         """Empty the write-ahead log, which has former pages, into the file. Returns False if others are reading it."""
+        if self.dialect is not SQLITE:
+            return True
         with self.errors():
             (busy, _, _) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
@@ -216,14 +213,26 @@ class Journal(Database):
         self.append_all([(event, caller, fields)], at=at)
 
     def append_all(self, events: Iterable[tuple[str, str, Mapping[str, Any]]], *, at: str | None = None) -> None:
-        """Write (event, caller, fields) rows in one transaction."""
+        """Write (event, caller, fields) rows in one transaction.
+
+        If the database of a shared home does not answer, this machine keeps the rows until it does.
+        """
         moment = at or now()
         rows = [
             (new_id(), moment, event, caller, fields.get("search_id"), encode_fields(self._protect(event, fields)))
             for event, caller, fields in events
         ]
+        if self._shared is not None:
+            self._shared.write(rows)
+            return
         with self.writing() as connection:
-            connection.executemany(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", rows)
+            connection.executemany(PUT_EVENT, rows)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._shared is not None:
+            self._shared.close()
+        super().close()
 
     def _protect(self, event: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields with the query as the setting asks: redacted, hashed, or left out."""
@@ -241,15 +250,14 @@ class Journal(Database):
 
     def read(self, *, event: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield events in the order of writing, as export lines; at most `limit`, with a row id above `after`."""
-        query = (
-            "SELECT id, uid, at, event, caller, body FROM events WHERE id > ? AND (? IS NULL OR event = ?) "
-            "ORDER BY id LIMIT ?"
-        )
+        of_kind = "" if event is None else "AND event = ?"
+        kind = () if event is None else (event,)
+        query = f"SELECT id, uid, at, event, caller, body FROM events WHERE id > ? {of_kind} ORDER BY id LIMIT ?"
         left = limit
         while left is None or left > 0:
             size = READ_BATCH_EVENTS if left is None else min(READ_BATCH_EVENTS, left)
             with self.reading() as connection:
-                rows = connection.execute(query, (after, event, event, size)).fetchall()
+                rows = connection.execute(query, (after, *kind, size)).fetchall()
             for row in rows:
                 yield build_line(*row[1:])
             after = rows[-1][0] if rows else after
@@ -259,6 +267,8 @@ class Journal(Database):
 
     def search(self, search_id: str) -> dict[str, Any] | None:
         """Return the search of that id, without its calls and feedback; None: there is none."""
+        if self._shared is not None and (recent := self._shared.find_search(search_id)) is not None:
+            return recent
         with self.reading() as connection:
             row = connection.execute(
                 "SELECT uid, at, event, caller, body FROM events WHERE search_id = ? AND event = 'search' "
@@ -268,12 +278,22 @@ class Journal(Database):
         return None if row is None else build_line(*row)
 
     def is_full(self, search_id: str) -> bool:
-        """Tell whether a search has so many events that callers may add no more. Imports may always add events."""
-        with self.reading() as connection:
-            events = connection.execute(
-                "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
-            )
-            return len(events.fetchall()) >= MAX_SEARCH_EVENTS
+        """Tell whether a search has so many events that callers may add no more. Imports may always add events.
+
+        While a shared database does not answer, callers may add events to all searches.
+        """
+        if self._shared is not None and self._shared.is_waiting():
+            return False
+        try:
+            with self.reading() as connection:
+                events = connection.execute(
+                    "SELECT 1 FROM events WHERE search_id = ? LIMIT ?", (search_id, MAX_SEARCH_EVENTS)
+                )
+                return len(events.fetchall()) >= MAX_SEARCH_EVENTS
+        except StoreError as error:
+            if self._shared is not None and is_absence(error):
+                return False
+            raise
 
     def find(self, search_id: str) -> list[dict[str, Any]]:
         """Return all events of one search."""
@@ -297,7 +317,7 @@ class Journal(Database):
         Returns:
             The events, and the value of `before` for the next page; None: there are no more.
         """
-        conditions = {"id < ?": before, **(only or JournalFilter()).list_conditions()}
+        conditions = {"id < ?": before, **(only or JournalFilter()).list_conditions(self.dialect)}
         active = {condition: value for condition, value in conditions.items() if value is not None}
         where = " AND ".join(active) or "TRUE"
         with self.reading() as connection:
@@ -310,7 +330,8 @@ class Journal(Database):
     def last(self) -> int:
         """Return the row id of the newest event ever written, removed ones included; 0: there was none."""
         with self.reading() as connection:
-            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+            query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'" if self.dialect is SQLITE else LAST_ROW
+            row = connection.execute(query).fetchone()
             return int(row[0]) if row else 0
 
     def trails(self, *, after: int = 0, until: int | None = None) -> Iterator[Trail]:
@@ -366,7 +387,7 @@ class Journal(Database):
                 trails = self._read_trails(connection, matches.fetchall(), until)
             yield from trails
 
-    def _read_trails(self, connection: sqlite3.Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
+    def _read_trails(self, connection: Connection, rows: Sequence[tuple[int, str]], until: int) -> list[Trail]:
         marks = ",".join("?" * len(rows))
         events = connection.execute(
             f"SELECT search_id, uid, at, event, caller, body FROM events WHERE search_id IN ({marks}) AND id <= ? "
@@ -387,7 +408,7 @@ class Journal(Database):
             ).fetchone()
             (served,) = connection.execute(
                 "SELECT count(DISTINCT search_id) FROM events WHERE event = 'call' AND search_id IS NOT NULL "
-                "AND json_extract(body, '$.ok') = 1"
+                f"AND {self.dialect.json_true.format(column='body', key='ok')}"
             ).fetchone()
         return {
             "events": {name: counts.get(name, 0) for name in EVENTS} | counts,
@@ -410,13 +431,7 @@ class Journal(Database):
         """
         problems: list[tuple[str, str]] = []
         bad = 0
-        with self._open_import_tables() as connection:
-
-            def count_copies(line: bytes) -> int:
-                key = hashlib.blake2b(line, digest_size=16).digest()
-                connection.execute("INSERT INTO copies VALUES (?, 1) ON CONFLICT DO UPDATE SET n = n + 1", (key,))
-                return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
-
+        with self._open_import_table() as connection, _open_counter() as count_copies:
             numbered = enumerate(lines, 1)
             with self.reading():  # only the temporary tables are written
                 while piece := list(itertools.islice(numbered, IMPORT_BATCH_LINES)):
@@ -427,24 +442,36 @@ class Journal(Database):
                         except SourceError as error:
                             bad += 1
                             problems += [(f"line {number}", str(error))] if bad <= MAX_NAMED_LINES else []
-                    connection.executemany("INSERT INTO waiting VALUES (?, ?, ?, ?, ?, ?)", rows)
+                    connection.executemany(f"INSERT INTO waiting ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", rows)
             with self.writing():
-                new = connection.execute(f"{_INSERT} SELECT * FROM waiting ORDER BY rowid").rowcount
+                new = connection.execute(TAKE_WAITING).rowcount
         return Imported(new, problems, bad)
 
     @contextlib.contextmanager
-    def _open_import_tables(self) -> Iterator[sqlite3.Connection]:
-        """Open temporary tables for the rows of an import and the number of copies of each line."""
-        connection = self.connection
-        with self.errors():
-            connection.execute("CREATE TEMP TABLE waiting (uid, at, event, caller, search_id, body)")
-            connection.execute("CREATE TEMP TABLE copies (line PRIMARY KEY, n) WITHOUT ROWID")
-        try:
-            yield connection
-        finally:
-            with self.errors():
-                connection.execute("DROP TABLE temp.waiting")
-                connection.execute("DROP TABLE temp.copies")
+    def _open_import_table(self) -> Iterator[Connection]:
+        """Open a temporary table for the rows of an import."""
+        with self.session() as connection:
+            self._engine.run_script(IMPORT_TABLE)
+            try:
+                yield connection
+            finally:
+                with self.errors():
+                    connection.execute("DROP TABLE waiting")
+
+
+@contextlib.contextmanager
+def _open_counter() -> Iterator[Callable[[bytes], int]]:
+    """Open a function that counts equal lines. The counts are in a temporary file, because imports may be long."""
+    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE copies (line BLOB PRIMARY KEY, n INTEGER) WITHOUT ROWID")
+        connection.execute("BEGIN")
+
+        def count_copies(line: bytes) -> int:
+            key = hashlib.blake2b(line, digest_size=16).digest()
+            connection.execute("INSERT INTO copies VALUES (?, 1) ON CONFLICT DO UPDATE SET n = n + 1", (key,))
+            return int(connection.execute("SELECT n FROM copies WHERE line = ?", (key,)).fetchone()[0])
+
+        yield count_copies
 
 
 def _find_instant(days: float) -> str:

@@ -18,21 +18,21 @@ from toolscout import metrics
 from toolscout.checks.results import write_json
 from toolscout.dataset import Qrels
 from toolscout.encoders.pair_cache import PairCache
-from toolscout.errors import ConfigError, Unavailable, UserError
+from toolscout.errors import ConfigError, OverBudget, Unavailable, UserError
+from toolscout.lab import bench_pipelines
 from toolscout.lab.bench_data import groups, load_dataset, load_tools, make_folds, shares_tools, strip_source
 from toolscout.lab.bench_jobs import Job, label_of
 from toolscout.lab.bench_pipelines import RANKING_DEPTH, Part, build_parts
 from toolscout.lab.fit_provenance import describe_fits, find_other_defaults
 from toolscout.lab.machine import peak_mb, provenance, refuse_dirty, reset_peak
 from toolscout.lab.run_files import write_detect, write_run
-from toolscout.methods.feedback.loop import find_degradation
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
 from toolscout.recipes.fit import resolve_with_base
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
 
-__all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "run", "shares_tools"]
+__all__ = ["Job", "Outcome", "groups", "label_of", "load_dataset", "rehearse", "run", "shares_tools"]
 
 SEARCH_BATCH: Final = 256
 MAX_TIMED_QUERIES: Final = 200
@@ -107,6 +107,7 @@ def run(
     for part in build_parts(job, tools, qrels, folds, pairs, resume or reuse_model, say):
         say(f"{job.dataset.name}: {job.label}: searching {len(part.queries):,} queries")
         _score_part(job, part, pairs, scored)
+    _refuse_partial(job)
     write_run(job.run_path, job.label, scored.ranking)
     with pairs.pause():
         latency = {} if part.stage.asks else _measure_latency(job, part.stage, list(qrels))
@@ -122,6 +123,7 @@ def run(
         "n_tools": len(tools),
         **measured,
         **_describe_work(scored, asks=part.stage.asks),
+        **_describe_llm(job),
         "latency_ms": latency,
         "batch_qps": _queries_per_second(scored, len(qrels), asks=part.stage.asks),
         "peak_rss_mb": round(peak_mb(), 1),
@@ -131,6 +133,45 @@ def run(
     }
     write_json(job.json_path, result)
     return Outcome(result)
+
+
+def rehearse(job: Job) -> None:
+    """Ask the language model of a job all that it may ask, without fits and results; see `bench_pipelines.rehearse`.
+
+    Raises:
+        UserError: if the job cannot be run.
+    """
+    _check_options(job)
+    qrels = job.dataset.split(job.split)
+    tools = load_tools(job.dataset, qrels)
+    bench_pipelines.rehearse(job, tools, qrels, make_folds(job.dataset, job.split, job.folds, tools))
+
+
+def _describe_llm(job: Job) -> dict[str, Any]:
+    """Name the language model that was asked, and what all answers cost at first, also those from the cache.
+
+    Jobs that share a language model count together.
+    """
+    opened = job.llm.opened if job.llm else None
+    if opened is None:
+        return {}
+    answered = opened.answered
+    counts = {"calls": answered.calls, "tokens_in": answered.tokens_in, "tokens_out": answered.tokens_out}
+    return {"llm": {"model": opened.backend.model, **counts}}
+
+
+def _refuse_partial(job: Job) -> None:
+    """Refuse to write a result of which some queries had no language model because its budget was used up.
+
+    Raises:
+        OverBudget: if the budget refused a call.
+    """
+    opened = job.llm.opened if job.llm else None
+    if opened is not None and opened.is_used_up:
+        raise OverBudget(
+            "The budget of the language model was used up before the end, so no result is written. The answers are "
+            "kept: raise --llm-budget and run this again."
+        )
 
 
 def _describe_work(scored: _Scored, *, asks: bool) -> dict[str, Any]:
@@ -267,13 +308,13 @@ def _rank(
             ranking[query] = [(strip_source(hit.id), hit.score) for hit in search.hits]
             if search.need is not None:
                 needs[query] = search.need
-            if stage.asks and (problem := find_degradation(search)):
-                problems.append(problem)
+            if stage.asks and search.degraded:
+                problems.append(search.degraded)
             refined = refined or bool(search.rewrites)
         if problems and len(problems) == len(ranking) and not refined:
             raise Unavailable(
-                f"None of the first {len(problems):,} queries got a language model's help (the last: {problems[-1]}). "
-                "Check the setting llm and its key. No result is written."
+                f"None of the first {len(problems):,} queries got a language model's help. The last: {problems[-1]} "
+                "No result is written."
             )
     return ranking, needs, len(problems), time.perf_counter() - started
 

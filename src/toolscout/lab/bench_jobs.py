@@ -11,6 +11,7 @@ from typing import Any
 from toolscout.config import Settings
 from toolscout.dataset import Dataset, NoTool
 from toolscout.errors import ConfigError
+from toolscout.llm import SharedLLM
 from toolscout.recipes import registry
 
 __all__ = ["Job", "label_of"]
@@ -34,6 +35,7 @@ class Job:
         seed: seed of everything random.
         changes: settings that replace the recipe's own.
         settings: timeouts, and where vectors are kept.
+        llm: the language model, which jobs may share with its budget.
     """
 
     dataset: Dataset
@@ -49,6 +51,7 @@ class Job:
     seed: int = 0
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Settings = dataclasses.field(default_factory=Settings)
+    llm: SharedLLM | None = None
 
     @property
     def json_path(self) -> Path:

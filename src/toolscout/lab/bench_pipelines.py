@@ -16,12 +16,20 @@ from toolscout.lab.bench_data import load_tools, shares_tools
 from toolscout.lab.bench_jobs import Job
 from toolscout.models.model_store import Model
 from toolscout.recipes import registry
-from toolscout.recipes.fit import fit, make_lesson, on_shelf, plan_fit
+from toolscout.recipes.fit import (
+    Lesson,
+    fit,
+    make_lesson,
+    on_shelf,
+    plan_fit,
+    rehearse_fit,
+    rehearse_searches,
+)
 from toolscout.search.pipeline import Cut, Stage
 from toolscout.types import Tool
 from toolscout.workspace import Workspace
 
-__all__ = ["RANKING_DEPTH", "Part", "build_parts"]
+__all__ = ["RANKING_DEPTH", "Part", "build_parts", "rehearse"]
 
 RANKING_DEPTH: Final = 20
 
@@ -67,28 +75,15 @@ def build_parts(
     Raises:
         ConfigError: if the recipe cannot do what the job asks for.
     """
-
-    def report(text: str) -> None:
-        say(f"{job.dataset.name}: {job.label}: {text}")
-
     recipe = registry.recipe(job.recipe)
     catalogue = Catalogue.of(tools)
-    workspace = Workspace(
-        job.encoder or recipe.encoder or job.settings.encoder,
-        job.settings,
-        VectorStore(job.settings.home / "bench"),
-        pairs,
-        progress=lambda done, total: report(f"embedding {done:,} of {total:,} tools"),
-        say=report,
-        seed=job.seed,
-        resume=resume,
-    )
+    workspace = _make_workspace(job, pairs, resume, say)
     if _encodes_with_loaded(job, recipe):
         workspace = dataclasses.replace(workspace, encoder=workspace.load_encoder())
     if {**recipe.settings, **job.changes}.get("hierarchy") == "oracle":
         workspace = _reveal_gold(workspace, job, qrels)
     if not recipe.is_fitted:
-        report(f"indexing {len(tools):,} tools")
+        workspace.say(f"indexing {len(tools):,} tools")
         started = time.perf_counter()
         stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
         _check_abstains(job, stage)
@@ -98,6 +93,49 @@ def build_parts(
     else:
         for fold in folds:
             yield _fit_part(job, workspace, catalogue, fold.test, fold.train)
+
+
+def _make_workspace(job: Job, pairs: PairCache | None, resume: bool, say: Callable[[str], None]) -> Workspace:
+    """Make the workspace of a job; its lines of progress name the job."""
+
+    def report(text: str) -> None:
+        say(f"{job.dataset.name}: {job.label}: {text}")
+
+    return Workspace(
+        job.encoder or registry.recipe(job.recipe).encoder or job.settings.encoder,
+        job.settings,
+        VectorStore(job.settings.home / "bench"),
+        pairs,
+        progress=lambda done, total: report(f"embedding {done:,} of {total:,} tools"),
+        say=report,
+        seed=job.seed,
+        resume=resume,
+        shared_llm=job.llm,
+    )
+
+
+def rehearse(job: Job, tools: Sequence[Tool], qrels: Qrels, folds: Sequence[Fold] | None) -> None:
+    """Ask the language model of a job all that its fits and searches ask at most. Nothing is fitted or written.
+
+    Args:
+        job: what to measure; its language model is a rehearsal.
+        tools: the tools of the dataset.
+        qrels: the queries to score.
+        folds: see `build_parts`.
+
+    Raises:
+        UserError: if the job cannot be run.
+    """
+    workspace = _make_workspace(job, None, False, lambda text: None)
+    catalogue, texts = Catalogue.of(tools), job.dataset.queries
+    if not registry.recipe(job.recipe).is_fitted:
+        stage = registry.build(job.recipe, catalogue, workspace, settings=job.changes)
+        rehearse_searches(stage, [texts[query] for query in qrels])
+        return
+    parts = [(fold.test, fold.train) for fold in folds] if folds else [(list(qrels), None)]
+    for scored, train in parts:
+        lesson = _make_lesson(job, catalogue, scored, train)
+        rehearse_fit(job.recipe, lesson, workspace, job.changes, [texts[query] for query in scored])
 
 
 def _encodes_with_loaded(job: Job, recipe: registry.Recipe) -> bool:
@@ -127,6 +165,15 @@ def _fit_part(
         scored: ids of the queries to score. The fit sees neither them nor queries of the same text.
         train: ids of the queries to learn from; None: the dataset's own train and dev.
     """
+    lesson = _make_lesson(job, catalogue, scored, train)
+    model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
+    stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
+    _check_abstains(job, stage)
+    return Part(stage >> Cut(RANKING_DEPTH), scored, model.manifest.fit_seconds, model)
+
+
+def _make_lesson(job: Job, catalogue: Catalogue, scored: list[str], train: list[str] | None) -> Lesson:
+    """Make the lesson of a fit; the arguments are those of `_fit_part`."""
     source = job.train_on or job.dataset
     source_tools = load_tools(source, {}) if job.train_on else catalogue.tools()
     if job.train_on and not registry.recipe(job.recipe).method.transfers and not shares_tools(source, job.dataset):
@@ -138,11 +185,7 @@ def _fit_part(
     if train is None and source is job.dataset and learned & set(scored):
         raise ConfigError(f"--split {job.split}: {job.recipe} learns from these queries. Use --split test.")
     held_out = {**job.held_out, **{query: job.dataset.queries[query] for query in scored}}
-    lesson = dataclasses.replace(make_lesson(source, source_tools, held_out, train), no_tool=job.no_tool)
-    model = fit(on_shelf(plan_fit(job.recipe, lesson, workspace, job.settings.home, job.changes)))
-    stage = registry.build(job.recipe, catalogue, workspace, model=model.folder)
-    _check_abstains(job, stage)
-    return Part(stage >> Cut(RANKING_DEPTH), scored, model.manifest.fit_seconds, model)
+    return dataclasses.replace(make_lesson(source, source_tools, held_out, train), no_tool=job.no_tool)
 
 
 def _check_abstains(job: Job, stage: Stage) -> None:

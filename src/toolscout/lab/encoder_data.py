@@ -7,9 +7,9 @@ requests: each field of a tool (name, first sentence, parameters) as a query for
 the other negatives.
 
 No test request is in the set, nor one that nearly equals one. No tool of the corpus stands in a test set, by definition
-or by nearly the same text. With `leave_out`, nothing of that dataset is in the set: not its requests, not its tools,
-and not the same tools of other datasets. Every choice follows from hashes of ids and the seed, so it is the same each
-time. No language model is used; `toolscout lab synth` could add requests.
+or by nearly the same text. With `leave_out`, nothing of those datasets is in the set: not their requests, not their
+tools, and not the same tools of other datasets. Every choice follows from hashes of ids and the seed, so it is the same
+each time. No language model is used; `toolscout lab synth` could add requests.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DataPlan:
         sets: datasets, by their paths below the root; their train splits are read.
         corpus: tools without requests, by its path below the root. None: none.
         test_sets: datasets with test requests and tools; one that is not there is reported.
-        leave_out: dataset of which nothing may be in the set.
+        leave_out: datasets of which nothing may be in the set.
         held_out_ids: ids of tools of the corpus that must not be in the set.
         max_requests: of one set of gold tools.
         compound_share: number of compound requests as a share of the requests for one tool.
@@ -95,7 +95,7 @@ class DataPlan:
     sets: tuple[str, ...] = LICENSED_SETS
     corpus: str | None = TOOL_CORPUS
     test_sets: tuple[str, ...] = TEST_SETS
-    leave_out: str | None = None
+    leave_out: tuple[str, ...] = ()
     held_out_ids: Collection[str] = ()
     max_requests: int = 20
     compound_share: float = 0.2
@@ -136,7 +136,7 @@ def build_training_set(plan: DataPlan) -> TrainingSet:
     tools: dict[str, list[Tool]] = {}
     reports: dict[str, Any] = {}
     for name in plan.sets:
-        if name != plan.leave_out:
+        if name not in plan.leave_out:
             reports[name], tools[name], made = _read_set(plan, name, held_out)
             examples += made
     if plan.corpus is not None:
@@ -160,9 +160,10 @@ def _check_plan(plan: DataPlan) -> None:
     refused = [name for name in plan.sets if name.rpartition("/")[2] in UNLICENSED_SETS]
     if refused:
         raise ConfigError(f"{refused[0]} may not be trained on, because of its licence. Leave it out of the sets.")
-    if plan.leave_out is not None and plan.leave_out not in plan.test_sets:
+    unknown = [name for name in plan.leave_out if name not in plan.test_sets]
+    if unknown:
         names = ", ".join(plan.test_sets)
-        raise ConfigError(f"expected a test set to leave out ({names}), found {plan.leave_out!r}")
+        raise ConfigError(f"expected a test set to leave out ({names}), found {unknown[0]!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,9 +171,9 @@ class _HeldOut:
     """What training must not see.
 
     Attributes:
-        requests: test requests of all test sets, and every request of the left-out dataset.
+        requests: test requests of all test sets, and every request of the left-out datasets.
         tools: those of all test sets; for the corpus.
-        tools_left_out: those of the left-out dataset; for the other datasets.
+        tools_left_out: those of the left-out datasets; for the other datasets.
         missing: test sets that are not below the root.
     """
 
@@ -187,12 +188,12 @@ class _HeldOut:
         tools_left_out: list[Tool] = []
         for name in plan.test_sets:
             if not (plan.root / name / "queries.jsonl").is_file():
-                if name == plan.leave_out:
+                if name in plan.leave_out:
                     raise ConfigError(f"The dataset {name}, which is to be left out, is not in {plan.root}.")
                 missing.append(name)
                 continue
             dataset = load_dataset(name, plan.root)
-            is_left_out = name == plan.leave_out
+            is_left_out = name in plan.leave_out
             for query in dataset.queries if is_left_out else dataset.qrels.get("test", {}):
                 requests.add(dataset.queries[query])
             set_tools = read_tools(dataset.folder, "d").tools

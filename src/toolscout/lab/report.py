@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toolscout.checks.results import PUBLISHED, Result, SweepResult, read_results, read_sweeps
 from toolscout.dataset import Dataset
 from toolscout.errors import NotFound, UserError
@@ -53,7 +55,7 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     invalid file, or one in the wrong place, is left out and named in the page and in `problems`.
 
     Args:
-        folder: the folder that `bench --out` and `sweep --out` wrote.
+        folder: the folder that `bench --out` and `sweep --out` wrote, or a dataset's folder or a result file in it.
         out: the folder to write to; by default `folder` itself.
         data: root of the datasets, for failures per tool; datasets that it lacks have none.
 
@@ -62,10 +64,15 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
         MissingExtra: without matplotlib.
         UserError: when `out` cannot be written.
     """
-    folder = Path(folder)
+    target = Path(out or (folder.parent if folder.is_file() else folder))
+    folder, dataset = _find_results_folder(Path(folder))
     results, problems = read_results(folder)
     sweeps, sweep_problems = read_sweeps(folder)
     problems += sweep_problems
+    if dataset is not None:
+        results = [result for result in results if result.dataset == dataset]
+        sweeps = [swept for swept in sweeps if swept.dataset == dataset]
+        problems = [problem for problem in problems if problem.entry.startswith(f"{dataset}/")]
     if not results and not sweeps:
         raise _build_no_results_error(folder, problems)
     sets = _group_by_dataset(results, sweeps)
@@ -84,11 +91,30 @@ def report(folder: Path, out: Path | None = None, *, data: Path | None = None) -
     files = {"report.html": page(contents, problems, notes, overview).encode(errors="replace")}
     for chart_group in (overview, *(content.images for content in contents.values())):
         files |= {image.file: image.data for image in chart_group}
-    target = folder if out is None else Path(out)
     _write_files(target, files)
     written = Written(target / name for name in files)
     written.problems, written.notes = tuple(problems), tuple(notes)
     return written
+
+
+def _find_results_folder(place: Path) -> tuple[Path, str | None]:
+    """Return the folder of all results, and the dataset if `place` is its folder or one of its result files."""
+    candidates = [place] if place.is_file() else sorted(place.glob("*.json"))
+    for file in candidates:
+        try:
+            dataset = msgspec.json.decode(file.read_bytes(), type=_NamesDataset).dataset
+        except (msgspec.MsgspecError, OSError, RecursionError, UnicodeDecodeError):
+            continue
+        parts = Path(dataset).parts
+        if parts and file.absolute().parent.parts[-len(parts) :] == parts:
+            return file.absolute().parents[len(parts)], dataset
+    return place, None
+
+
+class _NamesDataset(msgspec.Struct):
+    """The field of a result file that says where it lies."""
+
+    dataset: str
 
 
 def _build_no_results_error(folder: Path, problems: Sequence[Problem]) -> NotFound:

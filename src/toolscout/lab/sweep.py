@@ -28,6 +28,7 @@ from toolscout.dataset import Dataset, NoTool
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, NotFound, UserError, require
 from toolscout.lab.machine import provenance
+from toolscout.llm import SharedLLM
 from toolscout.methods.lesson import DEV_METRICS
 from toolscout.models import model_store
 from toolscout.recipes import registry
@@ -76,6 +77,7 @@ class Sweep:
     trials: int | None = None
     no_tool: NoTool | None = None
     settings: Settings = dataclasses.field(default_factory=Settings)
+    llm: SharedLLM | None = None
 
     @property
     def path(self) -> Path:
@@ -389,6 +391,7 @@ def _score_on_dev(job: Sweep, lesson: Lesson, settings: Mapping[str, Any], say: 
         say=say,
         seed=job.seed,
         resume=True,
+        shared_llm=job.llm,
     )
     if not registry.recipe(job.recipe).is_fitted:
         return _score_unfitted(job, lesson, workspace, changes)

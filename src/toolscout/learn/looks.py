@@ -15,20 +15,21 @@ overlap.
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from toolscout.database.documents import read_document, write_document
 from toolscout.errors import StoreError
+from toolscout.home import Home, describe_home
 from toolscout.types import digest
 
 __all__ = ["bound_p", "level_of_look", "number_look"]
 
 LOOKS_FORMAT: Final = "toolscout-looks/1"
+LOOKS_FILE: Final = "learn/looks.json"
 
 
 class _Looks(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,43 +56,32 @@ def bound_p(differences: npt.ArrayLike) -> float:
     return min(1.0, 2 * math.exp(-(float(values.sum()) ** 2) / (2 * squares))) if squares > 0 else 1.0
 
 
-def number_look(home: Path, champion: str, tested: Any) -> int:
+def number_look(home: Home, champion: str, tested: Any) -> int:
     """Count a comparison with a champion, and return its number, from 1.
 
     A repeated look (after a kill, or after a dry run) keeps its number. The count is on disk before this returns. A
     champion that comes back by a rollback continues its own count.
 
     Args:
-        home: the home folder.
+        home: the home.
         champion: name of the champion.
         tested: what identifies the look: candidate, requests, seed.
 
     Raises:
         StoreError: if the file is damaged.
     """
-    file = home / "learn" / "looks.json"
     try:
-        counts = msgspec.json.decode(file.read_bytes(), type=_Looks)
+        counts = msgspec.json.decode(read_document(home, LOOKS_FILE), type=_Looks)
     except FileNotFoundError:
         counts = _Looks()
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreError(
-            f"{file} is damaged ({error}), so the number of earlier looks is lost. "
+            f"{describe_home(home)}/{LOOKS_FILE} is damaged ({error}), so the number of earlier looks is lost. "
             "Remove the file to count from one again."
         ) from None
     looks = counts.champions.setdefault(champion, {})
     fingerprint = digest("look/1", tested)
     if fingerprint not in looks:
         looks[fingerprint] = max(looks.values(), default=0) + 1
-        _write(file, counts)
+        write_document(home, LOOKS_FILE, msgspec.json.format(msgspec.json.encode(counts), indent=1) + b"\n")
     return looks[fingerprint]
-
-
-def _write(file: Path, counts: _Looks) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    with partial.open("wb") as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(counts), indent=1) + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)

@@ -8,6 +8,8 @@
                  run.json     the last journal event that an unfinished run reads
     <home>/models/            the candidates, and the pointer to the champion (`toolscout.models.champion`)
 
+In a PostgreSQL home the three JSON files are rows, and the dataset is a folder of the machine that learned last.
+
 A run reads the journal up to a fixed event. After a kill, the next run reads the same requests, keeps the models that
 were fitted, and continues. Servers keep running meanwhile, and use the new champion from their next search on.
 """
@@ -19,7 +21,6 @@ import itertools
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -28,19 +29,22 @@ import numpy as np
 from toolscout.catalogue.store import Catalogue
 from toolscout.checks.synthetic_queries import CHAT_QUERIES
 from toolscout.config import Settings
-from toolscout.database import alone, now
+from toolscout.database import hold_lock, now
+from toolscout.database.documents import delete_document, read_document, write_document
 from toolscout.errors import Changed, ConfigError, UserError
+from toolscout.home import Home, describe_home
 from toolscout.journal.evidence import Evidence, Example, collect_evidence
 from toolscout.learn.gate import Sample, Verdict, judge
 from toolscout.learn.looks import number_look
-from toolscout.learn.report import Candidate, Report, last
+from toolscout.learn.report import LAST_FILE, Candidate, Report, last
 from toolscout.learn.split import Traffic, split_by_time
 from toolscout.methods.shared.ngrams import Ngrams, hash_features
 from toolscout.methods.shared.tool_sets import ToolSets
 from toolscout.metrics import percentiles
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
-from toolscout.privacy.private_files import make_private_folder, replace_file
+from toolscout.models.sharing import forget_model, publish_model
+from toolscout.privacy.private_files import make_private_folder
 from toolscout.recipes import registry as recipes
 from toolscout.recipes.fit import fit, plan_fit
 from toolscout.recipes.select import Selection
@@ -53,6 +57,7 @@ __all__ = ["BUDGET_MS", "Candidate", "Report", "last", "learn"]
 
 MIN_TRAIN_REQUESTS: Final = {"neighbours": 30, "tool2vec": 30, "mlc-light": 200}  # by light recipe
 MIN_TEST_REQUESTS: Final = 20
+RUN_FILE: Final = "learn/run.json"
 MAX_MLC_CELLS: Final = 150_000_000  # words × (tools and sets of tools) of mlc-light; memory holds four such arrays
 BUDGET_MS: Final = 50.0
 MAX_TIMED_QUERIES: Final = 200
@@ -116,8 +121,9 @@ def learn(
         ConfigError: for a recipe that is not fitted.
         StoreError: if another run is under way.
     """
-    started, home, names = time.monotonic(), scout.settings.home, _check_recipes(recipes)
-    with alone(home / "learn" / "lock.db", f"Another `toolscout learn` is running on {home}. Wait for it to finish."):
+    started, home, names = time.monotonic(), scout.settings.place, _check_recipes(recipes)
+    refusal = f"Another `toolscout learn` is running on {describe_home(home)}. Wait for it to finish."
+    with hold_lock(home, "learn/lock.db", refusal):
         state = _load_or_start_state(home, scout, say)
         run = _begin(scout, state["until"], say)
         try:
@@ -129,7 +135,9 @@ def learn(
             reason, better = str(refusal), False
         if better and not dry_run:
             assert run.chosen is not None and run.chosen.model is not None
-            model_store.note(champion.find_model(home, run.chosen.model), sure=run.sure)
+            folder = champion.shelf(home) / run.chosen.model
+            model_store.note(folder, sure=run.sure)
+            publish_model(home, folder)
             try:
                 champion.promote(home, run.chosen.model, reason, over=run.over)
             except Changed:
@@ -148,9 +156,9 @@ def learn(
             seconds=round(time.monotonic() - started, 1),
             at=state["at"],
         )
-        _write(home / "learn" / "last.json", report)
+        _write(home, LAST_FILE, report)
         _remove_old_models(run)
-        (home / "learn" / "run.json").unlink(missing_ok=True)
+        delete_document(home, RUN_FILE)
     return report
 
 
@@ -158,7 +166,7 @@ def learn(
 
 
 def _begin(scout: Scout, until: int, say: Callable[[str], None]) -> _Run:
-    over, before = champion.stamp(scout.settings.home), _find_champion(scout, say)
+    over, before = champion.stamp(scout.settings.place), _find_champion(scout, say)
     catalogue = scout.store.catalogue()
     say("reading the journal")
     since = _read_journal_row(before.manifest, "until")
@@ -284,13 +292,14 @@ def _explain_misfit(run: _Run, name: str) -> str:
 def _fit(run: _Run, name: str, seed: int) -> Candidate:
     """Fit one recipe on the requests of the run. The manifest records which journal events it read."""
     journal = {"through": max(example.row for example in run.traffic.earlier), "until": run.evidence.until}
-    shelf = champion.shelf(run.settings.home)
+    shelf = champion.shelf(run.settings.place)
     workspace = Workspace(
         settings=run.settings,
         vectors=run.scout.vectors,
         say=lambda text: run.say(f"{name}: {text}"),
         seed=seed,
         resume=True,
+        shared_llm=run.scout.engine.llm,
     )
     job = plan_fit(name, run.traffic.lesson, workspace, shelf)
     model = f"{name}-{job.identity[:12]}"
@@ -304,7 +313,7 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
     """Compare the chosen candidate with the champion, on newest requests that neither was fitted on."""
     assert run.chosen is not None and run.chosen.model is not None
     test = {query: gold for query, gold in run.traffic.test.items() if _row(query) > run.through}
-    candidate = run.scout.selector.find(None, champion.find_model(run.settings.home, run.chosen.model))
+    candidate = run.scout.selector.find(None, champion.shelf(run.settings.place) / run.chosen.model)
     texts = {query: run.traffic.lesson.texts[query] for query in test}
     stage = _build_stage(run, candidate)
     sample = Sample(
@@ -317,7 +326,7 @@ def _test_candidate(run: _Run, budget_ms: float, seed: int) -> None:
         trusted=_find_trusted_callers(run),
     )
     tested = [run.chosen.model, test, sample.callers, sorted(sample.trusted), seed]
-    look = number_look(run.settings.home, _name_of(run.before), tested)
+    look = number_look(run.settings.place, _name_of(run.before), tested)
     run.say(
         f"comparing {run.chosen.recipe} with {_name_of(run.before)} on {len(test):,} held-out requests, "
         f"comparison {look}"
@@ -460,7 +469,7 @@ def _remove_old_models(run: _Run) -> None:
     """
     if run.chosen is None:
         return
-    home, pinned = run.settings.home, run.settings.model and run.settings.model.expanduser().resolve()
+    home, pinned = run.settings.place, run.settings.model and run.settings.model.expanduser().resolve()
     with champion.changing(home):
         champions = dict.fromkeys(entry.model for entry in reversed(champion.history(home)))
         names_to_keep = {run.chosen.model, *[*champions][:MAX_CHAMPIONS_KEPT]}
@@ -468,22 +477,22 @@ def _remove_old_models(run: _Run) -> None:
             learned = not isinstance(manifest, str) and "journal" in manifest.values
             if learned and folder.name not in names_to_keep and folder.resolve() != pinned:
                 shutil.rmtree(folder)
+                forget_model(home, folder.name)
 
 
-def _load_or_start_state(home: Path, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
+def _load_or_start_state(home: Home, scout: Scout, say: Callable[[str], None]) -> dict[str, Any]:
     """Return the last event to read: that of an unfinished run, or else the newest of the journal."""
-    file = home / "learn" / "run.json"
     try:
-        unfinished: dict[str, Any] = msgspec.json.decode(file.read_bytes(), type=dict)
+        unfinished: dict[str, Any] = msgspec.json.decode(read_document(home, RUN_FILE), type=dict)
         if isinstance(unfinished.get("until"), int) and isinstance(unfinished.get("at"), str):
             say(f"continuing the interrupted run of {unfinished['at']}")
             return unfinished
     except (OSError, msgspec.MsgspecError):
         pass
     state = {"until": scout.journal.last(), "at": now()}
-    _write(file, state)
+    _write(home, RUN_FILE, state)
     return state
 
 
-def _write(file: Path, value: Any) -> None:
-    replace_file(file, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+def _write(home: Home, name: str, value: Any) -> None:
+    write_document(home, name, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

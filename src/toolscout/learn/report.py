@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from toolscout.database.documents import read_document
+from toolscout.home import Home
 from toolscout.learn.gate import Verdict
 
-__all__ = ["Candidate", "Report", "last"]
+__all__ = ["LAST_FILE", "Candidate", "Report", "last"]
+
+LAST_FILE: Final = "learn/last.json"
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +53,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at: str
 
 
-def last(home: Path) -> Report | None:
+def last(home: Home) -> Report | None:
     """Return the report of the last finished run; None if there is none, or it cannot be read."""
     try:
-        return msgspec.json.decode((home / "learn" / "last.json").read_bytes(), type=Report)
+        return msgspec.json.decode(read_document(home, LAST_FILE), type=Report)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -21,11 +21,22 @@ import msgspec
 
 from toolscout.config import Settings
 from toolscout.errors import BadReply, ConfigError, NotFound, TimedOut
-from toolscout.llm.budget import Budget, Prices, Spent, bound, estimate
+from toolscout.llm.budget import Booking, Budget, Prices, Spent, bound, estimate
 from toolscout.llm.cache import Record, Replies
 from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.prompts import Prompt, card, prompt, quote
-from toolscout.llm.wire import Backend, Completion, Message, Request, ToolCall, content, decode, schema_of
+from toolscout.llm.wire import (
+    DEFAULT_REPLY_TOKENS,
+    Backend,
+    Completion,
+    Message,
+    Request,
+    ToolCall,
+    content,
+    decode,
+    drop_thoughts,
+    schema_of,
+)
 
 __all__ = [
     "LLM",
@@ -39,18 +50,21 @@ __all__ = [
     "Rehearsal",
     "Replies",
     "Request",
+    "SharedLLM",
     "Spent",
     "ToolCall",
     "card",
     "connect",
     "estimate",
+    "probe",
     "prompt",
     "quote",
     "tokens_of",
 ]
 
 MAX_REPAIRS: Final = 2
-MAX_REPLY_TOKENS: Final = 1024
+PROBE_REPLY_TOKENS: Final = 16
+NO_ANSWER: Final = "(no answer)"  # endpoints refuse empty messages
 MESSAGE_OVERHEAD_TOKENS: Final = 4
 REHEARSED_CALLS: Final = 3  # tool calls of an agent in a rehearsal
 REHEARSED_ANSWER_TOKENS: Final = 60
@@ -66,6 +80,7 @@ class LLM:
     Attributes:
         backend: sends the requests.
         repairs: how often to ask again after an invalid reply.
+        reply_tokens: maximum tokens of a reply, unless a call allows more.
         repaired: number of replies that were asked for again.
         answers: keys of all answers so far, from the endpoint or the cache; a record of this object contains these.
     """
@@ -79,6 +94,7 @@ class LLM:
         offline: bool = False,
         concurrency: int = 4,
         repairs: int = MAX_REPAIRS,
+        reply_tokens: int = DEFAULT_REPLY_TOKENS,
         temperature: float = 0.0,
     ) -> None:
         """Create an LLM.
@@ -90,8 +106,10 @@ class LLM:
             offline: answer only from the cache (replay).
             concurrency: concurrent calls in `map`.
             repairs: how often to ask again after an invalid reply.
+            reply_tokens: maximum tokens of a reply, unless a call allows more.
             temperature: temperature of all calls.
         """
+        self.reply_tokens = reply_tokens
         self.backend, self.cache, self.offline, self.repairs = backend, cache, offline, repairs
         self.budgets: tuple[Budget, ...] = (budget or Budget(),)
         # budgets without a limit that count what all answers cost at first; see `answered`
@@ -107,6 +125,11 @@ class LLM:
     def spent(self) -> Spent:
         """The cost of the calls of this object; answers from the cache cost nothing."""
         return self.budgets[0].spent
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the whole budget, and not only that of one query, refused a call."""
+        return self.budgets[-1].is_used_up
 
     @property
     def answered(self) -> Spent:
@@ -130,7 +153,7 @@ class LLM:
         typical: T,
         check: Check[T] | None = None,
         sample: int = 0,
-        max_tokens: int = MAX_REPLY_TOKENS,
+        max_tokens: int = 0,
         seconds: float | None = None,
     ) -> T:
         """Ask for a value of the given type.
@@ -141,7 +164,7 @@ class LLM:
             typical: an example reply, for estimates of the cost.
             check: returns what is wrong with a reply that fits, as `reason: sentence`, or None.
             sample: another number gives another answer to the same prompt.
-            max_tokens: maximum tokens of the reply.
+            max_tokens: maximum tokens of the reply, if that is more than `reply_tokens`.
             seconds: time limit per call.
 
         Raises:
@@ -150,10 +173,11 @@ class LLM:
             Unavailable: if there is no answer.
         """
         schema, wrong = schema_of(kind), ""
+        max_tokens = max(max_tokens, self.reply_tokens)
         messages = opening(what, schema)
         for left in range(self.repairs, -1, -1):
             reply = self._complete(self._request(messages, max_tokens, schema, (), sample), seconds)
-            wrong, value = _check_reply(reply, kind, check)
+            wrong, value = _check_reply(reply, kind, check, max_tokens)
             if value is not None:
                 return value
             if left:
@@ -161,16 +185,19 @@ class LLM:
                     self.repaired += 1
                 messages = [
                     *messages,
-                    {"role": "assistant", "content": reply.text},
+                    {"role": "assistant", "content": drop_thoughts(reply.text) or NO_ANSWER},
                     {
                         "role": "user",
                         "content": "That is not a valid answer. What is wrong with it:\n"
                         f"{quote('problem', wrong)}\nAnswer again: one JSON object of the schema, and nothing else.",
                     },
                 ]
+        reason = wrong.partition(":")[0]
+        advice = f" Raise llm_reply_tokens above {max_tokens:,}." if reason == "cut_off" else ""
         raise BadReply(
-            f"The model gave no valid reply to the prompt {what.name!r} in {self.repairs + 1} attempts.",
-            wrong.partition(":")[0],
+            f"The model gave no valid reply to the prompt {what.name!r} in {self.repairs + 1} attempts "
+            f"({reason.replace('_', ' ')}).{advice}",
+            reason,
         )
 
     def chat(
@@ -179,7 +206,7 @@ class LLM:
         *,
         tools: Sequence[dict[str, Any]] = (),
         sample: int = 0,
-        max_tokens: int = MAX_REPLY_TOKENS,
+        max_tokens: int = 0,
         seconds: float | None = None,
     ) -> Completion:
         """Take one turn of a conversation: the reply is text, or calls of the tools.
@@ -188,6 +215,7 @@ class LLM:
             OverBudget: before a call that the budget does not allow.
             Unavailable: if there is no answer.
         """
+        max_tokens = max(max_tokens, self.reply_tokens)
         return self._complete(self._request(messages, max_tokens, None, tuple(tools), sample), seconds)
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
@@ -247,7 +275,7 @@ class LLM:
         """Answer a request and count its cost, whether the answer is cached or new."""
         answer = self._answer_once(request, seconds)
         for tally in self._tallies:
-            tally.settle((0.0, 0.0), (answer.tokens_in, answer.tokens_out))
+            tally.settle(Booking(), (answer.tokens_in, answer.tokens_out))
         return answer
 
     def _answer_once(self, request: Request, seconds: float | None) -> Completion:
@@ -273,7 +301,7 @@ class LLM:
     def _call_backend(self, request: Request, seconds: float | None) -> Completion:
         """Call the backend within all budgets."""
         tokens = tokens_of(request, bound)
-        booked: list[tuple[Budget, tuple[float, float]]] = []
+        booked: list[tuple[Budget, Booking]] = []
         used: tuple[int, int] | None = None
         answered = True
         try:
@@ -302,13 +330,13 @@ class Rehearsal(LLM):
 
     def ask(self, what: Prompt, kind: type[T], *, typical: T, **rest: Any) -> T:
         """Count the cost and return `typical`."""
-        request = self._request(opening(what, schema_of(kind)), MAX_REPLY_TOKENS, schema_of(kind), (), 0)
+        request = self._request(opening(what, schema_of(kind)), self.reply_tokens, schema_of(kind), (), 0)
         self._count(request, estimate(msgspec.json.encode(typical).decode()))
         return typical
 
     def chat(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), **rest: Any) -> Completion:
         """Call each of the first three tools once, then answer with a short text; count the cost."""
-        request = self._request(messages, MAX_REPLY_TOKENS, None, tuple(tools), 0)
+        request = self._request(messages, self.reply_tokens, None, tuple(tools), 0)
         done = sum(message["role"] == "assistant" for message in messages)
         if done < min(REHEARSED_CALLS, len(tools)):
             function = tools[done]["function"]
@@ -321,7 +349,7 @@ class Rehearsal(LLM):
         return Completion("That is done.")
 
     def _count(self, request: Request, tokens_out: int) -> None:
-        self.budgets[0].settle((0.0, 0.0), (tokens_of(request), tokens_out))
+        self.budgets[0].settle(Booking(), (tokens_of(request), tokens_out))
 
 
 class _NoBackend:
@@ -334,25 +362,16 @@ class _NoBackend:
         """Do nothing: no connection is open."""
 
 
-def connect(
-    settings: Settings,
-    *,
-    tokens: int | None = None,
-    dollars: float | None = None,
-    replay: Path | None = None,
-    temperature: float = 0.0,
-) -> LLM:
-    """Create the LLM of the settings, with its cache in the home.
+def connect(settings: Settings, *, replay: Path | None = None, temperature: float = 0.0) -> LLM:
+    """Create the LLM of the settings, with its budget, and with its cache in the home.
 
     Args:
         settings: `llm` and the settings that begin with it.
-        tokens: maximum tokens that this LLM may spend.
-        dollars: maximum cost in US dollars.
         replay: answer only from this record; the home's cache is not used.
         temperature: temperature of all calls.
 
     Raises:
-        ConfigError: if no endpoint is set.
+        ConfigError: if no endpoint is set, or the budget cannot be read.
         SourceError: if the record cannot be read.
         MissingExtra: without the client.
     """
@@ -360,16 +379,79 @@ def connect(
         raise ConfigError(
             "No language model is set. Set llm (or TOOLSCOUT_LLM) to an address and a model, like https://host/v1#model"
         )
-    prices = Prices(settings.llm_price_in, settings.llm_price_out)
+    budget = Budget.parse(settings.llm_budget, Prices(settings.llm_price_in, settings.llm_price_out))
     backend = Endpoint(settings.llm, timeout=settings.llm_timeout, rpm=settings.llm_rpm)
     return LLM(
         backend,
         cache=Record(replay) if replay else Replies(settings.home),
-        budget=Budget(tokens=tokens, dollars=dollars, prices=prices),
+        budget=budget,
         offline=replay is not None,
         concurrency=settings.llm_concurrency,
+        reply_tokens=settings.llm_reply_tokens,
         temperature=temperature,
     )
+
+
+def probe(settings: Settings, seconds: float) -> Completion:
+    """Send one short request to the endpoint of the settings, past cache and budget, and return its answer.
+
+    Raises:
+        ConfigError: if the setting is wrong.
+        Unavailable, BadReply: saying what is wrong with the endpoint.
+    """
+    endpoint = Endpoint(settings.llm, timeout=seconds, retries=0)
+    try:
+        messages = ({"role": "user", "content": "Reply with the word: ready"},)
+        return endpoint(Request(model=endpoint.model, messages=messages, max_tokens=PROBE_REPLY_TOKENS))
+    finally:
+        endpoint.close()
+
+
+class SharedLLM:
+    """Opens the language model of the settings when it is first needed. All users share it, and so its budget.
+
+    Attributes:
+        opened: the language model; None: nothing needed it yet.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        rehearse: bool = False,
+        replay: Path | None = None,
+        temperature: float = 0.0,
+    ) -> None:
+        """Prepare the language model of the settings, or a rehearsal of it; see `connect` for the arguments."""
+        self.settings, self.rehearse, self.replay, self.temperature = settings, rehearse, replay, temperature
+        self.opened: LLM | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def __call__(self) -> LLM:
+        """Return the language model, opened at the first call.
+
+        Raises:
+            ConfigError, SourceError, MissingExtra: see `connect`.
+        """
+        with self._lock:
+            if self.opened is None:
+                if self.rehearse:
+                    self.opened = Rehearsal(Prices(self.settings.llm_price_in, self.settings.llm_price_out))
+                else:
+                    self.opened = connect(self.settings, replay=self.replay, temperature=self.temperature)
+            return self.opened
+
+    @property
+    def spent(self) -> Spent:
+        """The cost so far."""
+        return self.opened.spent if self.opened else Spent()
+
+    def close(self) -> None:
+        """Wait for running calls, so that `spent` is final, and close the language model, if it is open."""
+        if self.opened is not None and not self._is_closed:
+            self._is_closed = True
+            self.opened.close()
 
 
 def tokens_of(request: Request, count: Callable[[str], int] = estimate) -> int:
@@ -385,10 +467,10 @@ def opening(what: Prompt, schema: dict[str, Any]) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": what.user}]
 
 
-def _check_reply(reply: Completion, kind: type[T], check: Check[T] | None) -> tuple[str, T | None]:
+def _check_reply(reply: Completion, kind: type[T], check: Check[T] | None, max_tokens: int) -> tuple[str, T | None]:
     """Return what is wrong with a reply, or the value that it holds."""
     if reply.finish == "length":
-        return "malformed: it was cut off, be brief", None
+        return f"cut_off: it was longer than {max_tokens} tokens, be brief", None
     try:
         value: T = decode(reply.text, kind)
     except (msgspec.MsgspecError, RecursionError) as error:

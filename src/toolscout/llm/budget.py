@@ -7,11 +7,13 @@ import math
 import re
 import threading
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolscout.errors import ConfigError, OverBudget
 
-__all__ = ["Budget", "Pace", "Prices", "Spent", "bound", "estimate"]
+__all__ = ["Booking", "Budget", "Pace", "Prices", "Spent", "bound", "estimate"]
+
+BUDGET_UNITS: Final = ("calls", "tokens", "dollars")
 
 ESTIMATE_MARGIN: Final = 1.25  # an estimate may be a fifth too low; a booked amount must not be
 MIN_BYTES_PER_TOKEN: Final = 1.8  # UTF-8 bytes, in natural languages
@@ -106,29 +108,74 @@ class Spent:
         return self.tokens_in + self.tokens_out
 
 
+class Booking(NamedTuple):
+    """The maximum cost of one call, reserved until the call is settled."""
+
+    calls: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+    def add(self, other: Booking, sign: int = 1) -> Booking:
+        """Return the sum of both; with `sign=-1` the difference."""
+        return Booking(
+            self.calls + sign * other.calls, self.tokens + sign * other.tokens, self.dollars + sign * other.dollars
+        )
+
+
 class Budget:
     """A hard limit: books the maximum cost of each call before it is sent, and settles it after the answer.
 
     Safe to use from several threads.
+
+    Attributes:
+        limits: unit → maximum.
+        prices: of the tokens.
+        is_used_up: whether a call was refused.
     """
 
     def __init__(
-        self, *, tokens: int | None = None, dollars: float | None = None, prices: Prices | None = None
+        self,
+        *,
+        calls: int | None = None,
+        tokens: int | None = None,
+        dollars: float | None = None,
+        prices: Prices | None = None,
     ) -> None:
         """Set the limits; None sets no limit.
 
         Raises:
             ConfigError: for a limit in dollars without prices.
         """
-        self.max_tokens, self.max_dollars, self.prices = tokens, dollars, prices or Prices()
+        self.limits = dict(zip(BUDGET_UNITS, (calls, tokens, dollars), strict=True))
+        self.prices, self.is_used_up = prices or Prices(), False
         if dollars is not None and not (self.prices.into and self.prices.out):
             raise ConfigError(
                 "A limit in dollars needs prices. Set llm_price_in and llm_price_out, in dollars per million tokens."
             )
         self._lock = threading.Lock()
-        self._booked_tokens = 0.0
-        self._booked_dollars = 0.0
+        self._booked = Booking()
         self._spent = Spent()
+
+    @classmethod
+    def parse(cls, text: str, prices: Prices | None = None) -> Budget:
+        """Parse limits like `calls=500,tokens=200000,dollars=2`; an empty text sets no limit.
+
+        Raises:
+            ConfigError: for another text, or a limit in dollars without prices.
+        """
+        limits: dict[str, int | float] = {}
+        for part in filter(None, text.replace(" ", "").split(",")):
+            unit, _, number = part.partition("=")
+            try:
+                limit = float(number.replace("_", ""))
+                if unit not in BUDGET_UNITS or unit in limits or not 0 <= limit < math.inf:
+                    raise ValueError
+            except ValueError:
+                raise ConfigError(
+                    f"llm_budget: expected limits like calls=500,tokens=200000,dollars=2, found {part!r}"
+                ) from None
+            limits[unit] = limit if unit == "dollars" else int(limit)
+        return cls(**limits, prices=prices)  # type: ignore[arg-type]
 
     @property
     def spent(self) -> Spent:
@@ -136,7 +183,7 @@ class Budget:
         with self._lock:
             return self._spent
 
-    def book(self, tokens_in: int, tokens_out: int) -> tuple[float, float]:
+    def book(self, tokens_in: int, tokens_out: int) -> Booking:
         """Reserve the maximum cost of a call.
 
         Args:
@@ -144,32 +191,29 @@ class Budget:
             tokens_out: maximum tokens of the reply.
 
         Returns:
-            The reserved tokens and dollars, for `settle`.
+            The reserved cost, for `settle`.
 
         Raises:
             OverBudget: if the budget does not have that much left.
         """
-        tokens = float(tokens_in + tokens_out)
-        dollars = self.prices.of(tokens_in, tokens_out)
+        cost = Booking(1, tokens_in + tokens_out, self.prices.of(tokens_in, tokens_out))
         with self._lock:
-            for limit, used, cost, unit in (
-                (self.max_tokens, self._spent.tokens + self._booked_tokens, tokens, "tokens"),
-                (self.max_dollars, self._spent.dollars + self._booked_dollars, dollars, "dollars"),
-            ):
-                if limit is not None and used + cost > limit:
+            spent = Booking(self._spent.calls, self._spent.tokens, self._spent.dollars)
+            for (unit, limit), used, reserved, more in zip(self.limits.items(), spent, self._booked, cost, strict=True):
+                if limit is not None and used + reserved + more > limit:
+                    self.is_used_up = True
                     raise OverBudget(
-                        f"The budget of {limit:,} {unit} is used up: {used:,.6g} are spent or reserved, and the next "
-                        f"call may cost {cost:,.6g} more. Answers so far are kept. Raise the budget to continue."
+                        f"The budget of {limit:,} {unit} is used up: {used + reserved:,.6g} are spent or reserved, and "
+                        f"the next call may cost {more:,.6g} more. Answers so far are kept. Raise the budget to "
+                        "continue."
                     )
-            self._booked_tokens += tokens
-            self._booked_dollars += dollars
-        return tokens, dollars
+            self._booked = self._booked.add(cost)
+        return cost
 
-    def settle(self, booked: tuple[float, float], used: tuple[int, int] | None, *, answered: bool = True) -> None:
+    def settle(self, booked: Booking, used: tuple[int, int] | None, *, answered: bool = True) -> None:
         """Release a booking and count the tokens used (in, out); None if there is nothing to pay."""
         with self._lock:
-            self._booked_tokens -= booked[0]
-            self._booked_dollars -= booked[1]
+            self._booked = self._booked.add(booked, sign=-1)
             if used is not None:
                 spent = self._spent
                 self._spent = Spent(

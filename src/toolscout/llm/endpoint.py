@@ -10,7 +10,9 @@ import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from toolscout.config import refuse_user
 from toolscout.errors import BadReply, ConfigError, TimedOut, Unavailable, require
@@ -29,6 +31,10 @@ LLM_RETRY_STATUS_CODES: Final = (408, 409, 429)
 MAX_BACKOFF_S: Final = 8.0  # where the endpoint does not say how long to wait
 MAX_RETRY_AFTER_S: Final = 120.0  # an endpoint that asks for more is not retried
 MIN_REQUEST_TIMEOUT_S: Final = 0.01
+MAX_REPLY_BYTES: Final = 10_000_000
+#: Codes with which endpoints say that an account has no money left; such a request is not sent again.
+QUOTA_CODES: Final = ("insufficient_quota", "billing_hard_limit_reached", "insufficient_balance", "credits_exhausted")
+MODEL_CODES: Final = ("model_not_found", "model_not_available", "unknown_model")
 #: Parameters that some endpoints refuse by name, and their substitutes; None omits the parameter.
 SUBSTITUTES: Final[dict[str, str | None]] = {
     "response_format": None,
@@ -38,6 +44,41 @@ SUBSTITUTES: Final[dict[str, str | None]] = {
 }
 #: Loggers that write requests, and therefore prompts, at their lowest level.
 LOGGERS_WITH_PROMPTS: Final = ("openai", "httpx2", "httpcore2", "httpx", "httpcore")
+
+
+class _WireFunction(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class _WireCall(msgspec.Struct):
+    id: str
+    function: _WireFunction | None = None
+
+
+class _WireMessage(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_WireCall] | None = None
+
+
+class _WireChoice(msgspec.Struct):
+    message: _WireMessage
+    finish_reason: str | None = None
+
+
+class _WireUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _WireAnswer(msgspec.Struct):
+    """The parts of a chat completion that are used."""
+
+    choices: Annotated[list[_WireChoice], msgspec.Meta(min_length=1)]
+    usage: _WireUsage | None = None
+
+
+_ANSWER_DECODER: Final = msgspec.json.Decoder(_WireAnswer)
 
 
 def read_key(environ: Mapping[str, str] | None = None) -> str | None:
@@ -129,27 +170,85 @@ class Endpoint:
 
         while True:
             if not self._pace.wait(ends - time.monotonic()):
-                raise self._error("the rate limit leaves no time for it")
+                raise Unavailable("The setting llm_rpm leaves no time for this request. Raise it, or allow more time.")
             body = self._build_body(request)
-            left = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
+            seconds = min(self._timeout, max(MIN_REQUEST_TIMEOUT_S, ends - time.monotonic()))
             try:
-                return self._parse_completion(request, self._client.chat.completions.create(**body, timeout=left))
+                return self._parse_completion(request, self._receive(body, seconds))
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
                 named = [name for name in SUBSTITUTES if name in body and name in str(error)]
                 if not named:
-                    raise BadReply(
-                        f"{self.address} refused the request with status {error.status_code}.",
-                        "refused",
-                    ) from None
+                    raise self._explain_refusal(error) from None
                 self._refused.update(named)
             except openai.APITimeoutError:
-                raise TimedOut(str(self._error("no answer in time"))) from None
-            except (openai.APIStatusError, openai.APIConnectionError) as error:
-                status = getattr(error, "status_code", None)
-                message = str(self._error(f"status {status}" if status else type(error).__name__))
-                raise _Busy(message, status, _read_retry_after(error)) from None
-            except (openai.APIError, ValueError) as error:
+                raise self._late() from None
+            except openai.APIStatusError as error:
+                raise self._explain_status(error) from None
+            except openai.APIConnectionError:
+                raise _Busy(
+                    f"{self.address} cannot be reached. Check the address in the setting llm and that the server runs.",
+                    None,
+                    None,
+                ) from None
+            except openai.APIError as error:
                 raise self._error(type(error).__name__) from None
+
+    def _receive(self, body: dict[str, Any], seconds: float) -> bytes:
+        """Send one request and read the answer within this time, even if it comes in small pieces.
+
+        Raises:
+            TimedOut, Unavailable, openai.OpenAIError
+        """
+        ends, received = time.monotonic() + seconds, b""
+        create = self._client.chat.completions.with_streaming_response.create
+        with create(**body, timeout=seconds) as response:
+            try:
+                for chunk in response.iter_bytes():
+                    received += chunk
+                    if time.monotonic() > ends or len(received) > MAX_REPLY_BYTES:
+                        break
+                else:
+                    return received
+            except Exception as error:  # of the HTTP library that the client uses
+                if "Timeout" not in type(error).__name__:
+                    raise _Busy(f"{self.address} broke off its answer. Try again later.", None, None) from None
+        if len(received) > MAX_REPLY_BYTES:
+            raise self._error(f"more than {MAX_REPLY_BYTES:,} bytes")
+        raise self._late()
+
+    def _late(self) -> TimedOut:
+        return TimedOut(
+            f"The model {self.model!r} at {self.address} did not answer in time. Try again, or raise llm_timeout."
+        )
+
+    def _explain_status(self, error: Any) -> Unavailable:
+        """Say in one sentence what an error status means, and what to do."""
+        status, code, found = error.status_code, str(error.code or error.type or ""), f"status {error.status_code}"
+        if status in (401, 403):
+            return Unavailable(f"{self.address} refused the key ({found}). Check {LLM_KEY_VARIABLE}.")
+        if status == 404:
+            return self._report_unknown_model(found)
+        if status == 402 or code in QUOTA_CODES:
+            return Unavailable(
+                f"The quota of your account at {self.address} is used up ({found}). Raise it there, or set another llm."
+            )
+        text = f"{self.address} failed ({found}). Try again later."
+        if status == 429:
+            text = f"{self.address} gets too many requests ({found}). Wait, or lower llm_rpm or llm_concurrency."
+        return _Busy(text, status, _read_retry_after(error))
+
+    def _explain_refusal(self, error: Any) -> BadReply | Unavailable:
+        """Say why a request was refused with status 400 or 422."""
+        status = f"status {error.status_code}"
+        if error.code in MODEL_CODES:
+            return self._report_unknown_model(status)
+        return BadReply(f"{self.address} refused the request ({status}). It may be too long for the model.", "refused")
+
+    def _report_unknown_model(self, detail: str) -> Unavailable:
+        return Unavailable(
+            f"{self.address} serves no model {self.model!r} ({detail}). Check address and model in the setting llm; "
+            "the address often ends with /v1."
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -176,31 +275,33 @@ class Endpoint:
                 body[substitute] = value
         return body
 
-    def _parse_completion(self, request: Request, answer: Any) -> Completion:
-        """Convert the client's answer. Tokens that it does not report are estimated."""
-        if not getattr(answer, "choices", None) or getattr(answer.choices[0], "message", None) is None:
-            raise self._error("an answer without a message")
-        choice = answer.choices[0]
+    def _parse_completion(self, request: Request, answer: bytes) -> Completion:
+        """Decode an answer. Tokens that it does not report are estimated.
+
+        Raises:
+            Unavailable: if it is no chat completion.
+        """
+        try:
+            completion = _ANSWER_DECODER.decode(answer)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise self._error("something that is no chat completion") from None
+        choice, usage = completion.choices[0], completion.usage or _WireUsage()
         text = choice.message.content or ""
         calls = tuple(
             ToolCall(call.id, call.function.name, call.function.arguments)
             for call in choice.message.tool_calls or ()
-            if call.type == "function"
+            if call.function is not None
         )
-        usage = answer.usage
         return Completion(
             text=text,
             calls=calls,
-            tokens_in=usage.prompt_tokens if usage else estimate(content(request.messages)),
-            tokens_out=usage.completion_tokens if usage else estimate(text),
+            tokens_in=estimate(content(request.messages)) if usage.prompt_tokens is None else usage.prompt_tokens,
+            tokens_out=estimate(text) if usage.completion_tokens is None else usage.completion_tokens,
             finish=choice.finish_reason or "stop",
         )
 
     def _error(self, problem: str) -> Unavailable:
-        return Unavailable(
-            f"{self.address} did not return a completion of the model {self.model!r}: {problem}. "
-            f"Check the address, the model's name and {LLM_KEY_VARIABLE}."
-        )
+        return Unavailable(f"{self.address} returned {problem}. Check address and model in the setting llm.")
 
 
 class _Busy(Unavailable):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from toolscout.types import digest
 
-__all__ = ["Backend", "Completion", "Message", "Request", "ToolCall", "decode", "schema_of"]
+__all__ = ["Backend", "Completion", "Message", "Request", "ToolCall", "decode", "drop_thoughts", "schema_of"]
 
+DEFAULT_REPLY_TOKENS: Final = 1024
+MAX_TRIED_BRACES: Final = 1_000  # of a reply; further ones are ignored
 Message = Mapping[str, Any]
-_FENCE: Final = re.compile(r"^\s*```\w*\s*\n(.*?)\n?\s*```\s*$", re.S)
+_THOUGHTS: Final = re.compile(r"<(think|thinking|thought|reasoning)>.*?(</\1>|\Z)", re.S | re.I)
+_END_OF_THOUGHTS: Final = re.compile(r"\A.*</(?:think|thinking|thought|reasoning)>", re.S | re.I)
+_JSON: Final = json.JSONDecoder()
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -39,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     messages: tuple[Message, ...]
-    max_tokens: int = 1024
+    max_tokens: int = DEFAULT_REPLY_TOKENS
     temperature: float = 0.0
     schema: dict[str, Any] | None = None
     tools: tuple[dict[str, Any], ...] = ()
@@ -97,17 +103,42 @@ def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def decode(text: str, kind: type[Any]) -> Any:
-    """Decode the JSON object in a reply into a struct; a code fence or text around it is ignored.
+    """Decode the JSON object of a reply into a struct. Thoughts, a code fence and text around it are ignored.
+
+    If a reply has several objects, the last one that fits counts, because models correct themselves.
 
     Raises:
-        msgspec.MsgspecError: naming what is wrong and where.
+        msgspec.MsgspecError: naming what is wrong with the last object, or with the whole reply if it has none.
     """
-    fenced = _FENCE.match(text)
-    body = fenced[1] if fenced else text
-    starts, ends = body.find("{"), body.rfind("}")
-    if 0 <= starts < ends:
-        body = body[starts : ends + 1]
-    return msgspec.json.decode(body, type=kind)
+    answer = drop_thoughts(text)
+    objects = list(_find_objects(answer))
+    for body in reversed(objects):
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.json.decode(body, type=kind)
+    return msgspec.json.decode(objects[-1] if objects else answer, type=kind)
+
+
+def drop_thoughts(text: str) -> str:
+    """Remove what a reasoning model thought, such as `<think>…</think>`; thoughts without an end reach to the end.
+
+    Some servers cut off the first mark, so that a reply begins with thoughts.
+    """
+    return _END_OF_THOUGHTS.sub("", _THOUGHTS.sub("", text)).strip()
+
+
+def _find_objects(text: str) -> Iterator[str]:
+    """Yield the outermost JSON objects of a text; braces that begin no object are passed over."""
+    place = text.find("{")
+    for _ in range(MAX_TRIED_BRACES):
+        if place < 0:
+            return
+        try:
+            _, end = _JSON.raw_decode(text, place)
+        except json.JSONDecodeError:
+            end = place + 1
+        else:
+            yield text[place:end]
+        place = text.find("{", end)
 
 
 def content(messages: Sequence[Message]) -> str:

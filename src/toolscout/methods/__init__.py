@@ -11,7 +11,7 @@ resumed, and survives saving and loading unchanged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -26,7 +26,7 @@ from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.workspace import Workspace
 
-__all__ = ["Artifacts", "BaseRule", "FittedMethod", "Method", "PlainMethod", "parse_options"]
+__all__ = ["Artifacts", "AskingMethod", "BaseRule", "FittedMethod", "Method", "PlainMethod", "parse_options"]
 
 Options = TypeVar("Options", bound=msgspec.Struct)
 
@@ -103,6 +103,17 @@ class FittedMethod(_Facts, Protocol):
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model, /) -> Stage:
         """Build the pipeline up to the ranked hits from a fitted model."""
+
+
+@runtime_checkable
+class AskingMethod(Protocol):
+    """A fitted method that can ask a language model."""
+
+    def prompts(self, options: Any, /) -> Sequence[str]:
+        """Return the names of the prompts that a fit with these options uses; empty: it asks nothing."""
+
+    def rehearse(self, workspace: Workspace, lesson: Lesson, options: Any, queries: Sequence[str], /) -> None:
+        """Ask all that a fit and searches for these texts ask at most, without any training."""
 
 
 Method: TypeAlias = PlainMethod | FittedMethod

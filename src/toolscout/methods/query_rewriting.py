@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 
-from toolscout import llm
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import drop_leaks
 from toolscout.errors import BadReply
@@ -19,6 +19,7 @@ from toolscout.llm import LLM, prompt
 from toolscout.methods import Artifacts, BaseRule, dpr
 from toolscout.methods.feedback.loop import Refined, Rounds, refine_each
 from toolscout.methods.lesson import Lesson
+from toolscout.methods.shared.tuning import require_tunable
 from toolscout.search.pipeline import Stage
 from toolscout.types import Search
 from toolscout.workspace import Workspace
@@ -89,7 +90,7 @@ class Mmrr:
     def build(self, workspace: Workspace, catalogue: Catalogue, options: DescribeOptions) -> Stage:
         """Build the base with the refiner in front. If the model fails, the plain answer counts."""
         assert workspace.build is not None
-        refiner = Describe(llm.connect(workspace.settings), tokens=options.tokens)
+        refiner = Describe(workspace.connect_llm(), tokens=options.tokens)
         return Rounds(
             workspace.build(options.base, catalogue, workspace),
             refiner,
@@ -108,21 +109,12 @@ class Qta(dpr.SearchTuned):
         """Fit `dpr` on the training queries and their rewritings, without rewritings that repeat a dev query.
 
         Raises:
+            ConfigError: if the encoder cannot be tuned.
             OverBudget, Unavailable: the answers so far are kept, and a new fit continues from them.
         """
-        count = options.rewritings
-        with llm.connect(workspace.settings) as model:
-
-            def vary(query: str) -> list[str]:
-                request = prompt("qta_rewrite", count=count, query=lesson.texts[query])
-                try:
-                    typical = Variants([lesson.texts[query]] * count)
-                    wordings = model.ask(request, Variants, typical=typical).queries
-                except BadReply:
-                    return []
-                return [text.strip() for text in wordings[:count] if text.strip()]
-
-            rewritings = dict(zip(lesson.train, model.map(vary, lesson.train), strict=True))
+        require_tunable(workspace.load_encoder())  # before anything is paid for
+        with workspace.lend_llm() as model:
+            rewritings = _rewrite_queries(model, lesson, options.rewritings)
             n_variants = sum(map(len, rewritings.values()))
             workspace.say(f"{n_variants:,} rewritings of {len(rewritings):,} queries by {model.backend.model}")
         texts, train = dict(lesson.texts), dict(lesson.train)
@@ -131,3 +123,25 @@ class Qta(dpr.SearchTuned):
                 texts[f"{query}#{number}"], train[f"{query}#{number}"] = text, lesson.train[query]
         train, _ = drop_leaks(train, texts, {query: texts[query] for query in lesson.dev})
         return dpr.tune_encoder(workspace, dataclasses.replace(lesson, texts=texts, train=train), options)
+
+    def prompts(self, options: QtaOptions) -> Sequence[str]:
+        """Return the one prompt that a fit uses."""
+        return ("qta_rewrite",)
+
+    def rehearse(self, workspace: Workspace, lesson: Lesson, options: QtaOptions, queries: Sequence[str]) -> None:
+        """Ask what a fit asks. Its searches ask nothing."""
+        _rewrite_queries(workspace.connect_llm(), lesson, options.rewritings)
+
+
+def _rewrite_queries(model: LLM, lesson: Lesson, count: int) -> dict[str, list[str]]:
+    """Return up to `count` rewritings of each training query; none where the model's reply is not valid."""
+
+    def rewrite(query: str) -> list[str]:
+        request = prompt("qta_rewrite", count=count, query=lesson.texts[query])
+        try:
+            wordings = model.ask(request, Variants, typical=Variants([lesson.texts[query]] * count)).queries
+        except BadReply:
+            return []
+        return [text.strip() for text in wordings[:count] if text.strip()]
+
+    return dict(zip(lesson.train, model.map(rewrite, lesson.train), strict=True))

@@ -1,6 +1,6 @@
 """Tool2Vec (arXiv:2409.02141): the vector of a tool is the mean of the vectors of the queries that used it.
 
-`tool2vec` keeps the encoder as it is. `tool2vec-tuned` first tunes it with a triplet loss, as in the paper: a query
+`tool2vec` keeps the encoder as it is. `tool2vec-tuned` first tunes it with a triplet loss, drawn our own way: a query
 must lie nearer to one that shares a tool with it than to one that shares none. The paper ranks by the cosine with
 the mean. Here a softmax over it is the usage side of `methods.shared.usage`, so tools without usage rank by their
 description.

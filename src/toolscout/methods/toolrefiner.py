@@ -31,7 +31,7 @@ from toolscout.encoders.transformer import TransformerEncoder
 from toolscout.errors import ConfigError
 from toolscout.methods import Artifacts, BaseRule
 from toolscout.methods.lesson import Lesson
-from toolscout.methods.shared.reranking import RankedQueries, choose_blend, keep_places
+from toolscout.methods.shared.reranking import RankDeeper, RankedQueries, choose_blend, keep_places
 from toolscout.methods.shared.tuning import (
     ENCODER_FOLDER,
     Amount,
@@ -48,7 +48,6 @@ from toolscout.methods.shared.tuning import (
 )
 from toolscout.metrics import PerQuery
 from toolscout.models.model_store import Model
-from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Rerank, Stage
 from toolscout.types import Search, Tool, digest, render
 from toolscout.workspace import BASE_FOLDER, Workspace
@@ -57,6 +56,7 @@ __all__ = ["Options", "ToolRefiner"]
 
 REFINER_BLEND_GRID: Final = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 REFINER_STYLE: Final = "short"
+MAX_REFINED_TOOLS: Final = 128  # the greatest N of the paper
 
 
 class Options(Tuning, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         base: the recipe of the first stage.
-        candidates: N, the number of tools of the first stage to rerank; no search ranks more than 100.
+        candidates: N, the number of tools of the first stage to rerank.
         tool_vectors: the mean of the queries that used a tool (`usage`), or its `description`.
         start: the encoder to tune: that of the first stage if it has one (`base`), or the original one.
         blend: weight of the first stage's score; None: chosen on dev (see `choose_blend`).
@@ -77,7 +77,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     """
 
     base: str = "mlc"
-    candidates: Annotated[int, msgspec.Meta(ge=2, le=DEPTH)] = 32
+    candidates: Annotated[int, msgspec.Meta(ge=2, le=MAX_REFINED_TOOLS)] = 32
     tool_vectors: Literal["usage", "description"] = "usage"
     start: Literal["base", "encoder"] = "base"
     blend: Amount | None = None
@@ -306,4 +306,5 @@ class ToolRefiner:
                 scores.append(keep_places(totals, used[row[:n]], give_way).tolist())
             return scores
 
-        return first >> Rerank(score, label="toolrefiner", depth=settings["candidates"].value)
+        depth = settings["candidates"].value
+        return RankDeeper(first, depth) >> Rerank(score, label="toolrefiner", depth=depth)

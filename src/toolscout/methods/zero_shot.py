@@ -8,13 +8,15 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from toolscout.catalogue.store import Catalogue
-from toolscout.encoders import Encoder
+from toolscout.encoders import ENGLISH, Encoder, get_languages
+from toolscout.encoders.static import load_static
 from toolscout.errors import ConfigError
 from toolscout.indexes.sparse import CODE_SETTINGS, PLAIN_SETTINGS, BM25Settings
+from toolscout.indexes.standard import StandardScores
 from toolscout.indexes.words import Tokenizer
 from toolscout.methods import BaseRule
-from toolscout.search.fusion import DEPTH, words_and_meaning
-from toolscout.search.pipeline import Fuse, Retrieve, Stage, reciprocal_rank
+from toolscout.search.fusion import DEPTH, add_by_language, add_standard_scores
+from toolscout.search.pipeline import Fuse, Fusion, Retrieve, Stage, reciprocal_rank
 from toolscout.types import STYLES
 from toolscout.workspace import Workspace, index_words
 
@@ -27,6 +29,7 @@ __all__ = [
     "HybridOptions",
     "NoOptions",
     "RankFusion",
+    "search_standard_scores",
     "search_vectors",
     "search_words",
 ]
@@ -41,6 +44,7 @@ class Bm25Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stem: bool | None = None
     stopwords: bool | None = None
     fold: bool | None = None
+    written: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     repeats: bool | None = None
     fields: dict[str, AboveZero] | None = None
     k1: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -128,10 +132,14 @@ class Hybrid(_Plain):
 
     def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
         """Build both searches and their fusion."""
+        encoder = workspace.load_encoder()
+        by: Fusion = add_standard_scores
+        if get_languages(encoder) != ENGLISH:
+            by = functools.partial(add_by_language, is_word=load_static().pieces.is_word)
         return Fuse(
             search_words(catalogue, options.index_settings()),
-            search_vectors(workspace, catalogue, workspace.load_encoder(), options.style),
-            by=words_and_meaning,
+            search_standard_scores(workspace, catalogue, encoder, options.style),
+            by=by,
         )
 
 
@@ -158,4 +166,12 @@ def search_vectors(workspace: Workspace, catalogue: Catalogue, encoder: Encoder,
     """Return the stage that finds the nearest vectors of a catalogue's tools."""
     encode = functools.partial(encoder.encode, kind="query")
     index = workspace.index_nearest(catalogue, encoder, style)
+    return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)
+
+
+def search_standard_scores(workspace: Workspace, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> Stage:
+    """Return the stage that finds the nearest vectors, with standard scores instead of cosines."""
+    encode = functools.partial(encoder.encode, kind="query")
+    exact = workspace.index_tools(catalogue, encoder, style)
+    index = StandardScores(workspace.index_nearest(catalogue, encoder, style), exact)
     return Retrieve(index, label="dense", encode=encode, mask=catalogue.mask, depth=DEPTH)

@@ -8,6 +8,9 @@ Promotion is atomic and keeps a history for rollback.
                   lock.db           locks changes across all processes
                   <name>/           the fitted models (`toolscout.models.model_store`)
 
+In a PostgreSQL home the list and the models are rows, the lock is one of the database, and the folder of this machine
+holds the models that it has used (`toolscout.models.sharing`).
+
 Before the first promotion, and after everything was rolled back, searches use the setting `recipe`.
 """
 
@@ -19,10 +22,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from toolscout.database import BUSY_SECONDS, alone, now
-from toolscout.errors import Changed, NotFound, StoreError
+from toolscout.database import BUSY_SECONDS, hold_lock, now
+from toolscout.database.documents import Stamp, read_document, stamp_document, write_document
+from toolscout.errors import Changed, NotFound, StoreError, name_nearest
+from toolscout.home import Address, Home, describe_home, local_folder
 from toolscout.models import model_store
-from toolscout.privacy.private_files import make_private_folder, replace_file
+from toolscout.models.model_store import Manifest
+from toolscout.models.sharing import fetch_model, list_shared, publish_model
 
 __all__ = [
     "Promotion",
@@ -31,16 +37,16 @@ __all__ = [
     "current",
     "find_model",
     "history",
+    "list_models",
     "promote",
     "rollback",
     "shelf",
     "stamp",
 ]
 
-CHAMPION_FILE: Final = "champion.json"
+CHAMPION_FILE: Final = "models/champion.json"
 CHAMPION_FORMAT: Final = "toolscout-champion/1"
 MAX_PROMOTIONS_KEPT: Final = 20
-Stamp = tuple[int, int, int]
 
 
 class Promotion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,42 +62,49 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str = CHAMPION_FORMAT
 
 
-def shelf(home: Path) -> Path:
-    """Return the folder of the models of a home."""
-    return home / "models"
+def shelf(home: Home) -> Path:
+    """Return the folder of the models of a home on this machine."""
+    return local_folder(home) / "models"
 
 
-def find_model(home: Path, name: str) -> Path:
+def list_models(home: Home) -> list[tuple[Path, Manifest | str]]:
+    """List the models of a home, as `model_store.list_models` does."""
+    if isinstance(home, Address):
+        for name in list_shared(home):
+            fetch_model(home, shelf(home) / name)
+    return model_store.list_models(shelf(home))
+
+
+def find_model(home: Home, name: str) -> Path:
     """Return the folder of a model by its name.
 
     Raises:
         NotFound: if there is none; the message lists the models.
     """
     folder = shelf(home) / name
-    if Path(name).name == name and (folder / model_store.MANIFEST).is_file():
-        return folder
-    names = ", ".join(path.name for path, _ in model_store.list_models(shelf(home))) or "none"
-    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}; there are: {names}")
+    if Path(name).name == name:
+        fetch_model(home, folder)
+        if (folder / model_store.MANIFEST).is_file():
+            return folder
+    names = [path.name for path, _ in list_models(home)]
+    advice = name_nearest(name, names, "See  toolscout models" if names else "Fit one with  toolscout learn")
+    raise NotFound(f"expected the name of a model in {shelf(home)}, found {name!r}. {advice}")
 
 
-def stamp(home: Path) -> Stamp | None:
+def stamp(home: Home) -> Stamp | None:
     """Return a cheap stamp that changes with every promotion. None before the first."""
-    try:
-        status = (shelf(home) / CHAMPION_FILE).stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return stamp_document(home, CHAMPION_FILE)
 
 
-def history(home: Path) -> list[Promotion]:
+def history(home: Home) -> list[Promotion]:
     """Return the promotions, the present champion last. Empty before the first.
 
     Raises:
         StoreError: if the file is damaged.
     """
-    file = shelf(home) / CHAMPION_FILE
+    file = f"{describe_home(home)}/{CHAMPION_FILE}"
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_File).history
+        return msgspec.json.decode(read_document(home, CHAMPION_FILE), type=_File).history
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -101,23 +114,27 @@ def history(home: Path) -> list[Promotion]:
         ) from None
 
 
-def current(home: Path) -> Path | None:
+def current(home: Home) -> Path | None:
     """Return the folder of the champion, even if it is gone. None before the first promotion."""
     promotions = history(home)
-    return shelf(home) / promotions[-1].model if promotions else None
+    if not promotions:
+        return None
+    folder = shelf(home) / promotions[-1].model
+    fetch_model(home, folder)
+    return folder
 
 
-def changing(home: Path) -> AbstractContextManager[None]:
+def changing(home: Home) -> AbstractContextManager[None]:
     """Lock the champion and its models across all processes.
 
     Raises:
         StoreError: if another process holds the lock for too long.
     """
     refusal = f"{shelf(home)}: another process is changing the champion. Try again."
-    return alone(shelf(home) / "lock.db", refusal, wait=BUSY_SECONDS)
+    return hold_lock(home, "models/lock.db", refusal, wait=BUSY_SECONDS)
 
 
-def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | None = "any") -> Promotion:
+def promote(home: Home, name: str, why: str, *, over: Stamp | Literal["any"] | None = "any") -> Promotion:
     """Make a model of the shelf the champion.
 
     Args:
@@ -131,17 +148,18 @@ def promote(home: Path, name: str, why: str, *, over: Stamp | Literal["any"] | N
         StoreError: if the model is damaged.
         Changed: if another process changed the champion since `over`.
     """
-    find_model(home, name)  # refuses an unknown name before a lock is made
+    folder = find_model(home, name)  # refuses an unknown name before a lock is made
     with changing(home):
         if over not in ("any", stamp(home)):
             raise Changed("The champion was changed meanwhile. Look at it again, then promote.")
-        model_store.verify(find_model(home, name))
+        model_store.verify(folder)
+        publish_model(home, folder)
         entry = Promotion(name, now(), why)
         _write(home, [*history(home)[-MAX_PROMOTIONS_KEPT + 1 :], entry])
     return entry
 
 
-def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
+def rollback(home: Home, *, of: str | None = None) -> Promotion | None:
     """Undo the last promotion. Former champions without a model folder are skipped.
 
     Args:
@@ -164,13 +182,18 @@ def rollback(home: Path, *, of: str | None = None) -> Promotion | None:
         if of not in (None, left[-1].model):
             raise Changed(f"The champion is now {left[-1].model}, not {of!r:.200}. Look at it again, then roll back.")
         left.pop()
-        while left and not (shelf(home) / left[-1].model / model_store.MANIFEST).is_file():
+        while left and not _has_model(home, left[-1].model):
             left.pop()
         _write(home, left)
     return left[-1] if left else None
 
 
-def _write(home: Path, promotions: list[Promotion]) -> None:
-    file = shelf(home) / CHAMPION_FILE
-    make_private_folder(file.parent)
-    replace_file(file, msgspec.json.format(msgspec.json.encode(_File(promotions)), indent=1) + b"\n")
+def _has_model(home: Home, name: str) -> bool:
+    if isinstance(home, Address):
+        return name in list_shared(home)
+    return (shelf(home) / name / model_store.MANIFEST).is_file()
+
+
+def _write(home: Home, promotions: list[Promotion]) -> None:
+    content = msgspec.json.format(msgspec.json.encode(_File(promotions)), indent=1) + b"\n"
+    write_document(home, CHAMPION_FILE, content)

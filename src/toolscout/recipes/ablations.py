@@ -10,6 +10,7 @@ from toolscout.methods.dpr import Dpr
 from toolscout.methods.feedback.prf import FeedbackPrf
 from toolscout.methods.feedback.trained import FeedbackDpr
 from toolscout.methods.masstool import MassTool
+from toolscout.methods.mlc import Mlc
 from toolscout.methods.query_rewriting import Mmrr, Qta
 from toolscout.methods.tool2vec import Tool2Vec, Tool2VecTuned
 from toolscout.methods.toolrefiner import ToolRefiner
@@ -31,6 +32,16 @@ STRONG_COLT: Final = {  # only the parts of COLT that improved results on dev; s
     "epochs": 60,
     "rate": 2e-3,
 }
+PUBLISHED_MLC: Final = {  # no sets, and neither start, dropped tokens nor descriptions of ours
+    "loss": "binary",
+    "sets": 0.0,
+    "start": "zeros",
+    "thinned": 0.0,
+    "kappa": 0.0,
+    "agreement": 0.0,
+    "novelty": 0.0,
+    "sharpness": 1.0,
+}
 PUBLISHED_MASSTOOL: Final = {"transfer": "gate", "seen": "graph", "loss": "colt", "length": 10, "sharpness": 1.0}
 PUBLISHED_TOOLRERANK: Final = {"seen": 10, "unseen": 50, "sure": 0.8, "each": 3, "alike": 0.8}
 
@@ -41,7 +52,7 @@ def _rerank_first(count: int) -> dict[str, Any]:
 
 
 _COLT: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
-    ("colt", "Tool vectors tuned on graphs of tools that are needed together, as published.", {}),
+    ("colt", "Tool vectors tuned on graphs of tools that are needed together, after COLT.", {}),
     ("colt-no-semantic", "colt over an untuned encoder.", {"base": None}),
     ("colt-no-collaborative", "colt without its second stage.", {"collaborative": False}),
     ("colt-no-contrastive", "colt without its contrastive loss.", {"contrast": 0.0}),
@@ -49,7 +60,11 @@ _COLT: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
 )
 _MASSTOOL: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("masstool", "Estimates from similar requests whether a tool is needed, and which.", {}),
-    ("masstool-published", "masstool with the settings of the paper.", PUBLISHED_MASSTOOL),
+    (
+        "masstool-published",
+        "masstool with the paper's gate, edges and loss; the rest is ours.",
+        PUBLISHED_MASSTOOL,
+    ),
     ("masstool-no-suim", "masstool without the search for similar requests.", {"search": False}),
     (
         "masstool-no-adakt",
@@ -64,7 +79,11 @@ _TOOLRERANK: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("crossencoder-30", "crossencoder that reads 30 tools.", _rerank_first(30)),
     ("crossencoder-50", "crossencoder that reads 50 tools.", _rerank_first(50)),
     ("toolrerank", "crossencoder that treats new tools and tools of one parent differently.", {}),
-    ("toolrerank-published", "toolrerank with the settings of the paper.", PUBLISHED_TOOLRERANK),
+    (
+        "toolrerank-published",
+        "toolrerank with the best values of the paper's grid.",
+        PUBLISHED_TOOLRERANK,
+    ),
     ("toolrerank-none", "toolrerank without its hierarchy.", {"hierarchy": "none"}),
     ("toolrerank-single", "toolrerank that assumes one parent per query.", {"hierarchy": "single"}),
     ("toolrerank-multi", "toolrerank that assumes several parents per query.", {"hierarchy": "multi"}),
@@ -77,6 +96,7 @@ _TOOLRERANK: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
 _FEEDBACK_DPR: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("feedback-dpr", "dpr, tuned further on queries that are reworded round by round.", {}),
     ("feedback-dpr-no-warmup", "feedback-dpr from an untuned encoder.", {"base": None}),
+    ("feedback-dpr-no-rounds", "feedback-dpr without new wordings; hard negatives alone are new.", {"rounds": 0}),
     ("feedback-dpr-no-hard", "feedback-dpr without hard negatives.", {"hard": 0}),
     (
         "feedback-dpr-no-joint",
@@ -111,7 +131,7 @@ ABLATIONS: Final[dict[str, Recipe]] = {
         ),
         Recipe(
             "dpr-inbatch",
-            "An encoder tuned as published: one gold tool per query; other tools of the batch are negatives.",
+            "An encoder tuned with one gold tool per query; other tools of the batch are negatives, as usual.",
             Dpr(),
             {"negatives": "batch", "epochs": 2, "batch": 64, "rate": 2e-5},
             encoder="minilm",
@@ -137,6 +157,13 @@ ABLATIONS: Final[dict[str, Recipe]] = {
             "tool2vec",
             "Represents a tool by the mean vector of the queries that used it.",
             Tool2Vec(),
+        ),
+        Recipe(
+            "mlc-published",
+            "mlc with one layer over the tools, binary cross-entropy, and no other source of scores.",
+            Mlc(),
+            PUBLISHED_MLC,
+            encoder="minilm",
         ),
         Recipe(
             "tool2vec-tuned",

@@ -25,6 +25,7 @@ from toolscout.encoders import Encoder
 from toolscout.errors import ConfigError, Unavailable, UserError
 from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal
+from toolscout.llm import SharedLLM
 from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.recipes import registry
@@ -50,6 +51,7 @@ class SearchEngine:
         settings: of the home.
         store: the catalogue.
         selector: decides which recipe and model serve a search.
+        llm: the language model of all searches, with one budget as long as this object lives.
     """
 
     def __init__(self, settings: Settings, store: Store, open_journal: Callable[[], Journal]) -> None:
@@ -61,6 +63,7 @@ class SearchEngine:
             open_journal: returns the journal, which models fitted on it keep reading; called when one needs it.
         """
         self.settings, self.store, self.selector = settings, store, Selector(settings)
+        self.llm = SharedLLM(settings)
         self._open_journal = open_journal
         self._lock = threading.RLock()
         self._ready: dict[SelectionKey, tuple[tuple[Catalogue, Pipeline], Manifest | None]] = {}
@@ -75,7 +78,8 @@ class SearchEngine:
         return VectorStore(self.settings.home)
 
     def close(self) -> None:
-        """Close the file of the vectors, if it is open."""
+        """Close the file of the vectors and the language model, if they are open."""
+        self.llm.close()
         if "vectors" in self.__dict__:
             self.vectors.close()
 
@@ -195,14 +199,14 @@ class SearchEngine:
                     workspace = self.workspace(
                         selection, embed=embed, progress=progress, live=self._find_evidence(selection)
                     )
-                    retrieve = registry.build(selection.recipe, catalogue, workspace, model=selection.model)
+                    retrieve = self._build(selection, catalogue, workspace)
                     abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
                     duplicates = self._find_duplicates(catalogue)
                     scan = self.settings.trust_scan
                     guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates)
                     ready = catalogue, guarded >> decide
-                if not self.store.connection.in_transaction:
+                if not self.store.in_transaction:
                     self.store.keep(catalogue)
                 self._ready[selection.key] = ready, selection.manifest
             return ready
@@ -225,7 +229,7 @@ class SearchEngine:
         if (
             selection.model is None
             or selection.manifest is None
-            or selection.model.parent != champion.shelf(self.settings.home)
+            or selection.model.parent != champion.shelf(self.settings.place)
         ):
             return None
         job, fitted_on = selection.manifest.job, selection.manifest.values.get("journal")
@@ -241,12 +245,15 @@ class SearchEngine:
 
     def workspace(self, selection: Selection, **options: Any) -> Workspace:
         """Return what the pipeline of a selection is built with; `options`: see `toolscout.workspace.Workspace`."""
-        return Workspace(self._load_encoder(selection), self.settings, self.vectors, **options)
+        return Workspace(self._load_encoder(selection), self.settings, self.vectors, shared_llm=self.llm, **options)
 
     def build(self, selection: Selection, catalogue: Catalogue, **options: Any) -> Stage:
         """Build the pipeline of a selection over a snapshot, up to the ranked hits; `options`: see `workspace`."""
-        workspace = self.workspace(selection, **options)
-        return registry.build(selection.recipe, catalogue, workspace, model=selection.model)
+        return self._build(selection, catalogue, self.workspace(selection, **options))
+
+    def _build(self, selection: Selection, catalogue: Catalogue, workspace: Workspace) -> Stage:
+        options = self.selector.recipe_options(selection)
+        return registry.build(selection.recipe, catalogue, workspace, model=selection.model, settings=options)
 
     def _load_encoder(self, selection: Selection) -> str | Encoder:
         name, is_needed = self.selector.encoder(selection)

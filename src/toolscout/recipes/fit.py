@@ -16,16 +16,29 @@ from toolscout import encoders
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Dataset, Qrels, drop_leaks, in_dev
 from toolscout.errors import CheckpointError, ConfigError, NotFound, StoreError, UserError
-from toolscout.methods import Artifacts, FittedMethod
+from toolscout.llm import prompts as llm_prompts
+from toolscout.methods import Artifacts, AskingMethod, FittedMethod
 from toolscout.methods.lesson import Base, Lesson
 from toolscout.models import model_store
 from toolscout.models.model_store import Draft, Manifest, Model, Setting
 from toolscout.recipes import registry
 from toolscout.recipes.recipe import Recipe
-from toolscout.types import Tool, digest
+from toolscout.search.pipeline import Stage
+from toolscout.types import Search, Tool, digest
 from toolscout.workspace import Workspace
 
-__all__ = ["BASE_PREFIX", "FitJob", "Lesson", "fit", "make_lesson", "on_shelf", "plan_fit", "resolve_with_base"]
+__all__ = [
+    "BASE_PREFIX",
+    "FitJob",
+    "Lesson",
+    "fit",
+    "make_lesson",
+    "on_shelf",
+    "plan_fit",
+    "rehearse_fit",
+    "rehearse_searches",
+    "resolve_with_base",
+]
 
 BASE_SETTINGS: Final = {"refit": False}  # settings of every base; see `methods.shared.usage.Blend`
 BASE_PREFIX: Final = "base."  # begins the names of settings that belong to the base
@@ -78,6 +91,9 @@ class FitJob:
             data.append(lesson.no_tool.fingerprint)
         if self.workspace.settings.index != "exact":
             data.append(self.workspace.settings.index)
+        method = self.recipe.method
+        if isinstance(method, AskingMethod) and (prompts := method.prompts(self.options)):
+            data.append(digest("llm/1", [self.workspace.settings.llm, *map(llm_prompts.version, prompts)]))
         name = self.recipe.name if revision == 1 else f"{self.recipe.name}/{revision}"
         options = msgspec.structs.asdict(self.options)
         return digest("fit/1", [toolscout.__version__, name, options, self.workspace.seed, mark, *data])
@@ -258,6 +274,36 @@ def _fit_base(name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[
 def on_shelf(job: FitJob) -> FitJob:
     """Return the same fit with its model among those of the laboratory, where equal fits share a name."""
     return dataclasses.replace(job, out=job.shelf / f"{job.recipe.name}-{job.identity[:16]}")
+
+
+def rehearse_fit(
+    name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any], queries: Sequence[str] = ()
+) -> None:
+    """Ask the workspace's language model all that a fit, its bases and searches for `queries` ask at most.
+
+    Nothing is trained. With a `llm.Rehearsal` this counts the calls of the fit before any is made.
+
+    Raises:
+        UserError: if the recipe cannot be fitted with these arguments.
+    """
+    own, below = _split_changes(changes)
+    options, _ = registry.resolve(name, own)
+    base = getattr(options, "base", None)
+    if base is not None and registry.recipe(base).is_fitted:
+        rehearse_fit(base, lesson, workspace, _with_base_settings(base, below), queries)
+    elif base is not None:
+        texts = [lesson.texts[query] for query in (*lesson.train, *lesson.dev)]
+        rehearse_searches(registry.build(base, Catalogue.of(lesson.tools), workspace), [*texts, *queries])
+    method = registry.recipe(name).method
+    if isinstance(method, AskingMethod):
+        method.rehearse(workspace, lesson, options, queries)
+
+
+def rehearse_searches(stage: Stage, queries: Sequence[str]) -> None:
+    """Search for each text, if that asks a language model."""
+    if stage.asks:
+        for text in queries:
+            stage([Search(query=text)])
 
 
 # --- the fit ----------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from toolscout.arrays import Vectors
 from toolscout.catalogue.duplicates import Duplicates
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import unit_rows
 from toolscout.encoders.static import load_static
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
@@ -37,9 +39,18 @@ def guard(
     """
     stages: list[Stage] = [retrieve, Names(catalogue)]
     if scan:
-        index = (workspace or Workspace()).index_tools
-        rivals = find_rivals(catalogue, lambda: index(catalogue, load_static()).vectors)
+        rivals = find_rivals(catalogue, lambda: _encode_for_rivals(workspace or Workspace(), catalogue))
         stages.append(Demote(suspects(catalogue), rivals, catalogue))
     if duplicates is not None:
         stages.append(Fold(catalogue, duplicates))
     return Pipeline([*stages, Cut(k)])
+
+
+def _encode_for_rivals(workspace: Workspace, catalogue: Catalogue) -> Vectors:
+    """Encode the tools as 0.7 of their text and 0.3 of their name, `(tools, d)`, for which the bounds were chosen.
+
+    A first sentence that all tools of a source share must not make them look related.
+    """
+    encoder = load_static()
+    texts, names = (workspace.index_tools(catalogue, encoder, style).vectors for style in ("short", "name"))
+    return unit_rows(0.7 * texts + 0.3 * names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -13,7 +12,7 @@ import msgspec
 from toolscout import plugins
 from toolscout.catalogue.store import Catalogue
 from toolscout.encoders import Encoder
-from toolscout.errors import ConfigError, NotFound
+from toolscout.errors import ConfigError, NotFound, find_nearest
 from toolscout.methods import FittedMethod, PlainMethod, parse_options
 from toolscout.methods.crossencoder import CrossEncoderRerank
 from toolscout.methods.feedback.loop import Feedback
@@ -60,7 +59,7 @@ RECIPES: Final[dict[str, Recipe]] = {
             "bm25",
             "Matches words of the query with words of each tool; splits identifiers and stems words.",
             Bm25(),
-            when="Requests repeat the words of your tools, or are not in English.",
+            when="Requests repeat the words of your tools.",
             encodes=False,
         ),
         Recipe(
@@ -135,9 +134,9 @@ def recipe(name: str) -> Recipe:
     plugin = plugins.find_plugin(plugins.METHOD_PLUGINS, name)
     if plugin is not None:
         return load_recipe(plugin)
-    known = [*recipes, *(plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))]
-    similar = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {similar[0]!r}?" if similar else f"there are {', '.join(RECIPES)}"
+    recipe_names = [*recipes, *(plugin.name for plugin in plugins.list_plugins(plugins.METHOD_PLUGINS))]
+    nearest = find_nearest(name, recipe_names)
+    hint = f"there are {', '.join(RECIPES)}" if nearest is None else f"did you mean {nearest!r}?"
     raise NotFound(f"expected the name of a recipe, found {name!r}: {hint}")
 
 

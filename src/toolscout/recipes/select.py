@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from toolscout.config import Settings
+from toolscout.config import Settings, parse_pairs
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
 from toolscout.models import champion, model_store
 from toolscout.models.model_store import Manifest
@@ -90,7 +90,7 @@ class Selector:
             return self._pass_over(None, error, prepare)
         if promoted is None:
             return self.find(recipe, model), ""
-        state = champion.stamp(self.settings.home), model_store.stamp(promoted), generation()
+        state = champion.stamp(self.settings.place), model_store.stamp(promoted), generation()
         if self._unfit[0] == state:
             return self.default(), self._unfit[1]
         selection, problem = self.try_champion(prepare)
@@ -98,6 +98,22 @@ class Selector:
             return selection, ""
         assert problem is not None
         return self._pass_over(state, problem, prepare)
+
+    def recipe_options(self, selection: Selection) -> dict[str, Any]:
+        """Return the options of the setting `recipe_options`, if they are meant for this recipe.
+
+        They are meant for the setting `recipe`, unless that was set nearer to the search than they were.
+
+        Raises:
+            ConfigError: if they cannot be read.
+        """
+        ranks = [
+            ORIGIN_RANKS.get(self.settings.origins.get(name, "default"), FILE_RANK)
+            for name in ("recipe", "recipe_options")
+        ]
+        if selection.recipe != self.settings.recipe or ranks[0] > ranks[1]:
+            return {}
+        return parse_pairs(self.settings.recipe_options, "recipe_options")
 
     def try_champion(self, prepare: Callable[[Selection], object]) -> tuple[Selection | None, UserError | None]:
         """Decide whether the champion can serve. Nothing else decides that.
@@ -178,9 +194,9 @@ class Selector:
 
     def champion(self) -> Path | None:
         """Return the folder of the champion. None: there is none."""
-        stamp = champion.stamp(self.settings.home)
+        stamp = champion.stamp(self.settings.place)
         if stamp != self._champion[0]:
-            self._champion = stamp, champion.current(self.settings.home)
+            self._champion = stamp, champion.current(self.settings.place)
         return self._champion[1]
 
     def encoder(self, selection: Selection) -> tuple[str, bool]:

@@ -29,13 +29,16 @@ from toolscout.errors import (
     ToolscoutError,
     Unavailable,
     UserError,
+    name_nearest,
 )
 from toolscout.server import openapi
 from toolscout.server.door import Door
+from toolscout.server.mismatch import describe_mismatch
 from toolscout.server.page import FILES, read_page_file
 from toolscout.server.routes import JSON, ROUTES, Route
 from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import Failure
+from toolscout.sources.parsing import describe_json_error
 
 __all__ = ["app"]
 
@@ -51,6 +54,7 @@ STATUS_OF_ERROR: Final = (
     ((Unavailable, StoreError, MissingExtra), 503),
     (UserError, 400),
 )
+MAX_UNKNOWN_PATH_CHARS: Final = 100  # of an unknown path that is compared with the known ones
 ANONYMOUS: Final = Caller("nobody", Rules())
 _log: Final = logging.getLogger("toolscout.server")
 _encode: Final = msgspec.json.Encoder().encode
@@ -79,9 +83,9 @@ def app(service: Service, names: Iterable[str]) -> ASGIApp:
 
 async def _answer_unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        await _build_failure(RequestRefused(404, "The service has no such path. /openapi.json lists all of them."))(
-            scope, receive, send
-        )
+        advice = name_nearest(scope["path"][:MAX_UNKNOWN_PATH_CHARS], {route.path for route in ROUTES})
+        text = f"The service has no such path. {advice} /openapi.json lists all of them.".replace("  ", " ")
+        await _build_failure(RequestRefused(404, text))(scope, receive, send)
 
 
 class _RequestCounter:
@@ -184,7 +188,10 @@ class _Endpoint:
         for name, count in Counter(name for name, _ in pairs).items():
             if count > 1:
                 raise RequestRefused(422, f"expected each parameter once, found {name!r:.80} {count} times")
-        parameters: Any = msgspec.convert(dict(pairs), route.request_type, strict=False)
+        try:
+            parameters: Any = msgspec.convert(dict(pairs), route.request_type, strict=False)
+        except msgspec.ValidationError as error:
+            raise RequestRefused(422, describe_mismatch(error, route.request_type)) from None
         for name, value in pairs:
             if getattr(parameters, name) is None:  # msgspec reads the word "null" as None
                 raise RequestRefused(
@@ -195,12 +202,22 @@ class _Endpoint:
     async def _read_body(self, route: Route, request: Request, body: AsyncIterator[bytes]) -> Any:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
         if kind != route.body_media:
-            raise RequestRefused(415, f"expected a body of type {route.body_media}, found {kind[:80] or 'none'}")
+            raise RequestRefused(
+                415,
+                f"expected a body of type {route.body_media}, found {kind[:80] or 'none'}. "
+                "Set the header Content-Type.",
+            )
         if request.query_params:
             raise RequestRefused(422, "expected all parameters in the body, found some in the address")
         if route.body_media != JSON:
             return route.request_type()
-        return self.decoders[route].decode(b"".join([chunk async for chunk in body]))
+        content = b"".join([chunk async for chunk in body])
+        try:
+            return self.decoders[route].decode(content)
+        except msgspec.ValidationError as error:
+            raise RequestRefused(422, describe_mismatch(error, route.request_type)) from None
+        except msgspec.DecodeError as error:
+            raise RequestRefused(400, f"expected JSON, found an error {describe_json_error(content, error)}") from None
 
 
 async def _receive_body(request: Request, max_bytes: int, seconds: float) -> AsyncIterator[bytes]:

@@ -36,7 +36,8 @@ def require_visible(service: Service, caller: Caller, *ids: str) -> None:
     view = service.views.current(caller)
     for id in ids:
         if not view.sees(caller, id):
-            raise NotFound(f"expected the id of a tool that you may see, found {id!r:.200}. Take one from a search.")
+            advice = view.name_nearest_tool(caller, id, "Take one from a search.")
+            raise NotFound(f"expected the id of a tool that you may see, found {id!r:.200}. {advice}")
 
 
 async def list_sources(request: ApiRequest[Nothing]) -> SourcesAnswer:

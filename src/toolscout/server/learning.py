@@ -9,7 +9,7 @@ from typing import Final
 from toolscout.access.policy import Caller
 from toolscout.errors import Changed
 from toolscout.learn import loop
-from toolscout.models import champion, model_store
+from toolscout.models import champion
 from toolscout.models.model_store import Manifest
 from toolscout.server.service import ApiRequest, RequestRefused, Service
 from toolscout.server.shapes import (
@@ -38,7 +38,7 @@ async def list_models(request: ApiRequest[Nothing]) -> ModelsAnswer:
 
 def _list_models(service: Service) -> ModelsAnswer:
     serving, notice = service.scout.serving()
-    entries = model_store.list_models(service.scout.settings.home / "models")
+    entries = champion.list_models(service.scout.settings.place)
     job = serving.manifest.job if serving.manifest else None
     serves = serving.model.resolve() if serving.model else None
     rows = [_make_row(path, entry, path.resolve() == serves) for path, entry in entries]
@@ -68,7 +68,7 @@ async def read_learning(request: ApiRequest[Nothing]) -> LearningAnswer:
 
 def _read_learning(service: Service) -> LearningAnswer:
     scout = service.scout
-    home, overruled = scout.settings.home, not scout.selector.is_unnamed(None, None)
+    home, overruled = scout.settings.place, not scout.selector.is_unnamed(None, None)
     return LearningAnswer(champion.history(home), overruled, loop.last(home))
 
 
@@ -79,7 +79,7 @@ async def promote(request: ApiRequest[PromoteRequest]) -> Serving:
 
 
 def _promote(service: Service, caller: Caller, model: str) -> Serving:
-    champion.promote(service.scout.settings.home, model, f"by hand, by {caller.name}")
+    champion.promote(service.scout.settings.place, model, f"by hand, by {caller.name}")
     _log.info("%s promoted %s", caller.name, model)
     return _read_serving(service)
 
@@ -94,7 +94,7 @@ async def rollback(request: ApiRequest[RollbackRequest]) -> Serving:
 
 def _rollback(service: Service, caller: Caller, name: str) -> Serving:
     try:
-        champion.rollback(service.scout.settings.home, of=name)
+        champion.rollback(service.scout.settings.place, of=name)
     except Changed as error:
         raise RequestRefused(409, str(error)) from None
     _log.info("%s rolled back %s", caller.name, name)
@@ -102,7 +102,7 @@ def _rollback(service: Service, caller: Caller, name: str) -> Serving:
 
 
 def _read_serving(service: Service) -> Serving:
-    current = champion.current(service.scout.settings.home)
+    current = champion.current(service.scout.settings.place)
     serving, notice = service.scout.serving()
     return Serving(current.name if current else None, serving.recipe, notice or None)
 

@@ -43,7 +43,7 @@ def _require_own_search(service: Service, caller: Caller, search_id: str) -> Non
     """
     search = service.scout.journal.search(search_id)
     if search is None or search["caller"] != caller.name:
-        raise NotFound(f"expected the id of one of your searches, found {search_id!r:.80}")
+        raise NotFound(f"expected the id of one of your searches, found {search_id!r:.80}. Take it from an answer.")
     if service.scout.journal.is_full(search_id):
         raise RequestRefused(422, f"This search has {MAX_SEARCH_EVENTS} events, the maximum. Search again.")
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from toolscout.access.policy import LOCAL, Caller
 from toolscout.catalogue.store import Catalogue, Store
-from toolscout.errors import NotFound
+from toolscout.errors import NotFound, find_nearest
 from toolscout.server.shapes import Node, Row
 from toolscout.types import Tool
 
@@ -19,6 +19,7 @@ __all__ = ["View", "Views", "encode_key"]
 
 Place = tuple[str, ...]
 Places = npt.NDArray[np.intp]
+MAX_NAME_CHARS_COMPARED: Final = 200  # of a name that is compared with the known ones
 MAX_ROW_DESCRIPTION_CHARS: Final = 240  # of a description in a list
 
 
@@ -74,6 +75,14 @@ class View:
         number = self._numbers.get(id)
         mask = self.catalogue.mask(caller.visible)
         return number is not None and (mask is None or bool(mask[number]))
+
+    def name_nearest_tool(self, caller: Caller, name: str, otherwise: str) -> str:
+        """Ask whether the nearest tool that the caller may see was meant; `name` may be an id or a name."""
+        known: dict[str, str] = {}
+        for row in (self.rows[number] for number in self.filter_visible(caller, self._below[()])):
+            known |= {row.id: row.id, row.name: known.get(row.name, row.id)}
+        nearest = find_nearest(name[:MAX_NAME_CHARS_COMPARED], known)
+        return otherwise if nearest is None else f"Did you mean {known[nearest]!r}?"
 
     def count_tools(self, caller: Caller) -> int:
         """Count the tools that the caller may see."""

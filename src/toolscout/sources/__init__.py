@@ -13,7 +13,7 @@ only if nothing at all can be read. A bad entry becomes a `Problem` that names i
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -26,7 +26,7 @@ import msgspec
 
 from toolscout import plugins
 from toolscout.config import Settings
-from toolscout.errors import BadEntry, ConfigError, SourceError
+from toolscout.errors import BadEntry, ConfigError, SourceError, name_nearest
 from toolscout.sources.parsing import load_document, parse_document
 from toolscout.types import Hints, Tool, clean
 
@@ -114,9 +114,30 @@ def _detect_command(locator: str) -> str:
     words = _split_command(locator)
     if words and shutil.which(words[0]):
         return "mcp"
-    looks_like_path = len(words) == 1 and (os.sep in locator or Path(locator).suffix)
-    problem = "no such file" if looks_like_path else "no file, no folder and no command on PATH of that name"
-    raise SourceError(f"{locator}: expected {'; '.join(SOURCE_KINDS.values())}; found {problem}")
+    if len(words) == 1 and (os.sep in locator or Path(locator).suffix):
+        advice = name_nearest(Path(locator).name, _list_names(Path(locator).expanduser().parent), "Check its path.")
+        raise SourceError(f"{locator}: there is no such file. {advice}")
+    if _is_module(locator):
+        raise SourceError(f"{locator}: there is no such file. For the Python module, add py:{locator}")
+    raise SourceError(
+        f"{locator}: there is no file or folder of that name, and no command on PATH. See  toolscout add --help"
+    )
+
+
+def _list_names(folder: Path) -> list[str]:
+    """List what lies in a folder; nothing if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except (OSError, ValueError):
+        return []
+
+
+def _is_module(name: str) -> bool:
+    """Tell whether a name is that of a Python module that could be imported. Nothing is imported."""
+    try:
+        return name.isidentifier() and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def plugin_prefix(locator: str) -> str | None:
@@ -143,11 +164,17 @@ def _split_command(locator: str) -> list[str]:
 def _detect_file(path: Path) -> str:
     if path.suffix == ".jsonl":
         return "schemas"
+    if path.suffix == ".py":
+        raise SourceError(f"{path}: a Python file is added as a module, with its folder on PYTHONPATH: py:{path.stem}")
     document = load_document(path)
+    if not isinstance(document, (Mapping, list)):
+        what = "it is empty" if document is None else f"it holds only {_describe_type(document)}"
+        raise SourceError(f"{path}: this file describes no tools: {what}. See  toolscout add --help")
     if isinstance(document, Mapping):
         if "openapi" in document or "swagger" in document:
             return "openapi"
-        if any(isinstance(document.get(key), Mapping) for key in ("mcpServers", "servers", "mcp")):
+        servers = (document.get(key) for key in ("servers", "mcp"))
+        if "mcpServers" in document or any(isinstance(value, Mapping) for value in servers):
             return "mcp"
     return "schemas"
 
@@ -306,7 +333,8 @@ def _read_with_plugin(locator: str, name: str | None, kind: str, settings: Setti
         plugin = plugins.find_plugin(plugins.SOURCE_PLUGINS, kind)
         if plugin is None:
             kinds = [*SOURCE_KINDS, *(plugin.name for plugin in plugins.list_plugins(plugins.SOURCE_PLUGINS))]
-            raise SourceError(f"expected a kind of source of {', '.join(kinds)}, found {kind!r}")
+            advice = name_nearest(kind, kinds, f"There are {', '.join(kinds)}.")
+            raise SourceError(f"expected a kind of source, found {kind!r}. {advice}")
         read_locator = plugins.load_function(plugin)
     except ConfigError as error:
         raise SourceError(f"{locator}: {error}") from None

@@ -21,6 +21,8 @@ SECTIONS: Final = (
     (re.compile(r"^ *(Args|Arguments|Parameters|Params|Returns|Yields|Raises):", re.M), DocstringStyle.GOOGLE),
     (re.compile(r"^ *@(param|type|returns?|rtype|raise)\b", re.M), DocstringStyle.EPYDOC),
 )
+#: `name(arguments)` with an optional result. One pattern for all names: compiling one each takes longer than to match.
+_SIGNATURE_LINE: Final = re.compile(r"(?P<name>[\w.]+)\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
 _MEMORY_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _VERSION_NOTE: Final = re.compile(r"\.\. version(?:added|changed):: \S+ ?")
 _ROLE: Final = re.compile(r":[a-z]+(?::[a-z]+)?:`~?\.?([^`<]+?)(?: *<[^`]*>)?`")
@@ -68,7 +70,10 @@ def read_docstring(text: str, names: set[str]) -> Doc:
 
 
 def find_examples(text: str) -> str:
-    """Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none."""
+    r"""Return the doctests (`>>>`) of a docstring: whole lines, up to 2,000 characters. Empty if it has none.
+
+    Characters that cannot be printed are written as escapes, as in the source of a doctest such as `b'\x81'`.
+    """
     if ">>>" not in text:
         return ""
     lines: list[str] = []
@@ -82,7 +87,14 @@ def find_examples(text: str) -> str:
             lines.append(line.rstrip())
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
     kept = [line for line, size in zip(lines, sizes, strict=True) if size <= MAX_EXAMPLE_CHARS]
-    return remove_addresses(textwrap.dedent("\n".join(kept)).strip("\n"))
+    return remove_addresses(_escape_unprintable(textwrap.dedent("\n".join(kept)).strip("\n")))
+
+
+def _escape_unprintable(text: str) -> str:
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def _remove_signatures(text: str, names: set[str]) -> str:
@@ -116,9 +128,15 @@ def remove_addresses(text: str) -> str:
 
 def find_signature_lines(text: str, names: set[str]) -> list[re.Match[str]]:
     """Find the lines `name(arguments)` at the beginning of a docstring. The matches have a group `arguments`."""
-    words = "|".join(re.escape(name) for name in sorted(names))
-    line = re.compile(rf"[\w.]*\b(?:{words})\((?P<arguments>[^()\n]*)\)[ :]*(?:(?:->|=|--)[^\n]*)?(?:\n|$)")
     matches: list[re.Match[str]] = []
-    while match := line.match(text, matches[-1].end() if matches else 0):
+    while match := _SIGNATURE_LINE.match(text, matches[-1].end() if matches else 0):
+        if not any(_ends_with_word(match["name"], name) for name in names):
+            break
         matches.append(match)
     return matches
+
+
+def _ends_with_word(dotted_name: str, name: str) -> bool:
+    """Return whether a dotted name ends with a name, at the start of a word."""
+    before = dotted_name[: -len(name)]
+    return dotted_name.endswith(name) and (not before or before.endswith("."))

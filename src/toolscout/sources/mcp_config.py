@@ -251,33 +251,74 @@ _OPTIONS_WITH_VALUE: Final = {
 }  # fmt: skip
 
 
+_GENERIC_WORDS: Final = {"mcp", "server", "servers"}
+_GENERIC_FOLDERS: Final = {"", ".", "/", "build", "dist", "out", "src", "bin", "lib"}
+_GENERIC_FILES: Final = {"index", "main", "server", "app", "cli", "run", "__main__"}
+_GENERIC_LABELS: Final = {"mcp", "api", "www", "server"}
+
+
 def _name_command(words: list[str]) -> str:
-    """Name a command by the module or package that it runs, else by its program."""
+    """Name a command as people would: by what it serves, such as `git` for `uvx mcp-server-git`."""
     program = Path(words[0]).name
     rest = iter(words[1:])
     if re.fullmatch(r"(python|pypy)[\d.]*", program):
         for word in rest:
             if word == "-m":
-                return next(rest, program)
+                return _drop_generic_words(next(rest, program))
             if not word.startswith("-"):
-                return Path(word).stem
+                return _name_file(word)
     if program in _LAUNCHERS:
         for word in rest:
             if word in _OPTIONS_WITH_VALUE:
                 next(rest, None)
             elif not (word.startswith("-") or word in _SUBCOMMANDS or re.fullmatch(r"\w+=.*", word)):
-                package = re.split(r"(?<=.)@|==|:", word.rpartition("/")[2])[0]
-                return re.sub(r"\.(py|[cm]?[jt]s)$", "", package) or program
-    return program
+                return _name_package(word, list(rest)) or program
+    return _drop_generic_words(program)
+
+
+def _name_package(word: str, rest: list[str]) -> str:
+    """Name a package, an image or a script. `mcp-remote URL` is named like the URL."""
+    if re.search(r"\.(py|[cm]?[jt]s)$", word):
+        return _name_file(word)
+    scope, _, last = word.rpartition("/")
+    package = re.split(r"(?<=.)@|==|:", last)[0]
+    if package == "mcp-remote":
+        address = next((each for each in rest if each.startswith(("http://", "https://"))), None)
+        return _name_url(address) if address else package
+    owner = scope.rpartition("/")[2].lstrip("@")
+    return owner if package in _GENERIC_WORDS and owner else _drop_generic_words(package)
+
+
+def _name_file(path: str) -> str:
+    """Name a script by its file, or by its folder if the file is called `index` or the like."""
+    file = Path(path)
+    folders = [file.parent, *file.parent.parents]
+    folder = next((part.name for part in folders if part.name not in _GENERIC_FOLDERS), "")
+    return _drop_generic_words(folder if file.stem in _GENERIC_FILES and folder else file.stem)
+
+
+def _drop_generic_words(name: str) -> str:
+    """Drop `mcp` and `server` from the beginning and the end of a name, unless nothing else is left."""
+    words = re.split(r"[-_]", name)
+    while len(words) > 1 and words[0].lower() in _GENERIC_WORDS:
+        del words[0]
+    while len(words) > 1 and words[-1].lower() in _GENERIC_WORDS:
+        del words[-1]
+    return "-".join(words)
 
 
 def _name_url(url: str) -> str:
-    """Name a URL by its host and its path, without parts that look like keys."""
+    """Name a URL by its host without its ending, and its path without versions and parts that look like keys."""
     parts = urlsplit(url)
     segments = [part for part in parts.path.split("/") if part and not _is_like_key(part)]
     if segments and segments[-1] in ("mcp", "sse"):
         segments.pop()
-    return "/".join([parts.netloc.rpartition("@")[2], *segments])
+    host = parts.netloc.rpartition("@")[2]
+    labels = host.split(".")
+    if len(labels) > 1 and not re.fullmatch(r"[\d.:]+", host):
+        kept = [label for label in labels[:-1] if label not in _GENERIC_LABELS]
+        host = "-".join(kept) or host
+    return "/".join([host, *(segment for segment in segments if not re.fullmatch(r"v\d+", segment))])
 
 
 def _is_like_key(segment: str) -> bool:

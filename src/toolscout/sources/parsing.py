@@ -6,6 +6,7 @@ compose nodes recursively in C: a document of 120 kB with 60,000 levels overflow
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import re
 from collections.abc import Hashable, Iterator
@@ -20,6 +21,7 @@ __all__ = [
     "MAX_DOCUMENT_BYTES",
     "MAX_DOCUMENT_DEPTH",
     "MAX_DOCUMENT_VALUES",
+    "describe_json_error",
     "load_document",
     "parse_counted",
     "parse_document",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 MAX_DOCUMENT_BYTES: Final = 50_000_000
+MAX_SNIFFED_BYTES: Final = 1_000
 MAX_DOCUMENT_DEPTH: Final = 200
 MAX_DOCUMENT_VALUES: Final = 2_000_000
 MAX_COMMENTED_CHARS: Final = 2_000_000  # of JSON with comments, which people write by hand
@@ -62,6 +65,11 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if b"\0" in content[:MAX_SNIFFED_BYTES] and not is_utf16:
+            raise SourceError(
+                f"{path}: this is a binary file. Tools are described in text, such as JSON or YAML"
+            ) from None
         raise SourceError(
             f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
             f"at offset {error.start}: save it as UTF-8"
@@ -86,18 +94,35 @@ def parse_counted(text: str, where: str, max_values: int) -> tuple[Any, int]:
     _reject_many_values(text, where, max_values)
     try:
         return _count_values(msgspec.json.decode(text), where)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = str(error) or "too deeply nested"
+    except (msgspec.DecodeError, RecursionError):
+        pass
     if not where.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "[", "/"):
         plain = _strip_comments(text) if len(text) <= MAX_COMMENTED_CHARS else text
         if plain.lstrip()[:1] in ("{", "["):
-            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            try:
                 return _count_values(msgspec.json.decode(plain), where)
+            except (msgspec.DecodeError, RecursionError) as error:
+                reason = describe_json_error(plain, error)
             if "\n{" in text.strip():  # JSON lines in a file with the suffix of JSON
                 with contextlib.suppress(msgspec.DecodeError, RecursionError):
                     return _count_values(msgspec.json.Decoder().decode_lines(text), where)
-            raise SourceError(f"{where}: expected JSON, found something else: {reason}")
+            raise SourceError(f"{where}: expected JSON, found an error {reason}")
     return _parse_yaml(text, where, max_values)
+
+
+def describe_json_error(text: str | bytes, error: Exception) -> str:
+    """Say where a JSON text is wrong and how: `in line 3, column 18: invalid character`, counted from 1."""
+    reason = str(error).removeprefix("JSON is malformed: ") or "it is too deeply nested"
+    content = text.encode() if isinstance(text, str) else text
+    place = re.search(r" \(byte (\d+)\)$", reason)
+    if place is not None:
+        reason, content = reason[: place.start()], content[: int(place[1])]
+    elif reason == "Input data was truncated":
+        reason = "it ends too early"
+    else:
+        return f"in it: {reason}"
+    line, column = content.count(b"\n") + 1, len(content.rpartition(b"\n")[2].decode(errors="replace")) + 1
+    return f"in line {line}, column {column}: {reason}"
 
 
 def _report_too_many(where: str) -> SourceError:
@@ -143,9 +168,9 @@ _TRAILING_COMMA: Final = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.S)
 
 
 def _strip_comments(text: str) -> str:
-    """Remove `//` and `/* */` comments and trailing commas from JSON. Strings are not changed."""
-    text = _COMMENT.sub(lambda match: match[1] or " ", text)
-    return _TRAILING_COMMA.sub(lambda match: match[1] or "", text)
+    """Replace `//` and `/* */` comments and trailing commas in JSON by spaces. Strings and lines stay as they are."""
+    text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
+    return _TRAILING_COMMA.sub(lambda match: match[1] or " ", text)
 
 
 # --- YAML -------------------------------------------------------------------------------------------------------------
@@ -184,8 +209,15 @@ def _parse_yaml(text: str, where: str, max_values: int) -> tuple[Any, int]:
     try:
         return _Builder(where, max_values).build(yaml.parse(text, Loader=loader))
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise SourceError(f"{where}: expected JSON or YAML, found neither: {reason}") from None
+        raise SourceError(f"{where}: expected JSON or YAML, found neither: {_describe_yaml_error(error)}") from None
+
+
+def _describe_yaml_error(error: Exception) -> str:
+    """Say where a YAML text is wrong, by line and column from 1 if they are known, and what is wrong there."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', None) or 'an error'}"
+    return " ".join(str(getattr(error, "reason", None) or error).split())[:200] or type(error).__name__
 
 
 class _Builder:

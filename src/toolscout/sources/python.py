@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolscout.config import Settings
-from toolscout.errors import SourceError
+from toolscout.errors import SourceError, name_nearest
 from toolscout.sources import Problem, Reading, collect, source_name
 from toolscout.sources.callables import describe_callable
 from toolscout.types import Tool
@@ -169,9 +169,12 @@ def _import_module(name: str) -> ModuleType:
         raise
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            problem = "no module of that name here: install it into this environment, or put its folder on PYTHONPATH"
-        else:
-            problem = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
+            advice = "install it into this environment, or put its folder on PYTHONPATH"
+            question = name_nearest(name, sys.stdlib_module_names, advice)
+            raise SourceError(
+                f"{name}: expected a Python module, found no module of that name here: {question}"
+            ) from None
+        problem = f"{type(error).__name__} while importing it: {' '.join(str(error).split())[:200]}"
         raise SourceError(f"{name}: expected a Python module, found {problem}") from None
 
 

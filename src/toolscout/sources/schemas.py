@@ -19,6 +19,7 @@ from toolscout.config import Settings
 from toolscout.errors import BadEntry, SourceError
 from toolscout.sources import RawTool, Reading, build_tool, collect, load_document, source_name
 from toolscout.sources.callables import convert_errors, describe_callable
+from toolscout.sources.parsing import describe_json_error
 from toolscout.types import MAX_JSON_DEPTH, Hints, Tool
 
 __all__ = ["read", "read_json_lines", "read_objects"]
@@ -79,11 +80,11 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         values = [("", load_document(path))]
     entries = (entry for where, value in values for entry in _find_entries(source, value, where))
     reading = collect(source, "schemas", entries)
+    if not reading.problems and not reading.tools:
+        return [msgspec.structs.replace(reading, message="the file holds an empty list, so it adds no tool")]
     if reading.problems and not reading.tools:
         first = reading.problems[0]
-        raise SourceError(
-            f"{locator}: expected function schemas, found none that can be read; {first.entry}: {first.message}"
-        )
+        raise SourceError(f"{locator}: no function schema in it can be read; {first.entry}: {first.message}")
     return [reading]
 
 
@@ -118,7 +119,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
         try:
             value = decode(line)
         except (ValueError, RecursionError) as error:
-            value = _decode_leniently(line, str(error) or "too deeply nested")
+            value = _decode_leniently(line, describe_json_error(line, error).replace("line 1, ", ""))
         yield f"line {number}", value
     if empty:
         raise SourceError(f"{path}: expected one JSON object a line, found an empty file")
@@ -129,7 +130,7 @@ def _decode_leniently(line: bytes, reason: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
-        return BadEntry(f"expected JSON, found something else: {reason}")
+        return BadEntry(f"expected JSON, found an error {reason}")
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------
@@ -213,7 +214,8 @@ def _split_schema(entry: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     if name is None or kind not in (None, "function", "custom"):
         keys = ", ".join(sorted(map(str, entry)))[:100]
         raise BadEntry(
-            f"expected a function schema with a name and parameters, found an object of: {keys or 'nothing'}"
+            "expected a function schema with a name and parameters, "
+            + (f"found an object of: {keys}" if keys else "found an empty object")
         )
     return name, None, rest
 

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
 from toolscout.llm.wire import Completion, Request
 from toolscout.testing.scripted import ScriptedLLM
@@ -14,8 +14,9 @@ from toolscout.types import digest
 
 __all__ = ["ScriptedServer"]
 
-Response = tuple[int, dict[str, str], dict[str, Any]]
-"""Status, headers and body."""
+DRIP_PAUSE_S: Final = 0.02
+Response = tuple[int, dict[str, str], Any]
+"""Status, headers and body; bytes are sent as they are, anything else as JSON."""
 
 
 class ScriptedServer:
@@ -30,10 +31,21 @@ class ScriptedServer:
         bodies: the requests as sent, in the order of the answers.
         keys: the values of the Authorization header.
         refuses: parameters that get status 400.
+        says: the answer to every request, such as a refusal, instead of that of the model.
+        drips: spaces that each answer begins with, one every 20 ms, as servers do that keep connections open.
     """
 
-    def __init__(self, llm: ScriptedLLM | None = None, *, port: int = 0, refuses: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        llm: ScriptedLLM | None = None,
+        *,
+        port: int = 0,
+        refuses: tuple[str, ...] = (),
+        says: Response | None = None,
+        drips: int = 0,
+    ) -> None:
         """Serve `llm` at `port`; 0 takes a free one."""
+        self.says, self.drips = says, drips
         self.llm = llm or ScriptedLLM()
         self.refuses = refuses
         self.served: dict[str, int] = {}
@@ -50,12 +62,15 @@ class ScriptedServer:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 scripted.keys.add(self.headers.get("Authorization"))
                 status, headers, answer = scripted.answer(self.path, body)
-                content = json.dumps(answer).encode()
+                content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **headers}.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Content-Length", str(scripted.drips + len(content)))
                 self.end_headers()
+                for _ in range(scripted.drips):
+                    self.wfile.write(b" ")
+                    time.sleep(DRIP_PAUSE_S)
                 self.wfile.write(content)
 
             def log_message(self, *args: object) -> None:
@@ -87,6 +102,10 @@ class ScriptedServer:
     def answer(self, path: str, body: dict[str, Any]) -> Response:
         """Return status, headers and body for one request."""
         mark = digest("body", body)
+        if self.says is not None:
+            with self._lock:
+                self.bodies.append(body)
+            return self.says
         refusal = self._refuse(path, body) or self._inject_fault(mark)
         if refusal is not None:
             return refusal

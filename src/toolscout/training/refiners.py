@@ -26,7 +26,7 @@ TOOL_POSITION = 1
 """The position of all tools, counted from that of the first token. At the first token's own position, the encoder takes
 them for [CLS] and gives them equal vectors."""
 CHECKED_TOKENS: Final = 16
-CHECKED_TOOLS: Final = 100  # as many as a refiner may rerank; a local attention window shows only in a long list
+CHECKED_TOOLS: Final = 128  # as many as a refiner may rerank; a local attention window shows only in a long list
 MAX_ORDER_EFFECT: Final = 1e-7  # of the greatest state: rounding gives 1e-15, a DeBERTa of random weights 7e-7
 
 

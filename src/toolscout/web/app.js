@@ -6,8 +6,9 @@ import * as findability from "./findability.js";
 import * as journal from "./journal.js";
 import * as learning from "./learning.js";
 import * as search from "./search.js";
-import { Refused, get, key } from "./api.js";
+import { get, key } from "./api.js";
 import { h, say, show } from "./dom.js";
+import { SIGN_IN, report } from "./frame.js";
 
 const VIEWS = [
   { name: "search", title: "Search", view: search, there: () => true },
@@ -27,14 +28,6 @@ function address() {
   return { name, parameters: new URLSearchParams(query ?? "") };
 }
 
-// Views write their state to the address, so that it can be bookmarked. A view that was left writes nothing.
-export function remember(place, name, parameters) {
-  if (!place.isConnected) return;
-  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const query = new URLSearchParams(given).toString();
-  history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
-}
-
 // Each view draws into its own element, which is removed when the view is left. A late answer then changes nothing that
 // is visible. Code that changes anything outside the element checks first that it is still connected.
 async function route() {
@@ -52,12 +45,6 @@ async function route() {
   } catch (error) {
     report(error, place);
   }
-}
-
-export function report(error, place = main) {
-  if (error.name === "AbortError" || !place.isConnected) return;
-  if (error instanceof Refused && error.status === 401) askForKey();
-  else say(error instanceof Refused ? error.message : `The service does not answer: ${error.message}`);
 }
 
 function askForKey() {
@@ -88,6 +75,8 @@ async function begin() {
     views().map((each, at) => h("a", { href: `#/${each.name}`, "data-name": each.name, "aria-keyshortcuts": at + 1 }, each.title)));
   await route();
 }
+
+document.addEventListener(SIGN_IN, askForKey);
 
 const KEYS = [
   ["/", "focus the search field"],

@@ -1,8 +1,8 @@
 // The catalogue: the tree of paths, the tools below a node, and one tool in full. Only visible rows are in the page.
 
 import { get } from "./api.js";
-import { remember, report } from "./app.js";
 import { chips, debounce, h, number, show } from "./dom.js";
+import { remember, report } from "./frame.js";
 
 const HEIGHT = 58; // of a row
 const BLOCK = 100; // rows of one request

@@ -1,8 +1,8 @@
 // Benchmark results: one dataset and metric, with a bar and a 95 % interval for each label.
 
 import { get } from "./api.js";
-import { remember } from "./app.js";
 import { h, number, show, svg, table } from "./dom.js";
+import { remember } from "./frame.js";
 
 const [LEFT, WIDTH, ROW] = [190, 760, 26];
 

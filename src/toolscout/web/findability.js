@@ -1,8 +1,8 @@
 // Quality: tools that synthetic queries do not find, pairs that are confused, and advice.
 
 import { get } from "./api.js";
-import { remember, report } from "./app.js";
 import { h, number, show, table } from "./dom.js";
+import { remember, report } from "./frame.js";
 
 const DEFAULT_TOOLS = 300;
 const MAX_ROWS = 100; // rows of a table

@@ -1,8 +1,8 @@
 // The journal: counts, filters, pages of events, import and export.
 
 import { download, get, upload } from "./api.js";
-import { remember, report } from "./app.js";
 import { h, number, say, show, table } from "./dom.js";
+import { remember, report } from "./frame.js";
 
 const FIELDS = [
   ["event", "Event", ["", "search", "call", "feedback"]],

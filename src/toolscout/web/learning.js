@@ -1,8 +1,8 @@
 // Models: the data to learn from, the last run, the champion. Models are promoted and rolled back here.
 
 import { get, post } from "./api.js";
-import { report } from "./app.js";
 import { confirmed, h, number, say, show, svg, table } from "./dom.js";
+import { report } from "./frame.js";
 
 const percent = (value) => number(100 * value, 1);
 const signed = (value) => `${value > 0 ? "+" : ""}${percent(value)}`;

@@ -1,8 +1,8 @@
 // Search: a query, its answer with scores and stages, and why a tool is missing.
 
 import { get, post } from "./api.js";
-import { remember, report } from "./app.js";
 import { chips, debounce, gauge, h, number, say, show, table } from "./dom.js";
+import { remember, report } from "./frame.js";
 
 const RECIPES = [["", "default"], ["scout", "scout"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
 let running = null;

@@ -199,7 +199,7 @@ def test_a_dataset_is_written_for_the_tools_of_the_catalogue_and_replayed_from_i
         lacking = cli("synth", "toolbank", *asked, "--replay", str(record))
         assert lacking.exit_code == 1 and "missing from the record, and nothing was sent" in lacking.output
         assert len(server.bodies) == sent and lacking.output.count("toolscout: ") == 1
-        limited = ("-n", "50", "--seed", "9", "--max-tokens", "9000")
+        limited = ("-n", "50", "--seed", "9", "--llm-budget", "tokens=9000")
         broke = cli("synth", "toolbank", "--out", str(tmp_path / "y"), *limited, *place)
         assert broke.exit_code == 1 and "Answers so far are kept" in broke.output
     assert same(out, tmp_path / "x")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
+from toolscout.cli.llm import describe_cost, load_llm_settings, print_cost, share_llm, spending_options
 from toolscout.cli.output import json_option, print_json, print_table, progress
-from toolscout.config import load_settings
 from toolscout.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,10 +50,12 @@ out_option = click.option(
 )
 @data_option
 @out_option
+@spending_options
 @json_option
 @click.pass_context
 def bench_command(
     ctx: click.Context,
+    /,
     names: tuple[str, ...],
     recipe_names: tuple[str, ...],
     label: str | None,
@@ -70,7 +72,9 @@ def bench_command(
     allow_dirty: bool,
     data: str | None,
     out: str,
+    llm_address: str | None,
     as_json: bool,
+    **limits: Any,
 ) -> int:
     """Score recipes on DATASETs: fit on train, choose on dev, score once on test.
 
@@ -85,35 +89,40 @@ def bench_command(
     root = find_root(data)
     source = load_dataset(train_on, root) if train_on else None
     suffix = f"-from-{source.name.replace('/', '-')}" if source else ""
-    settings = load_settings(home=(ctx.obj or {}).get("home"))
+    settings = load_llm_settings(ctx, llm_address)
     prompts = NoTool.load(find_folder(root, no_tool)) if no_tool else None
 
-    def make_job(dataset: Dataset, recipe: str) -> Job:
-        return Job(
-            dataset,
-            recipe,
-            label_of(recipe, label, seed=seed, folds=folds) + suffix,
-            Path(out),
-            no_tool=prompts,
-            encoder=encoder,
-            split=split,
-            folds=folds,
-            seed=seed,
-            changes=parse_settings(pairs),
-            settings=settings,
-        )
+    with progress("measuring") as say, share_llm(settings, **limits) as shared:
 
-    with progress("measuring") as say:
-        bench = _Bench(make_job, {"resume": resume, "force": force, "allow_dirty": allow_dirty, "say": say})
+        def make_job(dataset: Dataset, recipe: str) -> Job:
+            return Job(
+                dataset,
+                recipe,
+                label_of(recipe, label, seed=seed, folds=folds) + suffix,
+                Path(out),
+                no_tool=prompts,
+                encoder=encoder,
+                split=split,
+                folds=folds,
+                seed=seed,
+                changes=parse_settings(pairs),
+                settings=settings,
+                llm=shared,
+            )
+
+        run_options = {"resume": resume, "force": force, "allow_dirty": allow_dirty, "say": say}
+        bench = _Bench(make_job, run_options, dry_run=limits["dry_run"])
         datasets = bench.load_datasets((*test_on, *names), root)
         if source is None:
             bench.score(datasets, recipe_names)
         elif datasets:
             bench.transfer(source, datasets, recipe_names)
     if as_json:
-        print_json(bench.results)
+        print_json(describe_cost(shared.spent) if bench.dry_run else bench.results)
     elif bench.results:
         _print_results(bench.results, source.name if source else None)
+    if bench.dry_run or shared.spent.calls:
+        print_cost(shared, dry_run=bench.dry_run)
     _print_warnings(bench.results, bench.failures)
     return bench.exit_code
 
@@ -141,12 +150,14 @@ class _Bench:
         run_options: arguments of `lab.bench.run` for every job.
         results: of the jobs that succeeded.
         failures: for each dataset or job that failed, what failed and why.
+        dry_run: whether the jobs only ask what they would ask a language model.
     """
 
     make_job: Callable[[Dataset, str], Job]
     run_options: Mapping[str, Any]
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     failures: list[str] = dataclasses.field(default_factory=list)
+    dry_run: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -184,8 +195,12 @@ class _Bench:
                     self._run(job, reuse_model=number > 0)
 
     def _run(self, job: Job, *, reuse_model: bool = False) -> None:
-        from toolscout.lab.bench import run
+        from toolscout.lab.bench import rehearse, run
 
+        if self.dry_run:
+            if not reuse_model:
+                rehearse(job)
+            return
         self.results.append(run(job, reuse_model=reuse_model, **self.run_options).result)
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from toolscout.cli.data import data_option, find_root
-from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
+from toolscout.cli.llm import load_llm_settings, print_cost, share_llm, spending_options
 from toolscout.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toolscout.dataset import Dataset
     from toolscout.lab.downstream import Episode, Task
     from toolscout.lab.runners import Runner
+    from toolscout.llm import SharedLLM
     from toolscout.search.pipeline import Stage
     from toolscout.types import Tool
 
@@ -90,11 +91,12 @@ def downstream_command(
     loaded = load_dataset(dataset, find_root(data))
     tasks, tools = draw_tasks(loaded, split, count, seed)
     runners = make_runners(modules, servers, settings, dry_run=limits["dry_run"])
-    stage = None
-    if any(condition.kind == "retrieved" for condition in conditions):
-        stage = build_stage(recipe, model, tools, settings)
     title = f"{len(tasks):,} queries under {len(conditions)} conditions"
-    with progress(title) as say, open_llm(settings, **limits) as llm:
+    with progress(title) as say, share_llm(settings, **limits) as shared:
+        llm = shared()
+        stage = None
+        if any(condition.kind == "retrieved" for condition in conditions):
+            stage = build_stage(recipe, model, tools, settings, shared)
         protocol = Protocol(stage=stage, k=k, runners=runners, turns=turns, seed=seed)
         episodes = measure(llm, tasks, tools, conditions, protocol, say=say)
         print_cost(llm, dry_run=limits["dry_run"])
@@ -133,13 +135,13 @@ def make_runners(modules: Sequence[str], servers: Sequence[str], settings: Setti
     return [DryRunner(runner) for runner in runners] if dry_run else runners
 
 
-def build_stage(recipe: str, model: str | None, tools: Sequence[Tool], settings: Settings) -> Stage:
-    """Build the pipeline that retrieves tools for the agent."""
+def build_stage(recipe: str, model: str | None, tools: Sequence[Tool], settings: Settings, llm: SharedLLM) -> Stage:
+    """Build the pipeline that retrieves tools for the agent; if it asks a language model, that is the agent's."""
     from toolscout.catalogue.store import Catalogue
     from toolscout.recipes import registry
     from toolscout.workspace import Workspace
 
-    workspace = Workspace(settings=settings)
+    workspace = Workspace(settings=settings, shared_llm=llm)
     return registry.build(recipe, Catalogue.of(tools), workspace, model=Path(model) if model else None)
 
 

@@ -13,15 +13,15 @@ import click
 from toolscout.cli.data import data_option, find_root
 from toolscout.cli.lab.downstream import build_stage, draw_tasks, make_runners, write_episodes
 from toolscout.cli.lab.judge import ANSWER_ASPECTS, print_comparison, write_outcomes
-from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
+from toolscout.cli.llm import load_llm_settings, print_cost, share_llm, spending_options
 from toolscout.cli.output import echo, json_option, print_json, print_table, progress
 from toolscout.errors import ConfigError
 
 if TYPE_CHECKING:
-    from toolscout.config import Settings
     from toolscout.lab.answers import PeopleFile
     from toolscout.lab.downstream import Condition, Episode, Protocol
     from toolscout.lab.judge import Pair
+    from toolscout.llm import SharedLLM
     from toolscout.types import Tool
 
 SYSTEM_COLUMNS: Final = ("system", "answers", "refused", "recall", "comp")
@@ -104,10 +104,10 @@ def elo_command(
     tasks, tools = draw_tasks(loaded, split, count, seed)
     runners = make_runners(modules, servers, settings, dry_run=limits["dry_run"])
     base = Protocol(k=k, runners=runners, turns=turns, seed=seed, examine=False)
-    systems = _plan_systems(recipes, names, _read_models(models, recipes), tools, settings, base)
-    title = f"{len(tasks):,} queries with the tools of {len(systems)} systems"
     outcomes = []
-    with progress(title) as say, open_llm(settings, **limits) as llm:
+    with progress(f"answering {len(tasks):,} queries") as say, share_llm(settings, **limits) as shared:
+        systems = _plan_systems(recipes, names, _read_models(models, recipes), tools, shared, base)
+        llm = shared()
         episodes = {
             name: measure(llm, tasks, tools, [condition], protocol, say=say)
             for name, (condition, protocol) in systems.items()
@@ -161,7 +161,7 @@ def _plan_systems(
     names: Sequence[str],
     models: Mapping[str, str],
     tools: Sequence[Tool],
-    settings: Settings,
+    llm: SharedLLM,
     base: Protocol,
 ) -> dict[str, tuple[Condition, Protocol]]:
     """Plan the systems that are compared: name → which tools it gives the agent, and how.
@@ -173,7 +173,7 @@ def _plan_systems(
 
     systems = {}
     for recipe in recipes:
-        stage = build_stage(recipe, models.get(recipe), tools, settings)
+        stage = build_stage(recipe, models.get(recipe), tools, llm.settings, llm)
         systems[recipe] = condition("retrieved"), dataclasses.replace(base, stage=stage)
     for name in names:
         if condition(name).kind == "retrieved":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 import msgspec
 
 from toolscout.cli.data import data_option, find_folder, find_root, parse_settings, set_option
+from toolscout.cli.llm import print_cost, share_llm
 from toolscout.cli.output import encoder_option, json_option, print_json, print_table, progress
 from toolscout.config import load_settings
 from toolscout.errors import ConfigError
@@ -36,6 +38,7 @@ from toolscout.errors import ConfigError
 @click.option("--force", is_flag=True, help="Overwrite a sweep with the same label.")
 @data_option
 @click.option("--out", default="benchmarks/results/sweeps", show_default=True, metavar="DIR", help="Results.")
+@click.option("--llm-budget", metavar="LIMITS", help="Limits of the language model's calls. Default: llm_budget.")
 @json_option
 @click.pass_context
 def sweep_command(
@@ -53,6 +56,7 @@ def sweep_command(
     force: bool,
     data: str | None,
     out: str,
+    llm_budget: str | None,
     as_json: bool,
 ) -> int:
     """Fit a recipe with each combination of settings on DATASET's training queries, and score it on dev.
@@ -64,6 +68,7 @@ def sweep_command(
     from toolscout.lab.sweep import Sweep, describe_settings, sweep
 
     root = find_root(data)
+    settings = load_settings(home=(ctx.obj or {}).get("home"))
     job = Sweep(
         load_dataset(name, root),
         recipe,
@@ -75,10 +80,13 @@ def sweep_command(
         seed=seed,
         trials=trials,
         no_tool=NoTool.load(find_folder(root, no_tool)) if no_tool else None,
-        settings=load_settings(home=(ctx.obj or {}).get("home")),
+        settings=settings,
     )
-    with progress(f"trying {len(job.grid):,} combinations of {recipe}") as say:
-        result = sweep(job, resume=resume, force=force, say=say)
+    title = f"trying {len(job.grid):,} combinations of {recipe}"
+    with progress(title) as say, share_llm(settings, llm_budget=llm_budget) as shared:
+        result = sweep(dataclasses.replace(job, llm=shared), resume=resume, force=force, say=say)
+    if shared.spent.calls:
+        print_cost(shared, dry_run=False)
     if as_json:
         print_json(result)
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from toolscout.cli.data import data_option, find_root
-from toolscout.cli.llm import load_llm_settings, open_llm, print_cost, spending_options
+from toolscout.cli.llm import describe_cost, load_llm_settings, open_llm, print_cost, spending_options
 from toolscout.cli.output import clip, json_option, print_json, progress
 from toolscout.errors import ConfigError
 
@@ -160,9 +160,7 @@ def _finish(report: dict[str, Any] | None, llm: LLM, out: str, wanted: int, *, a
     """Print the report of a build, or the cost of a dry run, which has no report. Returns the exit code."""
     if report is None:
         if as_json:
-            spent = llm.spent
-            costs = {"calls": spent.calls, "tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
-            print_json({**costs, "dollars": spent.dollars or None})
+            print_json(describe_cost(llm.spent))
         return 0
     if as_json:
         print_json(report)
@@ -184,7 +182,7 @@ def _load_tools(sources: Sequence[str], settings: Settings) -> Sequence[Tool]:
         return collect(sources, settings)
     from toolscout.catalogue.store import Store
 
-    store = Store(settings.home)
+    store = Store(settings.place)
     try:
         tools = store.catalogue().tools()
     finally:

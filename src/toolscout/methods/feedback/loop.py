@@ -23,7 +23,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from toolscout import llm
 from toolscout.catalogue.store import Catalogue
 from toolscout.errors import BadReply, NotFound, OverBudget, TimedOut, Unavailable
 from toolscout.indexes.words import tokenize
@@ -34,20 +33,22 @@ from toolscout.types import Explanation, Hit, Search, Tool, Trace
 from toolscout.workspace import Workspace
 
 __all__ = [
+    "CRITIC_PROMPTS",
     "Critic",
     "Feedback",
     "Options",
     "Refined",
     "Refiner",
     "Rounds",
-    "find_degradation",
     "join_answers",
     "refine_each",
 ]
 
+CRITIC_PROMPTS: Final = ("feedback_comprehend", "feedback_assess", "feedback_refine")
 STOP_WORD: Final = "N/A"
 LEFT_NOTE: Final = "left as it was"
 LATE_NOTE: Final = "time is up: the last answer counts"
+LATE_REPLY: Final = "The model did not answer in time."
 MAX_WORDING_CHARS: Final = 2_000
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -82,17 +83,24 @@ class Refined(NamedTuple):
         note: a remark for the trace.
         state: passed back to the refiner in the next round.
         seconds: how much of the search's own time it took.
+        problem: one sentence on why the refiner could not help; empty if it could.
     """
 
     wording: str | None
     note: str
     state: Any = None
     seconds: float = 0.0
+    problem: str = ""
 
 
+def _leave(problem: str) -> Refined:
+    """Leave the search as it was, because of this problem, which is one sentence."""
+    return Refined(None, LEFT_NOTE, problem=problem)
+
+
+NO_TIME: Final = _leave(LATE_REPLY)
 Refiner = Callable[[Sequence[Search], Sequence[Any], Sequence[float]], Sequence[Refined]]
 """(searches with hits, their states from the round before or None, seconds left for each) → one `Refined` each."""
-NO_TIME: Final = Refined(None, f"{LEFT_NOTE}: the model did not answer in time")
 SecondsLeft = Callable[[], float | None]
 """Returns the seconds left for a search; None: there is no limit."""
 Ask = Callable[[LLM, Search, SecondsLeft], Refined]
@@ -162,7 +170,7 @@ class Rounds(Stage):
             if turn.seconds_left() > 0:
                 in_time.append(turn)
             else:
-                turn.search = _add_note(turn.search, self.label, 0.0, LATE_NOTE)
+                turn.search = _degrade(_add_note(turn.search, self.label, 0.0, LATE_NOTE), self.label, LATE_NOTE)
         return in_time
 
     def _refine(self, number: int, turns: Sequence[_Turn]) -> list[_Turn]:
@@ -178,7 +186,10 @@ class Rounds(Stage):
         for turn, refined in zip(turns, replies, strict=True):
             turn.state = refined.state
             turn.seconds -= refined.seconds
-            turn.search = _add_note(turn.search, f"{self.label}/refine", share, f"round {number}: {refined.note}")
+            note = f"round {number}: {refined.note}" + (f": {refined.problem}" if refined.problem else "")
+            turn.search = _add_note(turn.search, f"{self.label}/refine", share, note)
+            if refined.problem:
+                turn.search = _degrade(turn.search, self.label, f"no help in round {number}: {refined.problem}")
             if refined.wording is not None:
                 rewrites = (*turn.search.rewrites, refined.wording)
                 turn.search = msgspec.structs.replace(turn.search, rewrites=rewrites)
@@ -222,9 +233,10 @@ def _seconds_to_deadline(search: Search) -> float:
     return math.inf if search.deadline is None else search.deadline - time.monotonic()
 
 
-def find_degradation(search: Search) -> str:
-    """Return the note that says how a failed refiner or a lack of time ended the rounds; empty: neither did."""
-    return next((step.note for step in search.trace if f": {LEFT_NOTE}" in step.note or step.note == LATE_NOTE), "")
+def _degrade(search: Search, label: str, problem: str) -> Search:
+    """Say in the answer what kept the refiner from helping."""
+    problems = [search.degraded] if search.degraded else []
+    return msgspec.structs.replace(search, degraded=" ".join([*problems, f"{label}: {problem}"]))
 
 
 def _add_note(search: Search, stage: str, seconds: float, note: str) -> Search:
@@ -349,7 +361,7 @@ class Critic:
                 assessment=msgspec.to_builtins(assessment),
             ),
             Refinement,
-            typical=Refinement(wording),
+            typical=Refinement(f"{wording} again"),  # a rehearsal counts every round
             seconds=seconds_left(),
         )
         return _check_wording(refinement.instruction.strip(), search, wording)
@@ -389,13 +401,10 @@ def refine_each(
 
         try:
             refined = ask(model, search, seconds_left)._replace(state=model) if ends > started else NO_TIME
-        except BadReply as error:
-            refined = Refined(None, f"{LEFT_NOTE}: the model's reply was {error.reason}")
-        except (OverBudget, Unavailable, NotFound) as error:
-            if strict:
+        except (BadReply, OverBudget, Unavailable, NotFound) as error:
+            if strict and not isinstance(error, BadReply):
                 raise
-            cause = "budget is spent" if isinstance(error, OverBudget) else "model does not answer"
-            refined = NO_TIME if isinstance(error, TimedOut) else Refined(None, f"{LEFT_NOTE}: the {cause}")
+            refined = NO_TIME if isinstance(error, TimedOut) else _leave(str(error))
         return refined._replace(seconds=time.monotonic() - started)
 
     turns = math.ceil(len(searches) / model.concurrency)
@@ -428,9 +437,9 @@ def _check_wording(instruction: str, search: Search, wording: str) -> Refined:
     if instruction.strip("\"'. ").upper() == STOP_WORD:
         return Refined(None, "every goal is solved")
     if not instruction or len(instruction) > MAX_WORDING_CHARS:
-        return Refined(None, f"{LEFT_NOTE}: the new wording is empty or too long")
+        return _leave("The new wording is empty or too long.")
     if not set(tokenize(instruction)) & set(tokenize(search.query)):
-        return Refined(None, f"{LEFT_NOTE}: the new wording has nothing of the request")
+        return _leave("The new wording has nothing of the request.")
     if instruction in (wording, search.query, *search.rewrites):
         return Refined(None, "the wording does not change any more")
     return Refined(instruction, "refined")
@@ -454,5 +463,5 @@ class Feedback:
         assert workspace.build is not None
         model = Path(options.model) if options.model else None
         inner = workspace.build(options.base, catalogue, workspace, model=model)
-        critic = Critic(llm.connect(workspace.settings), catalogue.tools, depth=options.depth, tokens=options.tokens)
+        critic = Critic(workspace.connect_llm(), catalogue.tools, depth=options.depth, tokens=options.tokens)
         return Rounds(inner, critic, rounds=options.rounds, seconds=options.seconds, join=options.join)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from toolscout import llm, metrics
+from toolscout import metrics
 from toolscout.arrays import Places, Vectors
 from toolscout.catalogue.store import Catalogue
 from toolscout.dataset import Qrels
 from toolscout.indexes.exact import Exact
 from toolscout.methods import Artifacts, BaseRule, dpr, parse_options, zero_shot
-from toolscout.methods.feedback.loop import Critic, Refiner, Rounds
+from toolscout.methods.feedback.loop import CRITIC_PROMPTS, Critic, Refiner, Rounds
 from toolscout.methods.feedback.prf import MAX_P_VALUE, Expand, sum_quality
 from toolscout.methods.lesson import Lesson
 from toolscout.methods.shared.tuning import (
@@ -45,7 +45,7 @@ from toolscout.models.model_store import Model
 from toolscout.search.fusion import DEPTH
 from toolscout.search.pipeline import Retrieve, Stage, newest
 from toolscout.types import Hit, Search, digest, render
-from toolscout.workspace import Workspace
+from toolscout.workspace import Workspace, index_words
 
 if TYPE_CHECKING:
     from toolscout.training import Task
@@ -64,7 +64,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
     Attributes:
         base: the recipe whose encoder is trained further, the warm-up; None: the encoder before any training.
         refiner: `words` adds words of the first tools; `model` asks the language model of the settings.
-        rounds: maximum number of new wordings of a query (T of the paper).
+        rounds: maximum number of new wordings of a query (T of the paper); 0: only hard negatives are new.
         depth: number of tools that a refiner sees and that hard negatives are drawn from (K of the paper).
         tools: number of the first tools that lend words to the refiner `words`.
         words: number of words that it adds.
@@ -83,7 +83,7 @@ class Options(Tuning, frozen=True, forbid_unknown_fields=True):
 
     base: str | None = "dpr"
     refiner: Literal["words", "model"] = "words"
-    rounds: Count = 3
+    rounds: NonNegative = 3
     depth: Count = 10
     tools: Count = 2
     words: Count = 5
@@ -239,8 +239,10 @@ def _time_answers(search: Search, count: int) -> list[float]:
 
 
 def _choose_rounds(by_round: Sequence[metrics.PerQuery], seed: int) -> int:
-    """Choose the best number of rounds if it is significantly better than none."""
+    """Choose the best number of rounds if there is one that is significantly better than none."""
     plain, *refined = map(sum_quality, by_round)
+    if not refined:
+        return 0
     test = metrics.best_of(refined, plain, seed=seed)
     return test.trial + 1 if test.p < MAX_P_VALUE else 0
 
@@ -279,7 +281,7 @@ class FeedbackDpr:
         if options.refiner == "words":
             return _fit(workspace, lesson, options, catalogue, _make_expander(options, catalogue))
         else:
-            with llm.connect(workspace.settings) as model:
+            with workspace.lend_llm() as model:
                 return _fit(
                     workspace,
                     lesson,
@@ -287,6 +289,26 @@ class FeedbackDpr:
                     catalogue,
                     Critic(model, catalogue.tools, depth=options.depth, strict=True),
                 )
+
+    def prompts(self, options: Options) -> Sequence[str]:
+        """Return the prompts of the refiner; none if it only adds words."""
+        return CRITIC_PROMPTS if options.refiner == "model" else ()
+
+    def rehearse(self, workspace: Workspace, lesson: Lesson, options: Options, queries: Sequence[str]) -> None:
+        """Ask what a fit and searches for `queries` ask at most: the rounds of train, of dev twice, and of each query.
+
+        BM25 stands in for the encoder, which only decides which tools the model sees.
+        """
+        if options.refiner == "words":
+            return
+        catalogue = Catalogue.of(lesson.tools)
+        critic = Critic(workspace.connect_llm(), catalogue.tools, depth=options.depth, strict=True)
+        loop = _make_loop(Retrieve(index_words(catalogue), label="bm25"), critic, options)
+        texts = [lesson.texts[query] for query in (*lesson.train, *lesson.dev, *lesson.dev)]
+        if options.served != 0:
+            texts += queries
+        for start in range(0, len(texts), QUERIES_PER_ROUND_BATCH):
+            loop.run([Search(query=text) for text in texts[start : start + QUERIES_PER_ROUND_BATCH]])
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the search with the trained encoder, inside the feedback loop.
@@ -306,8 +328,7 @@ class FeedbackDpr:
             return inner
         refiner: Refiner = _make_expander(chosen, catalogue)
         if chosen.refiner == "model":
-            model_of = llm.connect(workspace.settings)
-            refiner = Critic(model_of, catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
+            refiner = Critic(workspace.connect_llm(), catalogue.tools, depth=chosen.depth, tokens=chosen.tokens)
         return Rounds(inner, refiner, label=FEEDBACK_DPR_LABEL, rounds=chosen.served, seconds=chosen.seconds)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from toolscout.arrays import Floats, Mask
@@ -12,11 +13,40 @@ from toolscout.dataset import Qrels
 from toolscout.methods.lesson import Lesson
 from toolscout.metrics import PerQuery
 from toolscout.search.pipeline import Stage
-from toolscout.types import Search
+from toolscout.types import Explanation, Search
 
-__all__ = ["RankedQueries", "choose_blend", "exceeds_noise", "keep_places"]
+__all__ = ["RankDeeper", "RankedQueries", "choose_blend", "exceeds_noise", "keep_places"]
 
 RANKING_BATCH: Final = 512
+
+
+class RankDeeper(Stage):
+    """Lets a stage rank at least N tools for searches that return fewer."""
+
+    writes = frozenset({"hits"})
+
+    def __init__(self, inner: Stage, depth: int) -> None:
+        """Wrap a stage that writes hits; `depth` is N."""
+        self.inner, self.depth, self.writes, self.asks = inner, depth, inner.writes, inner.asks
+
+    @property
+    def name(self) -> str:
+        """The name of the wrapped stage."""
+        return self.inner.name
+
+    def __call__(self, searches: Sequence[Search]) -> list[Search]:
+        """Run the wrapped stage on searches for more tools; its traces are those of the answer."""
+        return [
+            msgspec.structs.replace(result, k=search.k)
+            for search, result in zip(searches, self.inner(self._deepen(searches)), strict=True)
+        ]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the explanation of the wrapped stage."""
+        return self.inner.explain(self._deepen([search])[0], tool_id)
+
+    def _deepen(self, searches: Sequence[Search]) -> list[Search]:
+        return [msgspec.structs.replace(search, k=max(search.k, self.depth)) for search in searches]
 
 
 class RankedQueries:

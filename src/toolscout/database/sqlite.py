@@ -21,10 +21,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+from toolscout.database.dialect import SQLITE, Migration
 from toolscout.errors import StoreError
 from toolscout.privacy.private_files import make_private_folder, open_private, tighten
 
-__all__ = ["BUSY_SECONDS", "CacheDatabase", "Database", "alone", "now", "rebuild_if_damaged"]
+__all__ = [
+    "BUSY_SECONDS",
+    "CacheDatabase",
+    "SqliteDatabase",
+    "alone",
+    "format_instant",
+    "is_damage",
+    "now",
+    "rebuild_if_damaged",
+]
 
 BUSY_SECONDS: Final = 60.0
 #: Parts of SQLite's messages about a file that cannot be written. Before Python 3.11 the errors have no codes.
@@ -37,7 +47,12 @@ Result = TypeVar("Result")
 
 def now() -> str:
     """Return the present instant, UTC, ISO 8601 with milliseconds."""
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_instant(datetime.now(timezone.utc))
+
+
+def format_instant(instant: datetime) -> str:
+    """Return an instant in UTC as ISO 8601 with milliseconds. Such texts sort by time."""
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @contextlib.contextmanager
@@ -67,7 +82,7 @@ def alone(file: Path, refusal: str, *, wait: float = 0.0) -> Iterator[None]:
         yield
 
 
-class Database:
+class SqliteDatabase:
     """One SQLite file in WAL mode with numbered migrations. Each thread has its own connection.
 
     Attributes:
@@ -75,13 +90,21 @@ class Database:
         read_only: whether the file could only be opened for reading. Every write then raises StoreError.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str]) -> None:
+    dialect = SQLITE
+
+    def __init__(self, path: Path, migrations: Sequence[str | Migration], *, pragmas: Sequence[str] = ()) -> None:
         """Open or create the file, and run the migrations that it has not seen.
+
+        Args:
+            path: of the file.
+            migrations: the steps of its schema, in order.
+            pragmas: further pragmas of every connection, such as `secure_delete = ON`.
 
         Raises:
             StoreError: if it is damaged or no database, cannot be created, or was written by a newer version.
         """
-        self.path, self._migrations = path, tuple(migrations)
+        self.path, self._pragmas = path, tuple(pragmas)
+        self._migrations = tuple(step.sqlite if isinstance(step, Migration) else step for step in migrations)
         self.read_only = False
         self._uri_query = ""  # "mode=ro" or "immutable=1" opens the file for reading only
         self._local = threading.local()  # per thread: `connection`, and `busy`, a lock held while it is in use
@@ -178,16 +201,22 @@ class Database:
                     isolation_level=None,
                     check_same_thread=False,
                 )
-                for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self.pragmas()):
+                for pragma in ("foreign_keys = ON", "synchronous = NORMAL", *self._pragmas):
                     connection.execute(f"PRAGMA {pragma}")
             self._local.connection, self._local.busy = connection, threading.RLock()
             with self._lock:
                 self._all.append((connection, self._local.busy))
         return connection
 
-    def pragmas(self) -> tuple[str, ...]:
-        """Return further pragmas of every connection, such as `secure_delete = ON`."""
-        return ()
+    @property
+    def label(self) -> str:
+        """The path, for messages."""
+        return str(self.path)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether this thread has a transaction open."""
+        return self.connection.in_transaction
 
     def _migrate(self) -> None:
         """Switch to WAL, and run the migrations that the file has not seen, all in one transaction."""
@@ -219,11 +248,22 @@ class Database:
             )
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction. An error inside the block rolls everything back."""
+    def writing(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
+        """Open a write transaction. An error inside the block rolls everything back.
+
+        Args:
+            wait: whether to wait for another writer. Otherwise StoreError is raised at once.
+        """
         connection = self.connection
         with self.errors(), self._local.busy:
-            connection.execute("BEGIN IMMEDIATE")
+            if wait:
+                connection.execute("BEGIN IMMEDIATE")
+            else:
+                connection.execute("PRAGMA busy_timeout = 0")
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                finally:
+                    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -246,6 +286,21 @@ class Database:
             finally:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[sqlite3.Connection]:
+        """Give this thread one connection for several transactions, for temporary tables."""
+        with self.errors():
+            yield self.connection
+
+    def run_script(self, script: str) -> None:
+        """Run statements that make or change tables, on the connection of this thread."""
+        for statement in script.split(";"):
+            self.connection.execute(statement)
+
+    def rebuild_indexes(self) -> None:
+        """Build the indexes again, in the transaction of this thread."""
+        self.connection.execute("REINDEX")
 
     def check(self) -> list[str]:
         """Return the faults that SQLite's own checks find in the file, one sentence each. Empty if it is sound."""
@@ -270,7 +325,7 @@ class Database:
         self._local = threading.local()
 
 
-class CacheDatabase(Database):
+class CacheDatabase(SqliteDatabase):
     """A database with content that can be computed again. An empty file replaces one that cannot be read.
 
     The damaged file is kept beside it as `NAME.damaged-TIME`. If it cannot be replaced, or the cache can be neither

@@ -1,0 +1,98 @@
+"""The kinds of tables about the papers: what they contain, and ToolRerank's subsets and figures on dev."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from table_kinds import write_figure
+from table_layout import ROOT, lay_out, read_present
+
+STATES = ("present", "partly", "absent", "not comparable")
+DEV_MEASURES = ("recall@5", "ndcg@5", "comp@5")
+TOOLBENCH_SUBSETS = (
+    "G1_instruction",
+    "G1_tool",
+    "G1_category",
+    "G2_instruction",
+    "G3_instruction",
+    "G2_category",
+)
+
+
+def read_papers() -> dict[str, Any]:
+    """The rows of benchmarks/papers.toml, by paper."""
+    return tomllib.loads((ROOT / "benchmarks" / "papers.toml").read_text(encoding="utf-8"))
+
+
+def tabulate_paper(names: Sequence[str]) -> list[str]:
+    """What a paper contains: where it is here, then the published figure and ours. Numbers join both tables."""
+    [name] = names
+    rows = [
+        [str(number), *(re.sub(r"\{(.+?)\}", lambda mark: write_figure(mark[1]), cell) for cell in row)]
+        for number, row in enumerate(read_papers()[name]["rows"], 1)
+    ]
+    places = lay_out(["#", "item", "state", "where"], [row[:4] for row in rows], text_columns=4)
+    figures = lay_out(
+        ["#", "published", "ours", "what differs, or is missing"],
+        [[row[0], *row[4:]] for row in rows],
+        text_columns=4,
+    )
+    return [*places, "", *figures]
+
+
+def tabulate_papers(words: Sequence[str]) -> list[str]:
+    """How many items of each paper are in which state."""
+    papers = read_papers()
+    counts = {name: Counter(row[1] for row in paper["rows"]) for name, paper in papers.items()}
+    rows = [
+        [f"[{papers[name]['title']}](papers/{name}.md)", str(count.total()), *(str(count[state]) for state in STATES)]
+        for name, count in counts.items()
+    ]
+    total = sum(counts.values(), Counter[str]())
+    rows.append(["all", str(total.total()), *(str(total[state]) for state in STATES)])
+    return lay_out(["paper", "items", *STATES], rows)
+
+
+def tabulate_subsets(words: Sequence[str]) -> list[str]:
+    """ToolRerank's tables 3 and 6: each label on ToolBench's six subsets, and the means that the paper takes."""
+    name, measure, *labels = words
+    results = read_present(name, labels)
+    columns = {kind: (kind,) for kind in TOOLBENCH_SUBSETS}
+    columns |= {"single": TOOLBENCH_SUBSETS[:3], "multi": TOOLBENCH_SUBSETS[3:], "mean": TOOLBENCH_SUBSETS}
+    rows = []
+    for label, result in results.items():
+        kinds = result["slices"]["kind"]
+        means = [100 * sum(kinds[kind][measure] for kind in kinds_of) / len(kinds_of) for kinds_of in columns.values()]
+        rows.append([f"`{label}`", *(f"{mean:.1f}" for mean in means)])
+    return lay_out([measure, *(head.replace("_", " ") for head in columns)], rows)
+
+
+def tabulate_dev(words: Sequence[str]) -> list[str]:
+    """Figures on dev of each label, pooled over its folds: each counts as often as it has dev queries."""
+    name, *labels = words
+    rows = []
+    for label, result in read_present(name, labels).items():
+        sizes = [fit["data"]["n_dev"] for fit in result["fitted"]]
+        means = [
+            sum(size * fit["dev"][measure] for size, fit in zip(sizes, result["fitted"], strict=True)) / sum(sizes)
+            for measure in DEV_MEASURES
+        ]
+        rows.append([f"`{label}`", *(f"{100 * mean:.1f}" for mean in (*means, sum(means)))])
+    return lay_out([f"{name}, dev of the folds", *DEV_MEASURES, "sum"], rows)
+
+
+PAPER_KINDS: dict[str, Callable[[Sequence[str]], list[str]]] = {
+    "paper": tabulate_paper,
+    "papers": tabulate_papers,
+    "subsets": tabulate_subsets,
+    "dev": tabulate_dev,
+}

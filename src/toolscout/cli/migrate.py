@@ -1,0 +1,38 @@
+"""The command `migrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from toolscout.catalogue.migrate import migrate_home
+from toolscout.cli.output import echo, json_option, print_json
+from toolscout.home import Address, Home, describe_home, is_address
+
+
+@click.command("migrate")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@json_option
+def migrate_command(source: str, target: str, as_json: bool) -> None:
+    """Copy the home FROM to the empty home TO, and verify the copy.
+
+    Both are folders, or addresses such as postgresql://user@host/database. Catalogue, approvals,
+    journal, models, champion and policy are copied. Run it again after an interruption: it continues. Stop everything
+    that writes to FROM first.
+    """
+    new_home = _parse_home(target)
+    migrated = migrate_home(_parse_home(source), new_home, lambda text: echo(text, err=True))
+    if as_json:
+        print_json(migrated)
+        return
+    echo(
+        f"{describe_home(new_home)} holds {migrated.tools:,} tools, {migrated.events:,} events and {migrated.models:,} "
+        "models now"
+    )
+    echo(f"the digests agree: catalogue {migrated.catalogue_digest}, journal {migrated.journal_digest}")
+
+
+def _parse_home(text: str) -> Home:
+    return Address.parse(text) if is_address(text) else Path(text).expanduser().absolute()

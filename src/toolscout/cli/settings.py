@@ -1,0 +1,102 @@
+"""The command `settings`: what can be set, what holds, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from toolscout.cli.output import echo, escape_line, json_option, print_json, print_table
+from toolscout.config import Settings, load_settings
+from toolscout.errors import NotFound, name_nearest
+
+__all__ = ["SETTING_MEANINGS"]
+
+SETTING_MEANINGS: Final[Mapping[str, str]] = {
+    "home": "folder of catalogue, journal and models, or a database",
+    "recipe": "the recipe of searches that name none",
+    "recipe_options": "options of that recipe, as name=value",
+    "model": "the fitted model of searches that name none",
+    "encoder": "the encoder: static, minilm, a folder, a name or an address",
+    "index": "the index over vectors",
+    "k": "tools in an answer",
+    "mcp_timeout": "seconds to read the list of an MCP server",
+    "http_timeout": "seconds to fetch a document",
+    "private_hosts": "private addresses that documents may lead to",
+    "max_tools": "tools of a server, operations of a document",
+    "journal": "whether searches and calls are written down",
+    "journal_queries": "how queries are written: full, hash, none",
+    "journal_keep_days": "days after which events are removed; 0: never",
+    "redact_personal": "whether e-mail addresses and telephone numbers are masked too",
+    "caller": "name of the home's owner in the journal",
+    "trust": "pin: changed definitions wait for approval; off: they are served",
+    "trust_scan": "whether suspicious and copied tools are demoted",
+    "call_timeout": "seconds of a call through the gateway",
+    "gateway_budget": "tokens of an answer of the gateway",
+    "gateway_rate": "requests a second of one caller of the gateway; 0: no limit",
+    "gateway_query_chars": "characters of a query to the gateway",
+    "gateway_argument_bytes": "bytes of the arguments of a call",
+    "pins": "ids of tools that the gateway shows beside its three",
+    "llm": "address and model of a chat-completions endpoint, https://host/v1#model",
+    "llm_timeout": "seconds of a request to the language model",
+    "llm_concurrency": "requests to the language model at the same time",
+    "llm_rpm": "requests a minute to the language model; 0: no limit",
+    "llm_budget": "limits of a command or process: calls=…,tokens=…,dollars=…",
+    "llm_reply_tokens": "tokens of a reply of the language model",
+    "llm_price_in": "dollars for a million tokens sent",
+    "llm_price_out": "dollars for a million tokens received",
+    "learn_trust": "callers whose usage may promote a model alone",
+    "false_rejects": "share of answerable requests that may be turned away",
+}
+
+
+@click.command("settings")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--home", metavar="DIR", help="Folder of the catalogue and the journal.")
+@json_option
+@click.pass_context
+def settings_command(ctx: click.Context, names: tuple[str, ...], home: str | None, as_json: bool) -> None:
+    """List all settings, or those NAMEd: value, where it comes from, and meaning.
+
+    Set one in the environment, as TOOLSCOUT_ and the name in capitals, or in toolscout.toml in the working directory.
+    """
+    settings = load_settings(home=home or (ctx.obj or {}).get("home"))
+    rows = _describe_settings(settings)
+    setting_names = [row["name"] for row in rows]
+    for name in names:
+        if name not in setting_names:
+            advice = name_nearest(name, setting_names, "See  toolscout settings")
+            raise NotFound(f"expected the name of a setting, found {name!r}. {advice}")
+    chosen = [row for row in rows if not names or row["name"] in names]
+    if as_json:
+        print_json(chosen)
+        return
+    print_table(
+        [("setting", "left"), ("value", "left"), ("from", "left"), ("meaning", "wrap")],
+        [(row["name"], row["value"], row["origin"], row["meaning"]) for row in chosen],
+    )
+    if settings.ignored:
+        echo(escape_line(f"ignored, because the folder is not trusted: {', '.join(settings.ignored)}"))
+
+
+def _describe_settings(settings: Settings) -> list[dict[str, Any]]:
+    """Describe every setting in texts."""
+    return [
+        {
+            "name": name,
+            "value": _format_value(value),
+            "origin": f"TOOLSCOUT_{name.upper()}" if origin == "environment" else origin,
+            "meaning": SETTING_MEANINGS.get(name, ""),
+        }
+        for name, value, origin in settings.items()
+    ]
+
+
+def _format_value(value: Any) -> str:
+    """Format a value as it is written in the environment; `none` if it is empty."""
+    if value in (None, "", ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,287 @@
+"""A hundred typical mistakes: each is answered in at most two lines that name the mend, without a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import fill
+from tests_cli import run
+from toolscout.scout import Scout
+
+MAX_LINES = 2
+MAX_LINE_CHARS = 240
+
+FILES = {
+    "tools.json": json.dumps([{"name": "copy_file", "description": "Copy a file"}]),
+    "empty.json": "",
+    "object.json": "{}",
+    "broken.json": '{\n  "name": "x",\n  "description": oops\n}\n',
+    "comments.json": '{\n  /* two\n     lines */\n  "name": x\n}\n',
+    "cut.json": '{"tools": [\n  {',
+    "names.json": '[{"nam": "a"}]',
+    "parameters.json": '[{"name": "a", "parameters": []}]',
+    "number.json": "42",
+    "text.txt": "this is no source",
+    "queries.csv": "id,text\n1,hello\n",
+    "program.py": "print('hello')\n",
+    "broken.jsonl": '{"name": "a", "description": "b"}\n{"name": "b",}\n',
+    "empty.jsonl": "",
+    "broken.yaml": "openapi: 3.0.0\npaths:\n  /a: [1\n",
+    "tabs.yaml": "openapi: 3.0.0\n\tx: 1\n",
+    "paths.yaml": "openapi: 3.0.0\ninfo: {title: t, version: '1'}\n",
+    "no-servers.json": '{"mcpServers": {}}',
+    "journal.jsonl": '{"schema": 1, "event": "nonesuch"}\n',
+    "baseline.json": "{}",
+}
+
+#: Command line → what the answer names. `NAME=VALUE` before the command sets a variable.
+MISTAKES = {
+    # commands
+    "serach mail": "Did you mean 'search'?",
+    "lst": "Did you mean 'list'?",
+    "ad tools.json": "Did you mean 'add'?",
+    "lab bnech": "Did you mean 'bench'?",
+    "bnech x": "Did you mean 'lab bench'?",
+    "journal imprt x": "Did you mean 'import'?",
+    "lab synth toolbnk": "'toolbank'",
+    "nonesuch": "See  toolscout --help",
+    "--hom x list": "Did you mean '--home'?",
+    # options and arguments
+    "search": "usage: toolscout search [OPTIONS] QUERY",
+    "search send mail": "Put a query of several words into quotes",
+    "search mail -k 0": "0 is not in the range x>=1",
+    "search mail -k five": "'five' is not a whole number",
+    "search mail -k": "Option '-k' requires an argument",
+    "search mail --recpie bm25": "Did you mean '--recipe'?",
+    "search mail --kk 3": "toolscout search --help",
+    "why mail": "usage: toolscout why [OPTIONS] QUERY TOOL",
+    "why mail send_email -k 0": "x>=1",
+    "list --tool": "Did you mean '--tools'?",
+    "remove": "Missing argument 'ID...'",
+    "hide": "expected the IDs of tools, or --list",
+    "doctor --fix": "toolscout doctor --help",
+    "trust": "expected a folder DIR",
+    "key": "Missing argument 'NAME'",
+    "train": "Missing argument 'RECIPE'",
+    "train dpr": "Missing option '--data'",
+    "bench": "Missing option '--recipe'",
+    "lab compare a": "usage: toolscout lab compare",
+    "lab transfer x": "Missing argument 'TARGET...'",
+    "lab sweep x": "Missing option '--recipe'",
+    "lab judge x": "is not one of 'queries', 'polish', 'answers'",
+    "selftest --min-recall 80": "0<=x<=1",
+    "lint --most 0": "x>=1",
+    "gateway --print-config zed": "is not one of 'claude', 'cursor', 'vscode'",
+    "gateway --port 99999": "1<=x<=65535",
+    "gateway --budget 10": "x>=200",
+    "serve --port 99999": "0<=x<=65535",
+    "journal prune": "Missing option '--older-than'",
+    "journal prune --older-than yesterday": "such as 12h, 30d or 2w",
+    "journal prune --older-than 5": "such as 12h, 30d or 2w",
+    # names
+    "search mail --recipe bm52": "did you mean 'bm25'?",
+    "search mail --recipe nonesuch": "there are hybrid",
+    "search mail --recipe dpr": "Run  toolscout train dpr",
+    "search mail --model nowhere": "expected the folder of a fitted model",
+    "why mail send_emial": "Did you mean 'mail/send_email'?",
+    "why mail mail/send_emial": "Did you mean 'mail/send_email'?",
+    "show send_emial": "Did you mean 'mail/send_email'?",
+    "show Mail/Send_Email": "Did you mean 'mail/send_email'?",
+    "show mial": "Did you mean 'mail'?",
+    "show nonesuch": "see  toolscout list",
+    "remove mial": "Did you mean 'mail'?",
+    "remove mail/send_emial": "Did you mean 'mail/send_email'?",
+    "hide send_emial": "Did you mean 'mail/send_email'?",
+    "hide mail/send_email --undo": "See  toolscout hide --list",
+    "enable mial": "Did you mean 'mail'?",
+    "disable mial": "Did you mean 'mail'?",
+    "sync mial": "Did you mean 'mail'?",
+    "list mial": "Did you mean 'mail'?",
+    "approve nonesuch": "run  toolscout approve",
+    "promote nonesuch": "toolscout learn",
+    "rollback": "There is no promotion to take back",
+    "settings recip": "Did you mean 'recipe'?",
+    "selftest --recipe bm52": "did you mean 'bm25'?",
+    "learn --recipe bm52": "did you mean 'bm25'?",
+    # files
+    "add": "expected a SOURCE or --discover",
+    "add tools.jsn": "Did you mean 'tools.json'?",
+    "add nowhere/tools.json": "there is no such file",
+    "add json": "add py:json",
+    "add py:jsn": "Did you mean 'json'?",
+    "add py:nonesuch_module": "PYTHONPATH",
+    "add py:json:dmups": "did you mean 'dumps'?",
+    "add py:": "expected py:module",
+    "add empty.json": "it is empty",
+    "add object.json": "found an empty object",
+    "add broken.json": "line 3, column 18: invalid character",
+    "add comments.json": "line 4, column 11: invalid character",
+    "add cut.json": "it ends too early",
+    "add names.json": "entry 1: expected a function schema with a name",
+    "add parameters.json": "entry 1: expected a JSON Schema object",
+    "add number.json": "it holds only a number",
+    "add text.txt": "it holds only text",
+    "add queries.csv": "it holds only text",
+    "add program.py": "py:program",
+    "add picture.png": "this is a binary file",
+    "add latin.json": "save it as UTF-8",
+    "add broken.jsonl": "line 2: expected JSON, found an error in column 14: trailing comma",
+    "add empty.jsonl": "found an empty file",
+    "add broken.yaml": "line 4, column 1",
+    "add tabs.yaml": "line 2, column 1",
+    "add paths.yaml": "operation under 'paths'",
+    "add no-servers.json": "expected at least one server",
+    "add folder": "expected a dataset folder with corpus.jsonl",
+    "add tools.json --kind opanapi": "Did you mean 'openapi'?",
+    "add tools.json --kind openapi": "expected an OpenAPI document",
+    "add tools.json --kind mcp": 'expected servers under "mcpServers"',
+    "add tools.json number.json --name both": "--name goes with one SOURCE",
+    "models nowhere": "expected a folder of models",
+    "journal import nowhere.jsonl": "Check its path",
+    "journal import journal.jsonl": 'line 1: expected "event" of search, call, feedback',
+    "journal export nowhere/x.jsonl": "Choose another file",
+    "selftest --check nowhere.json": "toolscout selftest --write",
+    "selftest --check baseline.json": "toolscout selftest --write",
+    "train neighbours --data folder --out m": "expected a dataset folder with queries.jsonl",
+    "train neighbours --data folder --out .": "Name a new folder",
+    "gateway --config nowhere.json": "expected an mcpServers JSON file",
+    "serve --results nowhere": "expected a folder",
+    "serve --policy nowhere.toml": "expected a policy file",
+    "trust nowhere": "expected a settings file",
+    "lab bench nowhere -r bm25": "TOOLSCOUT_DATA",
+    "lab report folder": "toolscout lab bench DATASET",
+    "--home tools.json list": "Choose another folder with --home",
+    # settings
+    "TOOLSCOUT_K=five search mail": "expected a whole number, found 'five'",
+    "TOOLSCOUT_K=0 search mail": "expected a number above 0",
+    "TOOLSCOUT_RECIPE=bm52 search mail": "did you mean 'bm25'?",
+    "TOOLSCOUT_TRUST=maybe search mail": "expected pin or off",
+    "TOOLSCOUT_JOURNAL=perhaps search mail": "expected true or false",
+    "TOOLSCOUT_HOME=/proc/nowhere list": "Choose another folder with --home",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of all kinds, and a home with the toy tools."""
+    made = tmp_path_factory.mktemp("mistakes")
+    for name, text in FILES.items():
+        (made / name).write_text(text)
+    (made / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (made / "latin.json").write_bytes(b'{"name": "\xff"}')
+    (made / "folder").mkdir()
+    with Scout(made / "home", recipe="bm25") as scout:
+        fill(scout)
+    return made
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TOOLSCOUT_HOME", str(folder / "home"))
+    monkeypatch.setenv("TOOLSCOUT_RECIPE", "bm25")
+    monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
+    yield folder
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_answered_in_two_lines_that_name_the_mend(
+    here: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(line)
+    while "=" in words[0]:
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    result = run(*words)
+    assert result.exit_code in (1, 2, 3), result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    said = [text for text in result.stderr.splitlines() if text and not text.endswith(" …")]  # without progress
+    assert 1 <= len(said) <= MAX_LINES, said
+    assert max(map(len, said)) <= MAX_LINE_CHARS, said
+    assert MISTAKES[line] in result.stderr, said
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("place", ["results", "results/a/set", "results/a/set/bm25.json"])
+def test_report_takes_what_bench_wrote(tmp_path: Path, place: str) -> None:
+    for dataset in ("a/set", "elsewhere"):
+        metrics = {"recall@5": 0.5, "ndcg@5": 0.4, "comp@5": 0.3}
+        result = {"dataset": dataset, "recipe": "bm25", "label": "bm25", "encoder": None, "split": "test", "seed": 0,
+                  "n_queries": 3, "n_tools": 4, "metrics": metrics}  # fmt: skip
+        file = tmp_path / "results" / dataset / "bm25.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(result))
+    told = run("lab", "report", str(tmp_path / place), "--out", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert told.exit_code == 0 and "a/set" in page and ("elsewhere" in page) is (place == "results")
+
+
+def test_the_list_is_long_enough() -> None:
+    assert len(MISTAKES) >= 100
+
+
+def test_an_empty_list_of_tools_is_no_error_and_said(here: Path) -> None:
+    (here / "list.json").write_text("[]")
+    result = run("add", "list.json")
+    assert result.exit_code == 0 and "the file holds an empty list, so it adds no tool" in result.stdout
+    assert run("remove", "list").exit_code == 0
+
+
+def test_one_thing_is_written_in_the_singular(here: Path, tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "one"))
+    added = run(*home, "add", "tools.json")
+    assert "the catalogue holds 1 tool\n" in added.stdout
+    assert "1 tool in 1 source\n" in run(*home, "list").stdout
+    assert "1 tool in " in run(*home, "search", "copy a file").stdout
+    assert "no change (1 tool)" in run(*home, "sync").stdout
+    assert "1 tool in 1 source, generation" in run(*home, "doctor").stdout
+    assert "removed 1 tool\n" in run(*home, "remove", "tools").stdout
+
+
+def test_an_id_is_never_cut(here: Path, tmp_path: Path) -> None:
+    name = "a_tool_with_a_name_" + "that_is_long_" * 12
+    (tmp_path / "long.json").write_text(json.dumps([{"name": name, "description": "Sends a letter. " * 30}]))
+    home = ("--home", str(tmp_path / "long"))
+    assert run(*home, "add", str(tmp_path / "long.json")).exit_code == 0
+    for command in (("list", "--tools"), ("search", "send a letter"), ("search", "send a letter", "--explain")):
+        assert f"long/{name} " in run(*home, *command).stdout
+
+
+def test_a_few_queries_recommend_no_recipe(here: Path, tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path / "one"))
+    assert run(*home, "add", "tools.json").exit_code == 0
+    told = run(*home, "selftest", "--recipe", "bm25")
+    assert told.exit_code == 0 and "cannot tell which recipe is better, so none is recommended" in told.stdout
+    assert json.loads(run(*home, "selftest", "--json").stdout)["recommended"] is None
+
+
+def test_a_command_that_is_stopped_says_what_to_do(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scout, "search", interrupt)
+    stopped = run("search", "mail")
+    assert stopped.exit_code == 130
+    assert stopped.stderr.strip() == "toolscout: stopped. What was finished is kept; run the command again to go on."
+
+
+def test_settings_say_what_they_mean_and_where_they_come_from(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from toolscout.cli.settings import SETTING_MEANINGS
+    from toolscout.config import Settings
+
+    monkeypatch.chdir(here / "folder")
+    (here / "folder" / "toolscout.toml").write_text("k = 3\n")
+    rows = {row["name"]: row for row in json.loads(run("settings", "--json").stdout)}
+    assert list(rows) == [name for name, *_ in Settings().items()] == list(SETTING_MEANINGS)
+    assert (rows["k"]["value"], rows["k"]["origin"]) == ("3", "toolscout.toml")
+    assert (rows["recipe"]["value"], rows["recipe"]["origin"]) == ("bm25", "TOOLSCOUT_RECIPE")
+    assert (rows["model"]["value"], rows["model"]["origin"]) == ("none", "default")
+    assert all(row["meaning"] for row in rows.values())
+    shown = run("settings", "k").stdout
+    assert "tools in an answer" in shown and "false_rejects" not in shown
+    assert os.environ["TOOLSCOUT_RECIPE"] == "bm25"
