@@ -12,6 +12,7 @@ stands for the tool that it copies.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -29,12 +30,14 @@ __all__ = ["Duplicates", "find_duplicates"]
 MIN_SAME_TEXT: Final = 0.75  # overlap of words from which descriptions are the same
 MIN_SAME_TEXT_OF_NAMESAKES: Final = 0.45
 MIN_SAME_PARAMETERS: Final = 0.5
-MAX_HOLDERS: Final = 500  # tools that are compared with each other for one service
+MIN_FORKED_TOOLS: Final = 3  # same tools that two sources have at least, and
+MIN_FORKED_SHARE: Final = 0.6  # share of the smaller source's tools, from which they are forks of one server
+MAX_HOLDERS: Final = 500  # tools that are compared with each other for one service or name
 MAX_SERVICE_SHARE: Final = 0.08  # a word in the names of more sources than this share names no service
 MIN_COMMON_SOURCES: Final = 8
 GENERIC_WORDS: Final = frozenset(("mcp", "server", "servers", "api", "tool", "tools", "client", "local", "the", "ai"))
 MAX_COMPARED_CHARS: Final = 4_000
-DUPLICATES_FORMAT: Final = "duplicates/1"  # raise it whenever the result for an unchanged catalogue changes
+DUPLICATES_FORMAT: Final = "duplicates/2"  # raise it whenever the result for an unchanged catalogue changes
 
 
 class Duplicates(msgspec.Struct, frozen=True):
@@ -86,25 +89,61 @@ def _group_tools(catalogue: Catalogue, preferred: Sequence[str]) -> Duplicates:
     return duplicates
 
 
-def _find_same(tools: Sequence[Tool]) -> list[tuple[int, int]]:
-    """Return the pairs of positions of tools that are the same, the smaller position first."""
-    words = [frozenset(tokenize(tool.description[:MAX_COMPARED_CHARS])) for tool in tools]
-    names = [frozenset(tokenize(split_identifiers(tool.name))) for tool in tools]
-    parameters = [frozenset(name.casefold() for name in parameter_names(tool.parameters, 1)) for tool in tools]
-    sources = [tool.source for tool in tools]
-    services = _find_services(sources)
-    same: set[tuple[int, int]] = set()
-    for one, other in _list_candidates(sources, services):
-        here, there = services[sources[one]], services[sources[other]]
-        least = MIN_SAME_TEXT_OF_NAMESAKES if names[one] - here == names[other] - there else MIN_SAME_TEXT
+class _Readings:
+    """What is compared of each tool, by its position: words without the name of its own source."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.sources = [tool.source for tool in tools]
+        own = {source: _compile_name(source) for source in set(self.sources)}
+        texts = [own[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS]) for tool in tools]
+        self.words = [frozenset(tokenize(text)) for text in texts]
+        self.names = [frozenset(tokenize(split_identifiers(tool.name))) for tool in tools]
+        self.parameters = [frozenset(name.casefold() for name in parameter_names(tool.parameters, 1)) for tool in tools]
+        self.services = _find_services(self.sources)
+
+    def are_same(self, one: int, other: int, least_of_namesakes: float = MIN_SAME_TEXT_OF_NAMESAKES) -> bool:
+        """Tell whether two tools are the same, if their sources may be the same service."""
+        words, names = self.words, self.names
+        here, there = self.services[self.sources[one]], self.services[self.sources[other]]
+        least = least_of_namesakes if names[one] - here == names[other] - there else MIN_SAME_TEXT
         if word_overlap(words[one], words[other]) < least:
-            continue
+            return False
         # words that one tool uses for itself: the service it belongs to, and its name
         ours, theirs = here & words[one] | names[one] - here, there & words[other] | names[other] - there
         agree = ours <= there | names[other] | words[other] and theirs <= here | names[one] | words[one]
-        if agree and _overlap(parameters[one], parameters[other]) >= MIN_SAME_PARAMETERS:
-            same.add((one, other))
-    return sorted(same)
+        return agree and _overlap(self.parameters[one], self.parameters[other]) >= MIN_SAME_PARAMETERS
+
+
+def _find_same(tools: Sequence[Tool]) -> list[tuple[int, int]]:
+    """Return the pairs of positions of tools that are the same, the smaller position first."""
+    readings = _Readings(tools)
+    pairs = _list_candidates(readings.sources, readings.services)
+    return sorted({pair for pair in pairs if readings.are_same(*pair)} | _find_forked(readings))
+
+
+def _find_forked(readings: _Readings) -> set[tuple[int, int]]:
+    """Return the same tools of forks: sources that have most of their tools in common, whatever they are called."""
+    sources, sizes = readings.sources, Counter(readings.sources)
+    namesakes: dict[frozenset[str], list[int]] = defaultdict(list)
+    pairs: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for number, name in enumerate(readings.names):
+        for other in namesakes[name]:
+            if sources[other] != sources[number] and readings.are_same(other, number, MIN_SAME_TEXT):
+                one, two = sorted((sources[other], sources[number]))
+                pairs[one, two].append((other, number))
+        if len(namesakes[name]) < MAX_HOLDERS:
+            namesakes[name].append(number)
+    return {
+        pair
+        for (one, two), some in pairs.items()
+        if len(some) >= max(MIN_FORKED_TOOLS, MIN_FORKED_SHARE * min(sizes[one], sizes[two]))
+        for pair in some
+    }
+
+
+def _compile_name(source: str) -> re.Pattern[str]:
+    """Return a pattern for the name of a source, however it joins its words."""
+    return re.compile(r"[\W_]+".join(map(re.escape, re.findall(r"[^\W_]+", source))) or r"(?!)", re.IGNORECASE)
 
 
 def _list_candidates(sources: Sequence[str], services: Mapping[str, frozenset[str]]) -> Iterator[tuple[int, int]]:
