@@ -2,8 +2,9 @@
 
 Compound requests are joined from requests with one gold tool each (`joining.py`): 300 of each dataset, with 2, 3 and 4
 parts. Three ways to answer are compared: the recipe for the whole request; the base for each part alone, interleaved to
-ten; and the base for the whole request. Then come `suites/joined_by_hand.jsonl` over its own tools, and the share of
-`suites/one_need.jsonl` that stays whole. The measure is COMP@10: the first ten tools hold a right tool of every part.
+ten; and the base for the whole request. Then come `suites/joined_by_hand.jsonl` over the tools of `languages_dev` (and,
+to choose, `suites/joined_dev` over its own), and the share of `suites/one_need.jsonl` that stays whole. The measure is
+COMP@10: the first ten tools hold a right tool of every part.
 
     python benchmarks/joined.py --edition dev --out ""            to choose
     python benchmarks/joined.py                                   the test edition, once
@@ -14,14 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import numpy as np
 from joining import EDITIONS, PARTS, PER_SET, SETS, build_joined
 
@@ -50,11 +50,11 @@ def percent(share: float) -> float:
 
 
 def rank_tools(stage: Stage, texts: Sequence[str]) -> list[list[str]]:
-    """Return the first ten tools for each text, without their source."""
+    """Return the first ten tools for each text."""
     ranked = []
     for start in range(0, len(texts), BATCH):
         searches = stage([Search(query=text, k=FIRST) for text in texts[start : start + BATCH]])
-        ranked += [[tool_id.partition("/")[2] for tool_id in search.ids[:FIRST]] for search in searches]
+        ranked += [list(search.ids[:FIRST]) for search in searches]
     return ranked
 
 
@@ -127,20 +127,24 @@ def measure_sets(root: Path, edition: str, workspace: Workspace) -> dict[str, An
         joined = build_joined(dataset, edition, PER_SET)
         texts, qrels = dataset.texts(EDITIONS[edition]), dataset.split(EDITIONS[edition])
         parts = [[texts[part] for part in request.parts] for request in joined]
-        gold = [[list(qrels[part]) for part in request.parts] for request in joined]
+        gold = [[[f"d/{tool_id}" for tool_id in qrels[part]] for part in request.parts] for request in joined]
         stages = build_stages(read_tools(dataset.folder, "d").tools, workspace)
         measured[name] = compare(stages, [request.text for request in joined], parts, gold)
         show(name, measured[name])
     return measured
 
 
-def measure_by_hand(root: Path, split: str, workspace: Workspace) -> dict[str, Any]:
-    """Measure the requests that were written by hand, over the tools of `languages_dev`."""
-    lines = [line for line in read_suite("joined_by_hand") if line["split"] == split]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(SUITES / "build_languages_dev.py"), "--data", str(root), "--out", folder]
-        subprocess.run(command, check=True)
-        stages = build_stages(read_tools(Path(folder), "d").tools, workspace)
+def read_servers(root: Path, suite: str) -> list[Tool]:
+    """Return the tools that a suite names; the source of each is its server, as in a home."""
+    chosen = set((SUITES / suite / "tools.txt").read_text(encoding="utf-8").split())
+    tools = read_tools(root / "tool_corpora" / "toucan", "d").tools
+    renamed = (msgspec.structs.replace(tool, id=tool.id.partition("/")[2]) for tool in tools)
+    return [tool for tool in renamed if tool.id in chosen]
+
+
+def measure_by_hand(lines: Sequence[Mapping[str, Any]], tools: Sequence[Tool], workspace: Workspace) -> dict[str, Any]:
+    """Measure requests that were written by hand."""
+    stages = build_stages(tools, workspace)
     parts = [[step["text"] for step in line["steps"]] for line in lines]
     gold = [[step["gold"] for step in line["steps"]] for line in lines]
     measured = compare(stages, [line["text"] for line in lines], parts, gold)
@@ -148,6 +152,16 @@ def measure_by_hand(root: Path, split: str, workspace: Workspace) -> dict[str, A
     right = sum(len(splitter.split(line["text"])) == len(line["steps"]) for line in lines)
     show("by hand", measured)
     return {**measured, "right_number_of_steps": round(100 * right / len(lines), 1)}
+
+
+def measure_hand_lists(root: Path, edition: str, workspace: Workspace) -> dict[str, Any]:
+    """Measure the hand-written lists of an edition: `joined_by_hand`, and for dev `joined_dev` too."""
+    lines = [line for line in read_suite("joined_by_hand") if line["split"] == edition]
+    measured = {"by_hand": measure_by_hand(lines, read_servers(root, "languages_dev"), workspace)}
+    if edition == "dev":
+        lines = read_suite("joined_dev/queries")
+        measured["joined_dev"] = measure_by_hand(lines, read_servers(root, "joined_dev"), workspace)
+    return measured
 
 
 def measure_one_need(split: str) -> dict[str, Any]:
@@ -191,7 +205,7 @@ def main() -> None:
         "encoder": options.encoder,
         "parts": list(PARTS),
         "sets": measure_sets(root, options.edition, workspace),
-        "by_hand": measure_by_hand(root, options.edition, workspace),
+        **measure_hand_lists(root, options.edition, workspace),
         "one_need": measure_one_need(options.edition),
         **provenance(),
     }

@@ -13,7 +13,8 @@ from toolscout.errors import StoreError
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
 from toolscout.search.pipeline import Decide, Stage, Verdict
-from toolscout.search.step_search import StepSearch, merge_steps
+from toolscout.search.step_merge import estimate_coverage, find_chances, merge_steps
+from toolscout.search.step_search import StepSearch
 from toolscout.search.steps import find_cuts, load_splitter
 from toolscout.types import Explanation, Hit, Search, Tool, as_json
 
@@ -95,25 +96,60 @@ def hits(*pairs: tuple[str, float]) -> tuple[Hit, ...]:
 
 def test_every_list_is_served_before_any_gets_a_second_place() -> None:
     merged = merge_steps(
-        [hits(("s/a", 90), ("s/b", 89), ("s/c", 88)), hits(("s/x", 2), ("s/y", 1)), hits(("s/z", 1))],
+        (),
+        [hits(("s/a", 90), ("s/b", 89), ("s/c", 88)), hits(("t/x", 9), ("t/y", 8)), hits(("u/z", 8))],
         ["one", "two", "three"],
         50,
     )
-    assert [hit.id for hit in merged[:3]] == ["s/a", "s/x", "s/z"]
-    assert [hit.step for hit in merged[:3]] == ["one", "two", "three"]
+    assert {hit.id for hit in merged[:3]} == {"s/a", "t/x", "u/z"}
+    assert {hit.id: hit.step for hit in merged[:3]} == {"s/a": "one", "t/x": "two", "u/z": "three"}
     assert len({hit.id for hit in merged}) == len(merged) == 6
     assert [hit.score for hit in merged] == sorted((hit.score for hit in merged), reverse=True)
 
 
 def test_a_clear_step_leaves_places_to_an_uncertain_one() -> None:
     clear = hits(("s/a", 30), ("s/b", 5), ("s/c", 4))
-    uncertain = hits(("s/x", 6), ("s/y", 6), ("s/z", 6))
-    assert [hit.id for hit in merge_steps([clear, uncertain], ["one", "two"], 4)[:4]] == ["s/a", "s/x", "s/y", "s/z"]
+    uncertain = hits(("s/x", 16), ("s/y", 16), ("s/z", 16))
+    assert [hit.id for hit in merge_steps((), [clear, uncertain], ["one", "two"], 4)[:4]] == [
+        "s/a",
+        "s/x",
+        "s/y",
+        "s/z",
+    ]
 
 
 def test_a_tool_of_two_steps_takes_one_place() -> None:
-    merged = merge_steps([hits(("s/a", 9), ("s/b", 1)), hits(("s/a", 9), ("s/c", 1))], ["one", "two"], 50)
+    merged = merge_steps((), [hits(("s/a", 9), ("s/b", 1)), hits(("s/a", 9), ("s/c", 1))], ["one", "two"], 50)
     assert [hit.id for hit in merged] == ["s/a", "s/b", "s/c"]
+
+
+def test_the_whole_request_competes_with_its_steps() -> None:
+    merged = merge_steps(hits(("s/w", 20)), [hits(("s/a", 9)), hits(("s/b", 9))], ["one", "two"], 50)
+    assert merged[0].id == "s/w"
+    assert merged[0].step is None and {hit.step for hit in merged[1:]} == {"one", "two"}
+
+
+def test_an_unclear_step_prefers_the_source_of_the_others() -> None:
+    clear, unclear = hits(("todoist/due", 20)), hits(("chat/mark", 6), ("todoist/complete", 5))
+    merged = merge_steps((), [clear, unclear], ["what is due in Todoist", "mark it"], 5)
+    assert [hit.id for hit in merged] == ["todoist/due", "todoist/complete", "chat/mark"]
+    elsewhere = merge_steps((), [hits(("mail/due", 20)), unclear], ["what is due", "mark it"], 5)
+    assert [hit.id for hit in elsewhere] == ["mail/due", "chat/mark", "todoist/complete"]
+
+
+def test_chances_follow_the_scores_and_leave_some_to_no_tool() -> None:
+    strong, weak = find_chances(hits(("s/a", 20), ("s/b", 5))), find_chances(hits(("s/a", 4), ("s/b", 3)))
+    assert strong[0] > 0.99 and strong[0] > strong[1]
+    assert sum(weak) < 0.7 and find_chances(()) == []
+
+
+def test_coverage_grows_with_the_answer() -> None:
+    single = estimate_coverage(hits(("s/a", 8), ("s/b", 7), ("s/c", 6)))
+    both = merge_steps((), [hits(("s/a", 8), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "two"], 5)
+    for some in (single, both):
+        coverages = [hit.coverage for hit in some]
+        assert coverages == sorted(coverages) and 0 <= coverages[0] < coverages[-1] <= 1
+    assert both[0].coverage == pytest.approx(0)  # the other step has no tool yet
 
 
 TOOLS = [
@@ -143,7 +179,8 @@ def test_one_need_is_answered_as_by_hybrid() -> None:
     catalogue = Catalogue.of(TOOLS)
     queries = [Search(query="find Tom and Jerry songs"), Search(query="weather in Oslo"), Search(query="")]
     plain, split = build("hybrid", catalogue)(queries), build("scout", catalogue)(queries)
-    assert [found.hits for found in split] == [found.hits for found in plain]
+    ranked = [[[(hit.id, hit.score, hit.why) for hit in found.hits] for found in batch] for batch in (plain, split)]
+    assert ranked[0] == ranked[1]
     assert all(found.steps == () and found.uncovered == () for found in split)
 
 

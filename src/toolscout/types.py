@@ -107,6 +107,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
         step: the step of a compound request that it serves; None: the whole request.
         role: `match`, or `prerequisite` if a match needs its output.
         similar: ids of tools that do the same, which this hit stands for.
+        coverage: estimated coverage of the answer that ends with this hit; None: not estimated.
     """
 
     id: str
@@ -116,6 +117,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     step: str | None = None
     role: Role = "match"
     similar: tuple[str, ...] = ()
+    coverage: float | None = None
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,14 +156,14 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         query: the request as given.
         k: maximum number of tools.
+        aim: the coverage from which the answer ends before it has k tools; None: it does not (`k="auto"` sets it).
         visible: which tools the caller may discover; None for all. Hashable, so that its mask is compiled once.
         rewrites: further wordings of the query, newest last.
         need: probability that the query needs a tool, or None if no stage estimated it.
         hits: best first; ties broken by tool id.
         answer: tools, no_tool_needed or no_tool_fits; None until a stage decides.
         reason: one sentence for an empty answer.
-        coverage: estimated probability that the answer holds every tool that the request needs. Always None so far: no
-            stage estimates it yet.
+        coverage: estimated probability that the answer holds every tool that the request needs; None: not estimated.
         trace: the work of each stage.
         search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
@@ -174,6 +176,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
     query: str
     k: int = 5
+    aim: float | None = None
     visible: Callable[[Tool], bool] | None = None
     rewrites: tuple[str, ...] = ()
     need: float | None = None

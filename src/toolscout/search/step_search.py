@@ -1,35 +1,24 @@
 """Searches each step of a compound request by itself, and merges the answers so that every step is served.
 
-The unsplit request competes as one more list. A candidate's score becomes the probability that it is the right tool of
-its step: a softmax over the step's candidates, with a temperature in points of the base. Places go one by one to the
-list that gains most: first the best tool of each list, then the tool that raises the probability of a complete answer
-most. So a step with one clear tool leaves its places to steps with several likely ones. If all steps have the same best
-tool, the request is one need after all.
-
-A request with one step is passed on unchanged.
+The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
+is one need after all. A request with one need keeps the hits of the base.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage, Verdict
+from toolscout.search.step_merge import estimate_coverage, merge_steps
 from toolscout.search.steps import Splitter, is_command
-from toolscout.types import Explanation, Hit, Search, Trace
+from toolscout.types import Explanation, Search, Trace
 
-__all__ = ["StepSearch", "merge_steps"]
-
-TEMPERATURE: Final = 2.0  # in points of `search.fusion`; 1 to 4 give nearly the same on dev
-MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
-MIN_LIST_HITS: Final = 30  # so many hits of each list are read, or k
-SOFTMAX_CANDIDATES: Final = 30
-MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
+__all__ = ["StepSearch"]
 
 Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
 
@@ -65,7 +54,7 @@ class StepSearch(Stage):
         groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
         verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
         return [
-            self._merge(search, whole, parts, [next(verdicts) for _ in parts]) if parts else whole
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts]) if parts else _keep_whole(whole)
             for search, (whole, parts) in zip(searches, groups, strict=True)
         ]
 
@@ -83,29 +72,19 @@ class StepSearch(Stage):
         self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None]
     ) -> Search:
         """Return the search with the merged hits. Steps that no tool fits get places after the others."""
-        steps = tuple(part.query for part in parts)
-        fits = [verdict is None or verdict.answer is None for verdict in verdicts]
-        needs = [verdict.need for verdict in verdicts if verdict is not None and verdict.answer is None]
-        uncovered = tuple(
-            part.query
-            for part, verdict in zip(parts, verdicts, strict=True)
-            if verdict is not None
-            and (verdict.answer == "no_tool_fits" or (verdict.answer is not None and is_command(part.query)))
-        )
-        bests = {part.hits[0].id for part, fit in zip(parts, fits, strict=True) if fit and part.hits}
-        if len(bests) == 1 and all(fits):
-            return msgspec.structs.replace(whole, trace=(*search.trace, *_add_traces(search, [whole, *parts])))
-        served = [part.hits for part, fit in zip(parts, fits, strict=True) if fit]
-        names = [part.query for part, fit in zip(parts, fits, strict=True) if fit]
-        k = max(search.k, MIN_MERGED_HITS)
-        hits = merge_steps([whole.hits, *served], [None, *names], k) if served else whole.hits
+        judged = list(zip(parts, verdicts, strict=True))
+        served = [part for part, verdict in judged if verdict is None or verdict.answer is None]
+        trace = (*search.trace, *_add_traces(search, [whole, *parts]))
+        if len(served) == len(parts) and len({part.ids[:1] for part in parts}) == 1:
+            return msgspec.structs.replace(_keep_whole(whole), trace=trace)
+        names = [part.query for part in served]
         return msgspec.structs.replace(
             search,
-            hits=hits,
-            steps=steps,
-            uncovered=uncovered,
-            need=max(needs, default=search.need),
-            trace=(*search.trace, *_add_traces(search, [whole, *parts])),
+            hits=merge_steps(whole.hits, [part.hits for part in served], names, search.k) if served else whole.hits,
+            steps=tuple(part.query for part in parts),
+            uncovered=tuple(part.query for part, verdict in judged if _is_uncovered(part.query, verdict)),
+            need=max((verdict.need for verdict in verdicts if verdict and verdict.answer is None), default=search.need),
+            trace=trace,
         )
 
     def note(self, search: Search) -> str:
@@ -131,6 +110,18 @@ class StepSearch(Stage):
         return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
 
 
+def _keep_whole(whole: Search) -> Search:
+    """Return the answer to a request that is one need."""
+    return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
+
+
+def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
+    """Tell whether a step asks for something that no tool does. A remark that needs no tool is not such a step."""
+    if verdict is None or verdict.answer is None:
+        return False
+    return verdict.answer == "no_tool_fits" or is_command(step)
+
+
 def _as_searches(search: Search, steps: Sequence[str]) -> list[Search]:
     return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
 
@@ -142,87 +133,3 @@ def _add_traces(search: Search, results: Sequence[Search]) -> list[Trace]:
         for entry in result.trace[len(search.trace) if number == 0 else 0 :]:
             seconds[entry.stage] += entry.seconds
     return [Trace(stage, total) for stage, total in seconds.items()]
-
-
-class _Queue:
-    """The hits of one list that still wait for a place, and how far the list is covered."""
-
-    def __init__(self, hits: Sequence[Hit], step: str | None) -> None:
-        self.hits, self.step = hits, step
-        self.shares = _softmax(hits[:SOFTMAX_CANDIDATES])
-        self.place, self.coverage = 0, 0.0
-
-    def measure_gain(self, taken: Container[str]) -> float:
-        """Pass the hits that are taken, and return what the next hit gains; negative: there is none.
-
-        A gain is the relative rise of the coverage: the probability that the list's right tool is in the answer.
-        """
-        while self.place < len(self.hits) and self.hits[self.place].id in taken:
-            self.coverage += self._share()
-            self.place += 1
-        if self.place >= len(self.hits):
-            return -1.0
-        return self._share() / self.coverage if self.coverage else math.inf
-
-    def _share(self) -> float:
-        return self.shares[self.place] if self.place < len(self.shares) else 0.0
-
-
-def merge_steps(lists: Sequence[Sequence[Hit]], names: Sequence[str | None], k: int) -> tuple[Hit, ...]:
-    """Merge ranked lists, one for each need, so that the first hits most likely hold a right tool of every list.
-
-    Args:
-        lists: hits, best first.
-        names: the step of each list; None: the unsplit request.
-        k: how many places are given out one by one. The other hits follow by score.
-
-    Returns:
-        Every tool once, with the step of the list that gave it its place, and scores that never rise.
-    """
-    depth = max(k, MIN_LIST_HITS)
-    queues = [_Queue(hits[:depth], name) for hits, name in zip(lists, names, strict=True)]
-    taken: dict[str, Hit] = {}
-    given: dict[str, str | None] = {}  # the step that gave a tool its place
-    while len(taken) < k:
-        gains = [queue.measure_gain(taken) for queue in queues]
-        best = max(range(len(queues)), key=gains.__getitem__)  # the first of equals
-        if gains[best] < 0:
-            break
-        queue = queues[best]
-        hit = queue.hits[queue.place]
-        taken[hit.id], given[hit.id] = hit, queue.step
-    rest = sorted(
-        ((hit, queue.step) for queue in queues for hit in queue.hits if hit.id not in taken),
-        key=lambda pair: (-pair[0].score, pair[0].id),
-    )
-    for hit, step in rest:
-        if taken.setdefault(hit.id, hit) is hit:
-            given[hit.id] = step
-    steps = _find_steps(queues)
-    lowest, merged = math.inf, []
-    for hit in taken.values():
-        lowest = min(lowest, hit.score)
-        step = given[hit.id] or steps.get(hit.id)
-        merged.append(Hit(hit.id, lowest, hit.why, hit.tool, step, hit.role, hit.similar))
-    return tuple(merged)
-
-
-def _find_steps(queues: Sequence[_Queue]) -> dict[str, str]:
-    """Return tool id → the step among whose first hits it stands highest."""
-    ranks: dict[str, tuple[int, str]] = {}
-    for queue in queues:
-        if queue.step is None:
-            continue
-        for rank, hit in enumerate(queue.hits[:MAX_RANK_OF_STEP]):
-            ranks[hit.id] = min(ranks.get(hit.id, (rank, queue.step)), (rank, queue.step))
-    return {tool_id: step for tool_id, (_, step) in ranks.items()}
-
-
-def _softmax(hits: Sequence[Hit]) -> list[float]:
-    """Return for each hit the probability that it is the right one."""
-    if not hits:
-        return []
-    best = hits[0].score
-    weights = [math.exp((hit.score - best) / TEMPERATURE) for hit in hits]
-    total = sum(weights)
-    return [weight / total for weight in weights]
