@@ -258,3 +258,20 @@ def test_the_library_splits_by_default(tmp_path: Path) -> None:
         assert len(scout.search(COMPOUND).steps) == 2
         assert scout.search(COMPOUND, split=False).steps == ()
         assert scout.search(COMPOUND, recipe="hybrid").steps == ()
+
+
+def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) -> None:
+    with Scout(tmp_path, false_rejects=0.0) as scout:
+        scout.add([{"name": tool.name, "description": tool.description} for tool in TOOLS], name="all")
+        query = "status of flights and airports"
+        every = scout.search(query, 10)
+        reached = [hit.coverage for hit in every.hits]
+        assert every.coverage == reached[-1] and len(every.hits) > 2
+        aim = (reached[0] + reached[1]) / 2  # between the first and the second hit
+    with Scout(tmp_path, false_rejects=0.0, coverage_aim=aim) as scout:
+        short = scout.search(query, "auto")
+        assert short.ids == every.ids[:2] and short.coverage == reached[1]
+        assert scout.search(query, 10, recipe="hybrid").coverage is None
+        assert scout.search(query, "auto", recipe="hybrid").ids == scout.search(query, 10, recipe="hybrid").ids
+    with Scout(tmp_path, false_rejects=0.0, coverage_aim=1.0) as scout:
+        assert scout.search(query, "auto").ids == every.ids

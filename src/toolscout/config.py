@@ -85,6 +85,7 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "encoder": False,  # an address gets every query, every tool text and the key
     "index": False,  # the code of a plug-in gets every vector
     "k": Between(1, 100),
+    "coverage_aim": Between(0.01, 1),
     "mcp_timeout": Between(1, 600),
     "http_timeout": Between(1, 600),
     "max_tools": Between(1, 20_000),  # above the default it takes more memory than the user allowed
@@ -136,6 +137,7 @@ class Settings:
     encoder: str = "static"
     index: str = "exact"
     k: int = 5
+    coverage_aim: float = 0.9
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
     private_hosts: tuple[str, ...] = ()
@@ -183,6 +185,11 @@ class Settings:
         if self.trust not in ("pin", "off"):
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
+            )
+        if not 0 < self.coverage_aim <= 1:
+            raise ConfigError(
+                f"coverage_aim: expected a number above 0 and at most 1, found {self.coverage_aim} "
+                f"({self.origins.get('coverage_aim', 'argument')})"
             )
         for name in (
             "k",

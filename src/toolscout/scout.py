@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,10 +23,12 @@ from toolscout.recipes.select import Selection, Selector
 from toolscout.search.pipeline import Pipeline, Stage
 from toolscout.search.why import Why
 from toolscout.sources import Reading
-from toolscout.types import Search, Tool
+from toolscout.types import Count, Search, Tool
 from toolscout.workspace import Workspace
 
-__all__ = ["Scout"]
+__all__ = ["MAX_AUTO_TOOLS", "Scout"]
+
+MAX_AUTO_TOOLS: Final = 10  # in an answer with `k="auto"`
 
 Visible = Callable[[Tool], bool]
 _log = logging.getLogger("toolscout.scout")
@@ -225,7 +227,7 @@ class Scout:
     def search(
         self,
         query: str,
-        k: int | None = None,
+        k: Count | None = None,
         *,
         recipe: str | None = None,
         model: str | Path | None = None,
@@ -238,7 +240,8 @@ class Scout:
 
         Args:
             query: the request. `select:name,name` asks for tools by name.
-            k: the most tools to return; by default the setting `k`.
+            k: the most tools to return; by default the setting `k`. `auto`: until the coverage reaches the setting
+                `coverage_aim`, at most `MAX_AUTO_TOOLS`; recipes that estimate no coverage return as many.
             recipe: see `toolscout.recipes.registry`; by default that of the model, else that of the champion, else the
                 setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`.
@@ -260,7 +263,7 @@ class Scout:
     def search_many(
         self,
         queries: Sequence[str],
-        k: int | None = None,
+        k: Count | None = None,
         *,
         recipe: str | None = None,
         model: str | Path | None = None,
@@ -271,12 +274,14 @@ class Scout:
     ) -> list[Search]:
         """Run a batch of searches, all on the same state of the catalogue; see `search`."""
         k = self.settings.k if k is None else k
-        if k < 1:
+        wanted, reach = (MAX_AUTO_TOOLS, self.settings.coverage_aim) if k == "auto" else (k, None)
+        if wanted < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         selection, notice = self.engine.select(recipe, model)
         if notice and visible is not None:
             notice = self._hide_notice(notice, selection)
-        common: dict[str, Any] = {"k": k, "visible": visible, "deadline": deadline, "split": split}
+        common: dict[str, Any] = {"k": wanted, "aim": reach, "visible": visible}
+        common |= {"deadline": deadline, "split": split}
         batch = [Search(query=query, search_id=new_id(), reason=notice or None, **common) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None

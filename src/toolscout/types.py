@@ -16,6 +16,7 @@ from toolscout.errors import BadEntry
 __all__ = [
     "STYLES",
     "Answer",
+    "Count",
     "Explanation",
     "Hints",
     "Hit",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 Role = Literal["match", "prerequisite"]
+Count = int | Literal["auto"]
+"""How many tools are wanted; `auto`: as many as the coverage needs."""
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
 MAX_JSON_DEPTH: Final = 64
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")

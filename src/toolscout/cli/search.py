@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -26,7 +26,7 @@ from toolscout.cli.output import (
 )
 from toolscout.scout import Scout
 from toolscout.search.why import Why
-from toolscout.types import Hit, Search
+from toolscout.types import Count, Hit, Search
 from toolscout.types import as_json as to_json
 
 DEADLINE_HELP: Final = "Return what is found after this time, such as the hits before a language model answers."
@@ -34,9 +34,19 @@ PRINTED_DESCRIPTION_CHARS: Final = 110
 PRINTED_STEP_CHARS: Final = 32
 
 
+class _Count(click.ParamType):
+    """A number of tools, or `auto`."""
+
+    name = "number|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Count:
+        """Return the number, or `auto`."""
+        return "auto" if value == "auto" else int(click.IntRange(min=1).convert(value, param, ctx))
+
+
 @click.command("search")
 @click.argument("query")
-@click.option("-k", type=click.IntRange(min=1), help="Maximum number of tools (5).")
+@click.option("-k", type=_Count(), help="Maximum number of tools (5); auto: as many as the request needs.")
 @recipe_option
 @model_option
 @set_option
@@ -47,7 +57,13 @@ PRINTED_STEP_CHARS: Final = 32
 @json_option
 @with_scout
 def search_command(
-    scout: Scout, query: str, k: int | None, deadline: float | None, explain: bool, dry_run: bool, as_json: bool
+    scout: Scout,
+    query: str,
+    k: Count | None,
+    deadline: float | None,
+    explain: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Find the tools that QUERY needs."""
     scout.engine.llm.rehearse = dry_run
@@ -128,7 +144,8 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
+    covers = "" if answer.coverage is None else f", complete with probability {answer.coverage:.2f}"
+    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms{covers}")
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:

@@ -237,11 +237,12 @@ def describe_hit(hit: Hit, refusal: str, budget: int | None) -> dict[str, Any]:
     return entry
 
 
-def describe_steps(search: Search) -> dict[str, list[str]]:
-    """Return the steps of a compound request and those that no tool fits; nothing for one need."""
+def describe_steps(search: Search) -> dict[str, Any]:
+    """Return the coverage if it was estimated, and for a compound request its steps and those that no tool fits."""
+    described: dict[str, Any] = {} if search.coverage is None else {"coverage": round(search.coverage, 2)}
     if not search.steps:
-        return {}
-    return {
+        return described
+    return described | {
         "steps": [clip(make_plain(step), MAX_STEP_CHARS) for step in search.steps],
         "uncovered": [clip(make_plain(step), MAX_STEP_CHARS) for step in search.uncovered],
     }

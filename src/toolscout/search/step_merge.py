@@ -15,6 +15,8 @@ dev requests (LAB.md).
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,7 @@ from typing import Final
 
 from toolscout.types import Hit
 
-__all__ = ["estimate_coverage", "find_chances", "merge_steps"]
+__all__ = ["end_answer", "estimate_coverage", "find_chances", "merge_steps"]
 
 POINTS_PER_NAT: Final = 1.6  # of `search.fusion`: so many points make a tool e times as likely
 RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power less likely than its score says
@@ -106,6 +108,19 @@ def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
         covered += chance
         finished[place] = _replace(hits[place], coverage=covered)
     return tuple(finished)
+
+
+def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...], float | None]:
+    """Return the hits up to the first that reaches the aim, and their coverage.
+
+    Args:
+        hits: all that may be returned.
+        aim: the coverage that is enough; None: all hits are wanted.
+    """
+    reached = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
+    if aim is not None:
+        hits = hits[: 1 + bisect.bisect_left(reached, aim)]
+    return hits, (reached[len(hits) - 1] or None) if hits else None
 
 
 def _prefer_sources(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:

@@ -73,7 +73,7 @@ class StepSearch(Stage):
     ) -> Search:
         """Return the search with the merged hits. Steps that no tool fits get places after the others."""
         judged = list(zip(parts, verdicts, strict=True))
-        served = [part for part, verdict in judged if verdict is None or verdict.answer is None]
+        served = [part for part, verdict in judged if not _is_refused(verdict)]
         trace = (*search.trace, *_add_traces(search, [whole, *parts]))
         if len(served) == len(parts) and len({part.ids[:1] for part in parts}) == 1:
             return msgspec.structs.replace(_keep_whole(whole), trace=trace)
@@ -83,7 +83,9 @@ class StepSearch(Stage):
             hits=merge_steps(whole.hits, [part.hits for part in served], names, search.k) if served else whole.hits,
             steps=tuple(part.query for part in parts),
             uncovered=tuple(part.query for part, verdict in judged if _is_uncovered(part.query, verdict)),
-            need=max((verdict.need for verdict in verdicts if verdict and verdict.answer is None), default=search.need),
+            need=max(
+                (verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)), default=search.need
+            ),
             trace=trace,
         )
 
@@ -117,9 +119,11 @@ def _keep_whole(whole: Search) -> Search:
 
 def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
     """Tell whether a step asks for something that no tool does. A remark that needs no tool is not such a step."""
-    if verdict is None or verdict.answer is None:
-        return False
-    return verdict.answer == "no_tool_fits" or is_command(step)
+    return verdict is not None and _is_refused(verdict) and (verdict.answer == "no_tool_fits" or is_command(step))
+
+
+def _is_refused(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.answer is not None
 
 
 def _as_searches(search: Search, steps: Sequence[str]) -> list[Search]:

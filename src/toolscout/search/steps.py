@@ -64,6 +64,7 @@ _CUT: Final = re.compile(
 _TOKEN: Final = re.compile(r"[\w'’-]+")
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _CHARS_PER_UNSPACED_TOKEN: Final = 2
+_TELLING_STARTS: Final = [["i"], ["we"], ["my"], ["our"], ["the"], ["it"], ["this"]]
 _TRY_AND: Final = re.compile(r"\b(?:try|go|come|wait)\s*\Z", re.IGNORECASE)  # "go and get" is one step
 _DUTCH_AND: Final = re.compile(r"(?<!\S)en\s+(\w+)", re.IGNORECASE)  # also Spanish and French for "in"
 _GAP: Final = re.compile(r"[\s,，]*")
@@ -88,11 +89,8 @@ class Cut(NamedTuple):
 def find_cuts(text: str) -> list[Cut]:
     """Return the places where a step of a request may begin, in order."""
     masked = _PROTECTED.sub(lambda match: re.sub(r"[^\w\s]|\s", "x", match[0]), text)
-    marks = [(match.start(), match.end(), str(match.lastgroup)) for match in _CUT.finditer(masked)]
-    marks += [(match.start(), match.start(), "") for match in words.SEQUENCE.finditer(masked)]
-    marks += [(match.start(), match.start(), "") for match in _DUTCH_AND.finditer(masked) if _is_verb(match[1])]
     cuts: list[Cut] = []
-    for start, end, kind in sorted(marks):
+    for start, end, kind in _find_marks(masked):
         kinds = {kind} if kind else set()
         if cuts and start <= cuts[-1].end:  # inside or directly behind the last cut
             last = cuts.pop()
@@ -104,13 +102,22 @@ def find_cuts(text: str) -> list[Cut]:
             links = set()
         end, more = _skip_links(masked, end)
         cuts.append(Cut(start, end, frozenset(kinds), frozenset(links | more)))
-    return [
-        cut
-        for cut in cuts
-        if masked[: cut.start].strip()
-        and masked[cut.end :].strip(" \t\n.!?")
-        and (cut.marks or not _TRY_AND.search(masked, 0, cut.start))
-    ]
+    return [cut for cut in cuts if _parts_text(cut, masked)]
+
+
+def _find_marks(masked: str) -> list[tuple[int, int, str]]:
+    """Return start, end and kind of each mark, in order; a connector without a mark has no kind and no length."""
+    marks = [(match.start(), match.end(), str(match.lastgroup)) for match in _CUT.finditer(masked)]
+    marks += [(match.start(), match.start(), "") for match in words.SEQUENCE.finditer(masked)]
+    marks += [(match.start(), match.start(), "") for match in _DUTCH_AND.finditer(masked) if _is_verb(match[1])]
+    return sorted(marks)
+
+
+def _parts_text(cut: Cut, masked: str) -> bool:
+    """Tell whether there is text on both sides of a cut, and no "go and"."""
+    if not masked[: cut.start].strip() or not masked[cut.end :].strip(" \t\n.!?"):
+        return False
+    return bool(cut.marks) or not _TRY_AND.search(masked, 0, cut.start)
 
 
 def _skip_links(text: str, place: int) -> tuple[int, set[str]]:
@@ -155,7 +162,7 @@ def _read_piece(text: str) -> _Piece:
     verb = first in words.VERBS or (unspaced > 0 and text.lstrip().startswith(words.UNSPACED_VERBS))
     question = start in words.QUESTIONS or text.rstrip().endswith(("?", "？", "吗"))
     pronoun, bound = start in words.PRONOUNS, start in words.SUBORDINATORS
-    has_verb = verb or request or question or any(token in words.VERBS for token in tokens)
+    has_verb = verb or request or question or not words.VERBS.isdisjoint(tokens)
     return _Piece(text, tokens, size, verb, question, request, pronoun, bound, has_verb)
 
 
@@ -217,57 +224,90 @@ def _is_active(piece: _Piece) -> bool:
     return piece.verb or piece.request or piece.question
 
 
-def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
-    """Return the features of one cut that are not 0; `context`: those of the request and of the cuts before."""
-    between = text[cut.start : cut.end]
-    active = [_is_active(piece) for piece in (before, after)]
-    refers = any(word in words.ANAPHORA for word in after.words[:6])
-    last = _TOKEN.findall(before.text[-40:])
-    last_word, first_word = (last[-1] if last else ""), (after.words[0] if after.words else "")
-    mark = bool(cut.marks)
-    values: dict[str, float] = {
-        "bias": 1.0,
-        **dict.fromkeys((*cut.marks, *cut.links), 1.0),
-        "asked": "?" in between or "？" in between,
-        "exclaimed": "!" in between,
+def _describe_after(after: _Piece, first_word: str) -> dict[str, float]:
+    """Return what the piece after a cut says."""
+    return {
         "after_verb": after.verb,
         "after_request": after.request,
         "after_question": after.question,
         "after_pronoun": after.pronoun,
         "after_bound": after.bound,
-        "after_active": active[1],
         "after_has_verb": after.has_verb,
         "after_one": after.size <= 1,
         "after_two": after.size <= 2,
         "after_log": math.log1p(min(after.size, 20.0)),
-        "after_refers": refers,
+        "after_refers": _refers(after),
         "after_number": first_word[:1].isdigit(),
+        "verb_and_object": after.verb and after.size >= 3,
+        "verb_refers": after.verb and _refers(after),
+    }
+
+
+def _describe_before(before: _Piece) -> dict[str, float]:
+    """Return what the piece before a cut says."""
+    return {
         "before_verb": before.verb,
         "before_request": before.request,
         "before_question": before.question,
         "before_pronoun": before.pronoun,
-        "before_active": active[0],
         "before_has_verb": before.has_verb,
         "before_one": before.size <= 1,
         "before_two": before.size <= 2,
         "before_log": math.log1p(min(before.size, 20.0)),
-        "both_active": all(active),
+        "told": before.words[:1] in _TELLING_STARTS,
+    }
+
+
+def _describe_edge(text: str, cut: Cut, before: _Piece, after: _Piece, first_word: str) -> dict[str, float]:
+    """Return what both sides of a cut and the marks between them say together."""
+    between = text[cut.start : cut.end]
+    last = _TOKEN.findall(before.text[-40:])
+    last_word = last[-1] if last else ""
+    return {
+        "asked": "?" in between or "？" in between,
+        "exclaimed": "!" in between,
         "both_named": last_word[:1].isupper() and text[cut.end : cut.end + 1].isupper(),
         "pair_of_verbs": last_word.lower() in words.VERBS and first_word in words.VERBS,
         "both_short": before.size <= 3 and after.size <= 3,
         "same_start": bool(before.words) and before.words[:1] == after.words[:1],
-        "header": "colon" in cut.marks and not active[0],
+        "thanks": bool(_THANKS.match(after.text) or _THANKS.match(before.text)),
+    }
+
+
+def _describe_sequence(cut: Cut, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
+    """Return what the piece after a cut says together with the marks, and with the pieces before."""
+    mark, is_active = bool(cut.marks), bool(context["active_so_far"])
+    return {
         "joint_without_mark": not mark and "joint" in cut.links,
         "verb_after_joint": not mark and after.verb,
-        "then_and_verb": "then" in cut.links and active[1],
-        "thanks": bool(_THANKS.match(after.text) or _THANKS.match(before.text)),
-        "verb_and_object": after.verb and after.size >= 3,
-        "verb_refers": after.verb and refers,
         "verb_after_comma": after.verb and "comma" in cut.marks,
-        "verb_after_active": after.verb and bool(context["active_so_far"]),
-        "question_after_active": after.question and bool(context["active_so_far"]),
-        "request_after_active": after.request and bool(context["active_so_far"]),
-        "told": bool(before.words) and before.words[0] in ("i", "we", "my", "our", "the", "it", "this"),
+        "verb_after_active": after.verb and is_active,
+        "question_after_active": after.question and is_active,
+        "request_after_active": after.request and is_active,
+    }
+
+
+def _refers(piece: _Piece) -> bool:
+    """Tell whether a piece begins with a word for something that was named before."""
+    return not words.ANAPHORA.isdisjoint(piece.words[:6])
+
+
+def _describe_cut(text: str, cut: Cut, before: _Piece, after: _Piece, context: Mapping[str, float]) -> dict[str, float]:
+    """Return the features of one cut that are not 0; `context`: those of the request and of the cuts before."""
+    active = [_is_active(piece) for piece in (before, after)]
+    first_word = after.words[0] if after.words else ""
+    values: dict[str, float] = {
+        "bias": 1.0,
+        **dict.fromkeys((*cut.marks, *cut.links), 1.0),
+        **_describe_after(after, first_word),
+        **_describe_before(before),
+        **_describe_edge(text, cut, before, after, first_word),
+        **_describe_sequence(cut, after, context),
+        "after_active": active[1],
+        "before_active": active[0],
+        "both_active": all(active),
+        "header": "colon" in cut.marks and not active[0],
+        "then_and_verb": "then" in cut.links and active[1],
         **context,
     }
     kind = "list" if cut.marks & {"line", "item"} else "sentence" if cut.marks & {"end", "semicolon"} else "inner"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from toolscout.access.policy import Caller
 from toolscout.scout import Scout
-from toolscout.types import Search
+from toolscout.types import Count, Search
 
 __all__ = ["Batches"]
 
@@ -20,7 +20,7 @@ MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request 
 
 class _Job(NamedTuple):
     queries: Sequence[str]
-    k: int | None
+    k: Count | None
     recipe: str | None
     caller: Caller
     loop: asyncio.AbstractEventLoop
@@ -57,7 +57,7 @@ class Batches:
         """Return the number of waiting queries."""
         return self._waiting
 
-    async def search(self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller) -> list[Search]:
+    async def search(self, queries: Sequence[str], k: Count | None, recipe: str | None, caller: Caller) -> list[Search]:
         """Run `Scout.search_many` for a caller, together with other waiting requests."""
         loop = asyncio.get_running_loop()
         job = _Job(queries, k, recipe, caller, loop, loop.create_future())

@@ -18,7 +18,9 @@ REQUEST_RECIPES = ("bm25", "dense", "hybrid", "scout")  # that a request may nam
 Query = Annotated[
     str, Meta(max_length=20_000, description="What the caller wants to do, in words; `select:name` searches by name.")
 ]
-Count = Annotated[int, Meta(ge=1, le=100, description="Maximum number of tools; by default the setting `k`.")]
+Count = Annotated[
+    int, Meta(ge=1, le=100, description="Maximum number of tools; by default the setting `k`. `auto`: see `coverage`.")
+]
 Id = Annotated[str, Meta(min_length=1, max_length=1_000)]
 SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="From the answer of a search.")]
 Text = Annotated[str, Meta(max_length=200)]
@@ -41,7 +43,7 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     """One search."""
 
     query: Query
-    k: Count | None = None
+    k: Count | Literal["auto"] | None = None
     recipe: Recipe = None
     trace: bool = False
 
@@ -50,7 +52,7 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
     """Several searches on one state of the catalogue."""
 
     queries: Annotated[list[Query], Meta(min_length=1, max_length=MAX_QUERIES_PER_BATCH)]
-    k: Count | None = None
+    k: Count | Literal["auto"] | None = None
     recipe: Recipe = None
     trace: bool = False
 
@@ -184,7 +186,7 @@ class Step(Struct):
 
 
 class SearchAnswer(Struct):
-    """The answer to one search. `trace` is filled only on request; `coverage` is null, as nothing estimates it yet."""
+    """The answer to one search. `trace` is filled only on request. Only the recipe `scout` estimates `coverage`."""
 
     query: str
     search_id: str | None
