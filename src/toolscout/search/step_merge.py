@@ -9,8 +9,8 @@ Places go one by one to the tool that raises the coverage of all lists most, rel
 step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
 more list.
 
-The constants were fitted on dev requests with one gold tool (`benchmarks/fit_chances.py`), the others chosen on joined
-dev requests (LAB.md).
+`benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool. The others were chosen on
+joined dev requests (`benchmarks/joined.py`).
 """
 
 from __future__ import annotations
