@@ -24,7 +24,7 @@ def test_arguments_come_before_the_environment_before_the_file_before_defaults(t
     file = tmp_path / "toolscout.toml"
     file.write_text('k = 7\ncaller = "file"\nmcp_timeout = 5\n')
     found = load_settings(file=file, environ={"TOOLSCOUT_K": "8", "TOOLSCOUT_CALLER": "env"}, k=9)
-    assert (found.k, found.caller, found.mcp_timeout, found.recipe) == (9, "env", 5.0, "hybrid")
+    assert (found.k, found.caller, found.mcp_timeout, found.recipe) == (9, "env", 5.0, "scout")
     origins = {name: origin for name, _, origin in found.items()}
     assert origins["k"] == "argument"
     assert origins["caller"] == "environment"
@@ -147,6 +147,7 @@ HARMFUL = {
     "caller": "operator",
     "trust": "off",
     "trust_scan": False,
+    "preferred_sources": ["evil"],
     "pins": ["evil/tool"],
     "dependencies": ["mail/send=evil/tool"],
     "llm": "https://evil.example.org/v1#m",

@@ -64,12 +64,12 @@ def test_what_callers_used_is_learned_and_serves_every_search_that_names_nothing
     report = learn(office)
     assert report.outcome == "promoted", report.reason
     assert report.evidence["repeated"] == 9
-    assert (report.champion, report.splits) == ("hybrid", {"train": 274, "dev": 39, "test": 78})
+    assert (report.champion, report.splits) == ("scout", {"train": 274, "dev": 39, "test": 78})
     assert traffic.right(office, seed=9) >= 0.9 > 0.7 > before
     assert traffic.right(office, seed=9, recipe="hybrid") == before
     assert last(office.settings.home) == report
     [entry] = champion.history(office.settings.home)
-    assert entry.model == report.candidate and "is better than hybrid" in entry.why
+    assert entry.model == report.candidate and "is better than scout" in entry.why
 
 
 def test_the_dataset_folder_that_it_learned_from_can_be_read(taught: Scout) -> None:

@@ -172,7 +172,7 @@ def test_the_journal_says_which_fit_answered(shelf: Path, office: Scout) -> None
     office.search("umbrella")
     fitted, plain = office.journal.read(event="search")
     assert (fitted["recipe"], fitted["model"]) == ("neighbours", model_store.read_manifest(shelf / "neighbours").job)
-    assert (plain["recipe"], plain["model"]) == ("hybrid", None)
+    assert (plain["recipe"], plain["model"]) == ("scout", None)
 
 
 def test_a_model_that_is_fitted_again_is_taken_at_the_next_search(

@@ -37,8 +37,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def read_tools() -> list[str]:
-    return (LANGUAGES / "tools.txt").read_text(encoding="utf-8").split()
+def read_tools(suite: Path = LANGUAGES) -> list[str]:
+    return (suite / "tools.txt").read_text(encoding="utf-8").split()
 
 
 def read_qrels() -> list[tuple[str, str, str]]:
@@ -119,6 +119,24 @@ def test_joined_requests_have_gold_for_two_to_four_steps() -> None:
     assert all(step["text"] and step["gold"] for step in steps)
     assert {tool for step in steps for tool in step["gold"]} <= set(read_tools())
     assert all((line["split"] == "dev") == is_dev(line["text"]) for line in lines)
+
+
+def test_joined_dev_has_gold_among_other_servers_than_languages_dev() -> None:
+    lines, tools = read_lines(SUITES / "joined_dev" / "queries.jsonl"), read_tools(SUITES / "joined_dev")
+    assert Counter(len(line["steps"]) for line in lines) == {2: 41, 3: 27, 4: 4}
+    assert {line["split"] for line in lines} == {"dev"}
+    assert len({line["_id"] for line in lines}) == len({line["text"] for line in lines}) == len(lines) == 72
+    assert tools == sorted(set(tools)) and len(tools) == 288
+    assert {tool for line in lines for step in line["steps"] for tool in step["gold"]} <= set(tools)
+    assert {tool.split("/")[0] for tool in tools}.isdisjoint(tool.split("/")[0] for tool in read_tools())
+
+
+def test_one_need_dev_has_sixty_requests_that_no_other_list_has() -> None:
+    lines = read_lines(SUITES / "one_need_dev.jsonl")
+    assert Counter(line["language"] == "en" for line in lines) == {True: 48, False: 12}
+    assert {frozenset(line) for line in lines} == {frozenset({"_id", "text", "language", "split"})}
+    others = {line["text"] for line in read_lines(SUITES / "one_need.jsonl")}
+    assert len({line["text"] for line in lines} - others) == len({line["_id"] for line in lines}) == 60
 
 
 def test_everyday_has_26_single_and_14_compound_requests_with_a_rubric() -> None:

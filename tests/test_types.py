@@ -111,6 +111,8 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
         "reason": None,
         "coverage": None,
         "degraded": None,
+        "steps": (),
+        "uncovered": (),
         "hits": [
             {
                 "id": "s/t",
@@ -121,7 +123,9 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
                 "parameters": None,
                 "callable": False,
                 "why": "bm25",
+                "step": None,
                 "role": "match",
+                "similar": (),
             }
         ],
         "ms": {"total": 1.0, "bm25": 1.0},

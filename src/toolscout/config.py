@@ -90,6 +90,7 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "k": Between(1, 100),
     "prerequisites": Between(0, 10),
     "dependencies": False,  # brings tools into answers
+    "coverage_aim": Between(0.01, 1),
     "mcp_timeout": Between(1, 600),
     "http_timeout": Between(1, 600),
     "max_tools": Between(1, 20_000),  # above the default it takes more memory than the user allowed
@@ -101,6 +102,8 @@ FILE_MAY_SET: Final[Mapping[str, bool | Between]] = {
     "private_hosts": False,  # lets documents at URLs reach into the network of the user
     "trust": False,  # if it is off, changed definitions are served unseen
     "trust_scan": False,  # if it is off, orders to the model are served unseen
+    "fold_similar": True,  # without it the same tool of several sources takes several lines
+    "preferred_sources": False,  # decides which source serves a call that several could serve
     "call_timeout": Between(1, 600),
     "gateway_budget": Between(MIN_BUDGET, 20_000),
     "gateway_result_budget": Between(MIN_RESULT_BUDGET, 100_000),
@@ -147,7 +150,7 @@ class Settings:
     home: Path = dataclasses.field(
         default_factory=lambda: Path(platformdirs.user_data_dir("toolscout", appauthor=False))
     )
-    recipe: str = "hybrid"
+    recipe: str = "scout"
     recipe_options: tuple[str, ...] = ()
     model: Path | None = None
     encoder: str = dataclasses.field(default_factory=choose_encoder)
@@ -155,6 +158,7 @@ class Settings:
     k: int = 5
     prerequisites: int = 4
     dependencies: tuple[str, ...] = ()
+    coverage_aim: float = 0.9
     mcp_timeout: float = 60.0
     http_timeout: float = 30.0
     private_hosts: tuple[str, ...] = ()
@@ -166,6 +170,8 @@ class Settings:
     caller: str = "local"
     trust: str = "pin"
     trust_scan: bool = True
+    fold_similar: bool = True
+    preferred_sources: tuple[str, ...] = ()
     call_timeout: float = 60.0
     gateway_budget: int = 3_000
     gateway_result_budget: int = 10_000
@@ -209,6 +215,11 @@ class Settings:
         if self.trust not in ("pin", "off"):
             raise ConfigError(
                 f"trust: expected pin or off, found {self.trust!r} ({self.origins.get('trust', 'argument')})"
+            )
+        if not 0 < self.coverage_aim <= 1:
+            raise ConfigError(
+                f"coverage_aim: expected a number above 0 and at most 1, found {self.coverage_aim} "
+                f"({self.origins.get('coverage_aim', 'argument')})"
             )
         for name in (
             "k",

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,10 +23,12 @@ from toolscout.recipes.select import Selection, Selector
 from toolscout.search.pipeline import Pipeline, Stage
 from toolscout.search.why import Why
 from toolscout.sources import Reading
-from toolscout.types import Kind, OfKind, Search, Tool
+from toolscout.types import Count, Search, Tool
 from toolscout.workspace import Workspace
 
-__all__ = ["Scout"]
+__all__ = ["MAX_AUTO_TOOLS", "Scout"]
+
+MAX_AUTO_TOOLS: Final = 10  # in an answer with `k="auto"`
 
 Visible = Callable[[Tool], bool]
 _log = logging.getLogger("toolscout.scout")
@@ -225,64 +227,62 @@ class Scout:
     def search(
         self,
         query: str,
-        k: int | None = None,
+        k: Count | None = None,
         *,
         recipe: str | None = None,
         model: str | Path | None = None,
         visible: Visible | None = None,
         caller: str | None = None,
         deadline: float | None = None,
-        kind: Kind | None = None,
+        split: bool = True,
     ) -> Search:
         """Return the tools for one request, best first and filled in; or the reason why there are none.
 
         Args:
             query: the request. `select:name,name` asks for tools by name.
-            k: the most tools to return; by default the setting `k`.
+            k: the most tools to return; by default the setting `k`. `auto`: until the coverage reaches the setting
+                `coverage_aim`, at most `MAX_AUTO_TOOLS`; recipes that estimate no coverage return as many.
             recipe: see `toolscout.recipes.registry`; by default that of the model, else that of the champion, else the
                 setting `recipe`.
             model: the folder of a fitted model (`toolscout train`); by default the setting `model`.
                 `toolscout.recipes.select` says which of model and recipe counts if both are set.
-            visible: which tools this caller may discover; hashable.
+            visible: which tools this caller may discover; hashable. `toolscout.types.OfKind("skill")`: only skills.
             caller: the caller's name for the journal.
             deadline: on the clock of `time.monotonic`. A recipe that reads tools one by one then returns what it has,
                 and the trace says so.
-            kind: only tools, only skills, or only agents. By default all of them.
+            split: whether the request may be split into steps; False for one that is known to be one need.
 
         Raises:
             ConfigError: for a model that belongs to another recipe, encoder or catalogue.
             NotFound: if there is no such recipe or model.
             StoreError: for a damaged model, unless it is the champion.
         """
-        return self.search_many(
-            [query], k, recipe=recipe, model=model, visible=visible, caller=caller, deadline=deadline, kind=kind
-        )[0]
+        options: dict[str, Any] = {"recipe": recipe, "model": model, "visible": visible, "caller": caller}
+        return self.search_many([query], k, deadline=deadline, split=split, **options)[0]
 
     def search_many(
         self,
         queries: Sequence[str],
-        k: int | None = None,
+        k: Count | None = None,
         *,
         recipe: str | None = None,
         model: str | Path | None = None,
         visible: Visible | None = None,
         caller: str | None = None,
         deadline: float | None = None,
-        kind: Kind | None = None,
+        split: bool = True,
     ) -> list[Search]:
         """Run a batch of searches, all on the same state of the catalogue; see `search`."""
         k = self.settings.k if k is None else k
-        if k < 1:
+        wanted, reach = (MAX_AUTO_TOOLS, self.settings.coverage_aim) if k == "auto" else (k, None)
+        if wanted < 1:
             raise ValueError(f"k: expected at least 1, found {k}")
         selection, notice = self.engine.select(recipe, model)
         if notice and visible is not None:
             notice = self._hide_notice(notice, selection)
-        if kind is not None:
-            visible = OfKind(kind, visible)
-        batch = [
-            Search(query=query, k=k, visible=visible, search_id=new_id(), reason=notice or None, deadline=deadline)
-            for query in queries
-        ]
+        common: dict[str, Any] = {"k": wanted, "aim": reach, "visible": visible}
+        common |= {"deadline": deadline, "split": split}
+        batch = [Search(query=query, search_id=new_id(), reason=notice or None, **common) for query in queries]
         answers, generation = self.engine.run(selection, batch)
         unwritten = self._write(answers, selection, generation, caller) if self.settings.journal else None
         return [_describe_degraded(answer, unwritten) for answer in answers]

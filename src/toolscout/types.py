@@ -18,6 +18,7 @@ __all__ = [
     "KINDS",
     "STYLES",
     "Answer",
+    "Count",
     "Explanation",
     "Hints",
     "Hit",
@@ -31,12 +32,15 @@ __all__ = [
     "canonical_json",
     "clean",
     "digest",
+    "keep_kind",
     "parameter_names",
     "render",
 ]
 
 Kind = Literal["tool", "skill", "agent"]
 KINDS: Final[tuple[Kind, ...]] = ("tool", "skill", "agent")
+Count = int | Literal["auto"]
+"""How many tools are wanted; `auto`: as many as the coverage needs."""
 Answer = Literal["tools", "no_tool_needed", "no_tool_fits"]
 Role = Literal["match", "prerequisite"]
 MAX_JSON_DEPTH: Final = 64
@@ -123,22 +127,33 @@ class OfKind:
         return tool.kind == self.kind and (self.visible is None or self.visible(tool))
 
 
+def keep_kind(kind: Kind | None, visible: Callable[[Tool], bool] | None = None) -> Callable[[Tool], bool] | None:
+    """Return the predicate for the visible tools of a kind; without a kind, `visible` itself."""
+    return visible if kind is None else OfKind(kind, visible)
+
+
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tool in an answer.
 
     Attributes:
-        id: the tool's id.
+        id: of the tool.
         score: higher is better.
-        why: how it came into the answer.
+        why: which stages found it.
         tool: the tool, once loaded.
-        role: `match`, or `prerequisite` if a match needs it and the query alone would rank it lower.
+        step: the step of a compound request that it serves; None: the whole request.
+        role: `match`, or `prerequisite` if a match needs its output.
+        similar: ids of tools that do the same, which this hit stands for.
+        coverage: estimated coverage of the answer that ends with this hit; None: not estimated.
     """
 
     id: str
     score: float
     why: str = ""
     tool: Tool | None = None
+    step: str | None = None
     role: Role = "match"
+    similar: tuple[str, ...] = ()
+    coverage: float | None = None
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,23 +192,27 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         query: the request as given.
         k: maximum number of tools.
+        aim: the coverage from which the answer ends before it has k tools; None: it does not (`k="auto"` sets it).
         visible: which tools the caller may discover; None for all. Hashable, so that its mask is compiled once.
         rewrites: further wordings of the query, newest last.
         need: probability that the query needs a tool, or None if no stage estimated it.
         hits: best first; ties broken by tool id.
         answer: tools, no_tool_needed or no_tool_fits; None until a stage decides.
         reason: one sentence for an empty answer.
-        coverage: estimated probability that the answer holds every tool that the request needs. Always None so far: no
-            stage estimates it yet.
+        coverage: estimated probability that the answer holds every tool that the request needs; None: not estimated.
         trace: the work of each stage.
         search_id: id of this search in the journal.
         deadline: on the clock of `time.monotonic`; a slow stage then returns its result so far, and its trace says so.
         degraded: what could not be done for the answer or beside it: a language model that did not help, a journal that
             cannot be written.
+        split: whether the query may be split into steps.
+        steps: the steps of a compound request, with references completed; empty: it is one need.
+        uncovered: steps that no tool fits.
     """
 
     query: str
     k: int = 5
+    aim: float | None = None
     visible: Callable[[Tool], bool] | None = None
     rewrites: tuple[str, ...] = ()
     need: float | None = None
@@ -205,11 +224,19 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     search_id: str | None = None
     deadline: float | None = None
     degraded: str | None = None
+    split: bool = True
+    steps: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Ids of the hits, best first."""
         return tuple(hit.id for hit in self.hits)
+
+    @property
+    def serves_a_step(self) -> bool:
+        """Whether the request has several steps, and a tool fits one of them."""
+        return bool(self.hits) and any(step not in self.uncovered for step in self.steps)
 
     @property
     def seconds(self) -> float:
@@ -232,8 +259,10 @@ def as_json(search: Search) -> dict[str, Any]:
                 "parameters": tool.parameters,
                 "callable": tool.callable,
                 "why": hit.why,
-                "kind": tool.kind,
+                "step": hit.step,
                 "role": hit.role,
+                "similar": hit.similar,
+                "kind": tool.kind,
             }
         )
     stages: dict[str, float] = {}
@@ -247,6 +276,8 @@ def as_json(search: Search) -> dict[str, Any]:
         "reason": search.reason,
         "coverage": search.coverage,
         "degraded": search.degraded,
+        "steps": search.steps,
+        "uncovered": search.uncovered,
         "hits": hits,
         "ms": {"total": round(search.seconds * 1000, 3), **stages},
     }

@@ -26,7 +26,7 @@ from toolscout.testing import toy_tools
 from toolscout.types import Search, Tool
 
 ROOT = Path(__file__).parent.parent.parent
-ZERO_SHOT = ("bm25", "bm25-plain", "dense", "hybrid")
+ZERO_SHOT = ("bm25", "bm25-plain", "dense", "scout")
 
 
 # --- synthetic queries ------------------------------------------------------------------------------------------------
@@ -96,13 +96,13 @@ def test_logged_requests_and_the_champion_come_in(tmp_path: Path) -> None:
         assert "logged" not in run_selftest(scout).requests
         traffic.replay(scout, traffic.requests(400, 1), [f"c{n}" for n in range(10)])
         before = run_selftest(scout)
-        assert before.requests["logged"] == 391 and before.recommended in ("bm25", "dense", "hybrid")
+        assert before.requests["logged"] == 391 and before.recommended in ("bm25", "dense", "scout")
         assert learn(scout).outcome == "promoted"
         after = run_selftest(scout)
         assert after.requests["logged"] == 78  # what the champion was fitted on is no test
         assert after.recommended == "champion" and after.sure
         logged = {row.recipe: row.kinds["logged"]["ndcg@5"] for row in after.rows}
-        assert {"champion", "hybrid"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
+        assert {"champion", "scout"} < set(logged) and max(logged, key=logged.__getitem__) == "champion"
         shutil.rmtree(champion.find_model(scout.settings.home, champion.history(scout.settings.home)[-1].model))
         broken = run_selftest(scout)
         assert "instead of the promoted model" in broken.problems["champion"] and len(broken.rows) == 3
@@ -112,7 +112,7 @@ def test_the_floor_file_holds_in_ci(toy: Scout, tmp_path: Path) -> None:
     home, file = ("--home", str(toy.settings.home)), tmp_path / "floor.json"
     assert run(*home, "selftest", "--write", str(file)).exit_code == 0
     held = json.loads(file.read_text())
-    assert held["recipe"] == "hybrid" and 0 < held["min_recall"] < 1
+    assert held["recipe"] == "scout" and 0 < held["min_recall"] < 1
     assert run(*home, "selftest", "--check", str(file), "--json").exit_code == 0
     file.write_text(json.dumps({**held, "min_recall": 1.01}))
     below = run(*home, "selftest", "--check", str(file))

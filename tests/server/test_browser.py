@@ -270,7 +270,7 @@ def test_the_journal_is_filtered_and_taken_out(visit: Open, program: Program, tm
 def test_models_and_figures_are_shown(visit: Open) -> None:
     page = visit("#/learning")
     page.wait_for_selector("#serving")
-    assert "hybrid" in page.inner_text("#serving")
+    assert "scout" in page.inner_text("#serving")
     page.keyboard.press("6")
     page.wait_for_selector("svg .bar")
     page.select_option("#dataset", "toollens")
@@ -294,7 +294,7 @@ def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(vis
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.locator("#serving", has_text="hybrid").wait_for()
+    page.locator("#serving", has_text="scout").wait_for()
     assert page.locator("#rollback").count() == 0
     assert page.evaluate("() => document.activeElement.id") == "serving"
     page.keyboard.press("j")

@@ -41,8 +41,8 @@ def test_a_promotion_is_taken_back_and_made_again_and_the_next_search_follows(ta
 
     learned = answer()
     done = client.post("/v1/rollback", json={"champion": name})
-    assert done.status_code == 200 and done.json() == {"champion": None, "recipe": "hybrid", "notice": None}
-    assert answer() != learned and client.get("/v1/models").json()["recipe"] == "hybrid"
+    assert done.status_code == 200 and done.json() == {"champion": None, "recipe": "scout", "notice": None}
+    assert answer() != learned and client.get("/v1/models").json()["recipe"] == "scout"
     assert client.post("/v1/promote", json={"model": name}).json()["recipe"] == "neighbours"
     assert answer() == learned
     assert champion.history(taught.settings.home)[-1].why == "by hand, by local"
@@ -75,11 +75,11 @@ def test_a_champion_that_is_gone_is_named_and_can_be_taken_back(taught: Scout, s
     [entry] = champion.history(taught.settings.home)
     shutil.rmtree(champion.find_model(taught.settings.home, entry.model))
     client = start(scout=taught)
-    assert client.get("/v1/me").json()["recipe"] == "hybrid"
+    assert client.get("/v1/me").json()["recipe"] == "scout"
     told = client.get("/v1/models").json()
-    assert (told["recipe"], told["model"]) == ("hybrid", None) and "instead of the promoted model" in told["notice"]
+    assert (told["recipe"], told["model"]) == ("scout", None) and "instead of the promoted model" in told["notice"]
     done = client.post("/v1/rollback", json={"champion": entry.model})
-    assert done.json() == {"champion": None, "recipe": "hybrid", "notice": None}
+    assert done.json() == {"champion": None, "recipe": "scout", "notice": None}
     assert client.get("/v1/models").json()["notice"] is None
 
 
@@ -100,7 +100,7 @@ def test_a_champion_that_cannot_serve_is_explained_to_operators_alone(
     found = client.post("/v1/search", json={"query": "rain"}, headers=as_caller("bob"))
     assert found.status_code == 200 and found.json()["reason"].startswith("searched with hybrid: the promoted model")
     me = client.get("/v1/me", headers=as_caller("bob"))
-    assert me.json()["recipe"] == "hybrid" and str(tmp_path) not in me.text + found.text
+    assert me.json()["recipe"] == "scout" and str(tmp_path) not in me.text + found.text
     assert str(file) in client.get("/v1/models", headers=as_caller("ann")).json()["notice"]
 
 

@@ -14,7 +14,7 @@ from toolscout.config import Settings
 from toolscout.errors import SourceError
 from toolscout.scout import Scout
 from toolscout.sources import detect, read
-from toolscout.types import Tool
+from toolscout.types import Tool, keep_kind
 
 SKILL = """---
 name: quarterly-report
@@ -142,7 +142,7 @@ def test_the_kind_filters_in_python_and_on_the_command_line(filled: Path) -> Non
         kinds = {hit.tool.kind for hit in scout.search(query, 10).hits if hit.tool}
         assert kinds == {"tool", "skill", "agent"}
         for kind in ("tool", "skill", "agent"):
-            hits = scout.search(query, 10, kind=kind).hits  # type: ignore[arg-type]
+            hits = scout.search(query, 10, visible=keep_kind(kind)).hits  # type: ignore[arg-type]
             assert hits and {hit.tool.kind for hit in hits if hit.tool} == {kind}
     answer = json.loads(run("--home", str(filled), "search", query, "--kind", "skill", "--json").stdout)
     assert [hit["kind"] for hit in answer["hits"]] == ["skill"]

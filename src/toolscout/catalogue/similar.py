@@ -26,7 +26,7 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.indexes.words import tokenize
 from toolscout.types import Tool
 
-__all__ = ["Rivals", "find_rivals"]
+__all__ = ["Rivals", "find_rivals", "word_overlap"]
 
 SAME_ARRIVAL_H: Final = 1.0  # sources added together are read one after the other; within so many hours none is older
 MIN_SHARED: Final = 0.6  # overlap of words from which descriptions count as nearly the same
@@ -106,7 +106,7 @@ def _compare_descriptions(
     copies: dict[str, str] = {}
     groups: dict[str, str] = {}
     for a, b in _find_similar_texts(words):
-        one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
+        one, second, shared = tools[a], tools[b], word_overlap(words[a], words[b])
         if one.source != second.source:
             if shared >= MIN_SHARED:
                 _note_copy(copies, catalogue, ages, one, second)
@@ -126,7 +126,7 @@ def _compare_names(
     """Add tools with names that look alike to `copies`, and return the twins."""
     twins: dict[str, str] = {}
     for a, b in _find_similar_names(tools):
-        one, second, shared = tools[a], tools[b], _word_overlap(words[a], words[b])
+        one, second, shared = tools[a], tools[b], word_overlap(words[a], words[b])
         are_long = min(len(words[a]), len(words[b])) >= MIN_DESCRIPTION_WORDS
         if _is_disguised(one.name) != _is_disguised(second.name) or (are_long and shared >= MIN_SHARED_OF_NAMESAKES):
             _note_copy(copies, catalogue, ages, one, second)
@@ -169,7 +169,7 @@ def _is_disguised(name: str) -> bool:
     return not name.isascii() or not (name[:1].isalnum() and name[-1:].isalnum())
 
 
-def _word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
+def word_overlap(one: frozenset[str], other: frozenset[str]) -> float:
     """Return the Jaccard overlap of two sets of words, 0 to 1."""
     count = len(one & other)
     return count / (len(one) + len(other) - count) if count else 0.0

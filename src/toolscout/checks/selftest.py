@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 BASELINE_FORMAT: Final = "toolscout-floor/1"
-SELFTEST_RECIPES: Final = ("bm25", "dense", "hybrid")
+SELFTEST_RECIPES: Final = ("bm25", "dense", "scout")
 SELFTEST_MEASURES: Final = ("recall@5", "ndcg@5", "comp@5")
 CHAMPION: Final = "champion"
 MIN_LOGGED_QUERIES: Final = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -26,16 +26,27 @@ from toolscout.cli.output import (
 )
 from toolscout.scout import Scout
 from toolscout.search.why import Why
-from toolscout.types import KINDS, Hit, Kind, Search
+from toolscout.types import KINDS, Count, Hit, Kind, Search, keep_kind
 from toolscout.types import as_json as to_json
 
 DEADLINE_HELP: Final = "Return what is found after this time, such as the hits before a language model answers."
 PRINTED_DESCRIPTION_CHARS: Final = 110
+PRINTED_STEP_CHARS: Final = 32
+
+
+class _Count(click.ParamType[Count]):
+    """A number of tools, or `auto`."""
+
+    name = "number|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Count:
+        """Return the number, or `auto`."""
+        return "auto" if value == "auto" else int(click.IntRange(min=1).convert(value, param, ctx))
 
 
 @click.command("search")
 @click.argument("query")
-@click.option("-k", type=click.IntRange(min=1), help="Maximum number of tools (5).")
+@click.option("-k", type=_Count(), help="Maximum number of tools (5); auto: as many as the request needs.")
 @recipe_option
 @model_option
 @set_option
@@ -49,7 +60,7 @@ PRINTED_DESCRIPTION_CHARS: Final = 110
 def search_command(
     scout: Scout,
     query: str,
-    k: int | None,
+    k: Count | None,
     deadline: float | None,
     kind: Kind | None,
     explain: bool,
@@ -60,7 +71,7 @@ def search_command(
     scout.engine.llm.rehearse = dry_run
     scout.pipeline()  # opening the index does not count as search time
     deadline = None if deadline is None else time.monotonic() + deadline
-    answer = scout.search(query, k, deadline=deadline, kind=kind)
+    answer = scout.search(query, k, deadline=deadline, visible=keep_kind(kind))
     llm = scout.engine.llm
     llm.close()
     if as_json:
@@ -123,7 +134,9 @@ def _print_list(heading: str, lines: Sequence[str]) -> None:
 def print_search(answer: Search, *, explain: bool = False) -> None:
     """Print an answer as a table, or the reason why it is empty."""
     if answer.hits:
-        _print_hits(answer.hits, explain=explain)
+        _print_hits(answer.hits, explain=explain, with_steps=bool(answer.steps))
+    for step in answer.uncovered:
+        echo(f"no tool fits the step: {escape_line(step)}")
     if answer.reason or not answer.hits:
         reason = escape_line(str(answer.reason))
         echo(f"{'note' if answer.hits else (answer.answer or 'nothing').replace('_', ' ')}: {reason}")
@@ -134,24 +147,27 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms")
+    covers = "" if answer.coverage is None else f", complete with probability {answer.coverage:.2f}"
+    echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms{covers}")
 
 
-def _print_hits(hits: Sequence[Hit], *, explain: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "id"), ("why", "left")]
-    columns += [("prerequisite", "wrap"), ("what it does", "wrap")]
-    rows = [
-        (
-            rank,
-            f"{hit.score:.2f}",
-            hit.id,
-            hit.why,
-            hit.why if hit.role == "prerequisite" else "",
-            clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS),
-        )
-        for rank, hit in enumerate(hits, 1)
-    ]
-    has_prerequisites = any(hit.role == "prerequisite" for hit in hits)
-    hidden = {"prerequisite" if explain or not has_prerequisites else "", "" if explain else "why"} - {""}
-    places = [place for place, (heading, _) in enumerate(columns) if heading not in hidden]
-    print_table([columns[place] for place in places], [tuple(row[place] for place in places) for row in rows])
+def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:
+    columns = [("", "right"), ("score", "right"), ("tool", "id")]
+    columns += [("step", "left")] if with_steps else []
+    with_prerequisites = not explain and any(hit.role == "prerequisite" for hit in hits)
+    columns += [("why", "left")] if explain else []
+    columns += [("prerequisite", "wrap")] if with_prerequisites else []
+    rows: list[list[object]] = []
+    for rank, hit in enumerate(hits, 1):
+        row: list[object] = [rank, f"{hit.score:.2f}", hit.id]
+        row += [clip(hit.step or "(the whole request)", PRINTED_STEP_CHARS)] if with_steps else []
+        row += [hit.why] if explain else []
+        row += [hit.why if hit.role == "prerequisite" else ""] if with_prerequisites else []
+        similar = f"(+{len(hit.similar)} similar) " if hit.similar else ""
+        row += [similar + clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS)]
+        rows.append(row)
+    print_table([*columns, ("what it does", "wrap")], rows)
+    if explain:
+        for hit in hits:
+            if hit.similar:
+                echo(f"similar to {escape_line(hit.id)}: {escape_line(', '.join(hit.similar))}")

@@ -49,6 +49,7 @@ class Answers:
     def build_search(self, exchange: Exchange, searches: Sequence[Search], detail: str) -> tuple[dict[str, Any], str]:
         """Build the structured content and the text of a search answer."""
         caller, budget = exchange.caller, self._choose_budget(exchange.caller)
+        hit_budget = max(200, budget // 3) if detail == "full" else None
         results: list[dict[str, Any]] = []
         for search in searches:
             tools = []
@@ -56,19 +57,14 @@ class Answers:
                 if hit.tool is None:
                     continue
                 refusal = self.explain_refusal(caller, hit.tool)
-                if detail == "full":
-                    entry = show.describe_tool(hit.tool, refusal, max(200, budget // 3), self.sign)
-                else:
-                    entry = show.outline_tool(hit.tool, refusal, self.sign)
-                if hit.role == "prerequisite":
-                    entry["prerequisite"] = show.make_plain(hit.why)
-                tools.append(entry)
+                tools.append(show.describe_hit(hit, refusal, hit_budget, self.sign))
             results.append(
                 {
                     "query": search.query,
                     "search_id": search.search_id,
                     "answer": search.answer,
                     "reason": search.reason and show.make_plain(search.reason),
+                    **show.describe_steps(search),
                     "tools": tools,
                 }
             )

@@ -39,7 +39,7 @@ from toolscout.gateway.results import Results, wants_everything
 from toolscout.gateway.upstreams import Upstreams
 from toolscout.journal.journal import redact
 from toolscout.scout import Scout
-from toolscout.types import Tool
+from toolscout.types import Tool, keep_kind
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -372,11 +372,12 @@ class Gateway:
     ) -> CallToolResult:
         await self.upstreams.wait_listed()
         caller = exchange.caller
+        is_one = len(queries) == 1  # several: the agent has split the request itself
         searches = await self.upstreams.run_in_thread(
-            functools.partial(self.scout.search_many, kind=options.get("kind")),
+            functools.partial(self.scout.search_many, split=is_one),
             queries,
             limit,
-            visible=caller.visible,
+            visible=keep_kind(options.get("kind"), caller.visible),
             caller=caller.name,
         )
         detail = options.get("detail", "compact")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.catalogue.screening import sanitise
-from toolscout.types import KINDS, Tool, digest
+from toolscout.types import KINDS, Hit, Search, Tool, digest
 
 __all__ = [
     "BYTES_PER_TOKEN",
@@ -46,6 +46,8 @@ MAX_QUERIES_PER_SEARCH: Final = 8
 MAX_IDS_PER_DESCRIPTION: Final = 20
 MAX_SEARCH_LIMIT: Final = 50
 MAX_INSTRUCTION_CHARS: Final = 30_000  # of a skill
+MAX_STEP_CHARS: Final = 200
+MAX_SIMILAR_IDS: Final = 5
 SCHEMA_TEXT_CHARS: Final = (2_000, 400, 120, 0)  # limits for the texts of a schema, tried in this order
 
 
@@ -249,6 +251,43 @@ def clean_schema(schema: dict[str, Any]) -> dict[str, Any]:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
+def describe_hit(
+    hit: Hit, refusal: str, budget: int | None, sign: Callable[[Tool], str] = format_signature
+) -> dict[str, Any]:
+    """Describe one hit of a search answer.
+
+    Args:
+        hit: with its tool.
+        refusal: why the caller cannot call the tool, or empty.
+        budget: tokens for the whole definition; None: a signature and one sentence.
+        sign: writes the signature.
+    """
+    assert hit.tool is not None
+    if budget is None:
+        entry = outline_tool(hit.tool, refusal, sign)
+    else:
+        entry = describe_tool(hit.tool, refusal, budget, sign)
+    if hit.step is not None:
+        entry["step"] = clip(make_plain(hit.step), MAX_STEP_CHARS)
+    if hit.role == "prerequisite":
+        entry["prerequisite"] = make_plain(hit.why)
+    if hit.similar:
+        entry["similar"] = list(hit.similar[:MAX_SIMILAR_IDS])
+        entry["n_similar"] = len(hit.similar)
+    return entry
+
+
+def describe_steps(search: Search) -> dict[str, Any]:
+    """Return the coverage if it was estimated, and for a compound request its steps and those that no tool fits."""
+    described: dict[str, Any] = {} if search.coverage is None else {"coverage": round(search.coverage, 2)}
+    if not search.steps:
+        return described
+    return described | {
+        "steps": [clip(make_plain(step), MAX_STEP_CHARS) for step in search.steps],
+        "uncovered": [clip(make_plain(step), MAX_STEP_CHARS) for step in search.uncovered],
+    }
+
+
 def fill_search_answer(
     results: Sequence[dict[str, Any]], notes: Iterable[str], budget: int
 ) -> tuple[dict[str, Any], str]:
@@ -311,6 +350,8 @@ def _render_results(answer: Mapping[str, Any]) -> str:
             head += f" (search_id {result['search_id']}, for call_tool)"
         lines.append(f"{head}:")
         lines += [_render_tool(rank, tool) for rank, tool in enumerate(result["tools"])]
+        for step in result.get("uncovered", ()):
+            lines.append(f"No tool fits the step {quote(step)}.")
         if result["reason"]:
             lines.append(f"{(result['answer'] or 'note').replace('_', ' ')}: {result['reason']}")
         if "left_out" in result:
@@ -335,6 +376,8 @@ def _render_tool(rank: int, tool: Mapping[str, Any]) -> str:
         line += f" [{tool['kind']}]"
     if reason := tool.get("prerequisite"):
         line += f" [prerequisite: {reason}]"
+    if similar := tool.get("similar"):
+        line += f" [+{tool['n_similar']} similar: {', '.join(clip(make_plain(id), 200) for id in similar)}]"
     if reason := tool.get("not_callable"):
         line += f" [cannot be called: {reason}]"
     return line

@@ -12,7 +12,7 @@ from toolscout.methods.feedback.trained import FeedbackDpr
 from toolscout.methods.masstool import MassTool
 from toolscout.methods.mlc import Mlc
 from toolscout.methods.query_rewriting import Mmrr, Qta
-from toolscout.methods.tool2vec import Tool2VecTuned
+from toolscout.methods.tool2vec import Tool2Vec, Tool2VecTuned
 from toolscout.methods.toolrefiner import ToolRefiner
 from toolscout.methods.toolrerank.method import ToolRerank
 from toolscout.methods.zero_shot import Bm25, Dense, RankFusion
@@ -152,6 +152,11 @@ ABLATIONS: Final[dict[str, Recipe]] = {
         *(
             Recipe(name, summary, ToolRerank(), settings, encoder="minilm", revision=2)
             for name, summary, settings in _TOOLRERANK
+        ),
+        Recipe(
+            "tool2vec",
+            "Represents a tool by the mean vector of the queries that used it.",
+            Tool2Vec(),
         ),
         Recipe(
             "mlc-published",

@@ -18,6 +18,7 @@ import msgspec
 
 from toolscout import encoders
 from toolscout.abstain.decision import build_abstainer
+from toolscout.catalogue.duplicates import Duplicates, find_duplicates
 from toolscout.catalogue.store import Catalogue, Store
 from toolscout.catalogue.vector_cache import VectorStore
 from toolscout.config import Settings
@@ -205,8 +206,9 @@ class SearchEngine:
                     retrieve = self._build(selection, catalogue, workspace)
                     abstainer = build_abstainer(workspace, catalogue, retrieve, selection.manifest)
                     decide = Decide(functools.partial(_why_empty, catalogue), abstainer)
-                    scan = self.settings.trust_scan
-                    guarded = guard(retrieve, catalogue, workspace, scan=scan, orders=self._read_orders)
+                    duplicates = self._find_duplicates(catalogue)
+                    scan, orders = self.settings.trust_scan, self._read_orders
+                    guarded = guard(retrieve, catalogue, workspace, scan=scan, duplicates=duplicates, orders=orders)
                     ready = catalogue, guarded >> decide
                 if not self.store.in_transaction:
                     self.store.keep(catalogue)
@@ -226,6 +228,12 @@ class SearchEngine:
         except StoreError as error:
             _log.warning("The order of calls is not read from the journal: %s", error)
             return {}
+
+    def _find_duplicates(self, catalogue: Catalogue) -> Duplicates | None:
+        """Return the same tools of several sources, or None if the settings show every tool."""
+        if not self.settings.fold_similar:
+            return None
+        return find_duplicates(catalogue, self.settings.preferred_sources)
 
     def _find_ready(self, selection: Selection) -> tuple[Catalogue, Pipeline] | None:
         """Return the pipeline that is ready for the present catalogue and model, or None."""

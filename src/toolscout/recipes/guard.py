@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from toolscout.arrays import Vectors
 from toolscout.catalogue.dependencies import Dependencies, Need, add_declared, find_dependencies
+from toolscout.catalogue.duplicates import Duplicates
 from toolscout.catalogue.screening import suspects
 from toolscout.catalogue.similar import find_rivals
 from toolscout.catalogue.store import Catalogue
@@ -15,6 +16,7 @@ from toolscout.encoders import unit_rows
 from toolscout.encoders.static import load_static
 from toolscout.search.demote import Demote
 from toolscout.search.exact_names import Names
+from toolscout.search.fold import Fold
 from toolscout.search.pipeline import Cut, Pipeline, Stage
 from toolscout.search.prerequisites import Prerequisites
 from toolscout.workspace import Workspace
@@ -31,16 +33,18 @@ def guard(
     workspace: Workspace | None = None,
     *,
     scan: bool = True,
+    duplicates: Duplicates | None = None,
     k: int | None = None,
     orders: Orders | None = None,
 ) -> Pipeline:
-    """Add exact names, prerequisites, the demotion of hostile tools, and the cut to the stage of a recipe.
+    """Add exact names, prerequisites, the demotion of hostile tools, the fold of duplicates, and the cut to a recipe.
 
     Args:
         retrieve: ranks the tools.
         catalogue: the snapshot that it was built over.
         workspace: settings, and caches for the vectors that reveal near-duplicates; None: the defaults, no caches.
         scan: whether suspicious and rival tools are demoted.
+        duplicates: the same tools of several sources, which one hit shows; None: every tool has its own hit.
         k: number of hits to keep; None: the k of each search.
         orders: what the journal says of the order of calls; None: nothing.
     """
@@ -53,7 +57,10 @@ def guard(
         demotion = Demote(suspects(catalogue), rivals, catalogue)
         demote, excluded = [demotion], demotion.behind
     stages.append(bring_prerequisites(catalogue, workspace.settings, excluded=excluded, orders=orders))
-    return Pipeline([*stages, *demote, Cut(k)])
+    stages += demote
+    if duplicates is not None:
+        stages.append(Fold(catalogue, duplicates))
+    return Pipeline([*stages, Cut(k)])
 
 
 def bring_prerequisites(

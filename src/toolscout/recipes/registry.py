@@ -20,7 +20,7 @@ from toolscout.methods.hybrid_dpr import HybridDpr
 from toolscout.methods.mlc import Mlc
 from toolscout.methods.mlc_light import MlcLight
 from toolscout.methods.neighbours import Neighbours
-from toolscout.methods.tool2vec import Tool2Vec
+from toolscout.methods.scout import Scout
 from toolscout.methods.toolrefiner import ToolRefiner
 from toolscout.methods.zero_shot import Bm25, Dense, Hybrid
 from toolscout.models import model_store
@@ -34,10 +34,17 @@ RECIPES: Final[dict[str, Recipe]] = {
     entry.name: entry
     for entry in (
         Recipe(
+            "scout",
+            "Splits a request into its steps, and serves every step with hybrid.",
+            Scout(),
+            when="The default. Requests may hold several steps. Needs no usage, no torch and no network.",
+            fallback="bm25",
+        ),
+        Recipe(
             "hybrid",
             "BM25 fused with vectors of the bundled encoder.",
             Hybrid(),
-            when="The default. Needs no usage, no torch and no network.",
+            when="Every request is one need, or you compare methods. Needs no usage, no torch and no network.",
             fallback="bm25",
         ),
         Recipe(
@@ -66,12 +73,6 @@ RECIPES: Final[dict[str, Recipe]] = {
             "The nearest logged queries vote for the tools that they used.",
             Neighbours(),
             when="You have a few hundred logged requests. Learns in seconds, and follows new usage without a fit.",
-        ),
-        Recipe(
-            "tool2vec",
-            "Represents a tool by the mean vector of the queries that used it.",
-            Tool2Vec(),
-            when="Every tool was used often, and the model must stay small.",
         ),
         Recipe(
             "mlc-light",

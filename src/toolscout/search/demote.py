@@ -143,7 +143,7 @@ class Demote(Stage):
             if group is not None:
                 worth *= GROUP_WEIGHT if group in seen and _source(hit.id) not in sources else 1.0
                 seen.add(group)
-            score = floor + worth * (hit.score - floor)
+            score = hit.score if worth == 1.0 else floor + worth * (hit.score - floor)
             weighed.append(hit if worth == 1.0 else msgspec.structs.replace(hit, score=score))
         return sorted(weighed, key=lambda hit: -hit.score)
 

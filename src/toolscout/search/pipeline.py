@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from toolscout.errors import PipelineError
+from toolscout.search.step_merge import end_answer
 from toolscout.types import Answer, Explanation, Hit, Search, Tool, Trace
 
 __all__ = [
@@ -216,7 +217,6 @@ class Index(Protocol):
     @property
     def ids(self) -> Sequence[str]:
         """Tool ids, ascending; masks are over this order."""
-        ...
 
     def search(
         self, queries: Any, k: int, visible: Sequence[Mask | None] | None = None
@@ -426,21 +426,22 @@ class Rerank(Stage):
 
 
 class Cut(Stage):
-    """Keeps at most k hits, and none with a score below the floor."""
+    """Keeps at most k hits, none with a score below the floor, and no more than the aim of the search needs."""
 
     reads = frozenset({"query", "hits"})
-    writes = frozenset({"hits"})
+    writes = frozenset({"hits", "coverage"})
 
     def __init__(self, k: int | None = None, *, floor: float | None = None) -> None:
         """Keep at most `k` hits (by default each search's own k) with a score of at least `floor`."""
         self.k, self.floor = k, floor
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        return [msgspec.structs.replace(search, hits=self._keep(search)) for search in searches]
+        return [self._cut(search) for search in searches]
 
-    def _keep(self, search: Search) -> tuple[Hit, ...]:
+    def _cut(self, search: Search) -> Search:
         hits = search.hits if self.floor is None else tuple(hit for hit in search.hits if hit.score >= self.floor)
-        return hits[: search.k if self.k is None else self.k]
+        hits, coverage = end_answer(hits[: search.k if self.k is None else self.k], search.aim)
+        return msgspec.structs.replace(search, hits=hits, coverage=coverage)
 
 
 class Verdict(NamedTuple):
@@ -460,13 +461,10 @@ class Verdict(NamedTuple):
 
 
 class Decide(Stage):
-    """Decides from need and hits whether to answer or to abstain.
-
-    A search that abstains loses its hits; its answer says whether no tool is needed or no tool fits.
-    """
+    """Decides from need and hits whether to answer, or to abstain and drop the hits. A served step is answered."""
 
     reads = frozenset({"query", "hits"})
-    writes = frozenset({"hits", "need", "answer", "reason"})
+    writes = frozenset({"hits", "need", "answer", "reason", "coverage"})
 
     def __init__(
         self,
@@ -482,15 +480,16 @@ class Decide(Stage):
         self.why_empty, self.judge = why_empty, judge
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
-        verdicts = self.judge(searches) if self.judge else [None] * len(searches)
-        return [self._decide(search, verdict) for search, verdict in zip(searches, verdicts, strict=True)]
+        judged = [search for search in searches if not search.serves_a_step]
+        verdicts = iter(self.judge(judged) if self.judge else [None] * len(judged))
+        return [self._decide(search, None if search.serves_a_step else next(verdicts)) for search in searches]
 
     def _decide(self, search: Search, verdict: Verdict | None) -> Search:
         if verdict is not None and search.need is None:
             search = msgspec.structs.replace(search, need=verdict.need)
         if verdict is not None and verdict.answer is not None:
             reason = f"{search.reason.rstrip('.')}. {verdict.reason}" if search.reason else verdict.reason
-            return msgspec.structs.replace(search, answer=verdict.answer, reason=reason, hits=())
+            return msgspec.structs.replace(search, answer=verdict.answer, reason=reason, hits=(), coverage=None)
         if search.hits:
             return msgspec.structs.replace(search, answer="tools")
         reason = search.reason or (self.why_empty(search) if self.why_empty else "No tool matches the query.")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from toolscout.access.policy import Caller
 from toolscout.scout import Scout
-from toolscout.types import Kind, Search
+from toolscout.types import Count, Kind, Search, keep_kind
 
 __all__ = ["Batches"]
 
@@ -20,7 +20,7 @@ MAX_BATCH_QUERIES: Final = 64  # of several requests together; a single request 
 
 class _Job(NamedTuple):
     queries: Sequence[str]
-    k: int | None
+    k: Count | None
     recipe: str | None
     caller: Caller
     tool_kind: Kind | None
@@ -59,7 +59,7 @@ class Batches:
         return self._waiting
 
     async def search(
-        self, queries: Sequence[str], k: int | None, recipe: str | None, caller: Caller, kind: Kind | None = None
+        self, queries: Sequence[str], k: Count | None, recipe: str | None, caller: Caller, kind: Kind | None = None
     ) -> list[Search]:
         """Run `Scout.search_many` for a caller, together with other waiting requests."""
         loop = asyncio.get_running_loop()
@@ -103,9 +103,8 @@ class Batches:
                 queries,
                 first.k,
                 recipe=first.recipe,
-                visible=first.caller.visible,
+                visible=keep_kind(first.tool_kind, first.caller.visible),
                 caller=first.caller.name,
-                kind=first.tool_kind,
             )
         except Exception as error:
             if len(jobs) == 1:

@@ -13,19 +13,21 @@ from toolscout.types import Answer, Explanation, Hints, Kind, Role
 __all__ = ["MAX_QUERIES_PER_BATCH", "REQUEST_RECIPES"]
 
 MAX_QUERIES_PER_BATCH = 64
-REQUEST_RECIPES = ("bm25", "dense", "hybrid")  # recipes that a request may name: they need no fit and load fast
+REQUEST_RECIPES = ("bm25", "dense", "hybrid", "scout")  # that a request may name: they need no fit and load fast
 
 Query = Annotated[
     str, Meta(max_length=20_000, description="What the caller wants to do, in words; `select:name` searches by name.")
 ]
-Count = Annotated[int, Meta(ge=1, le=100, description="Maximum number of tools; by default the setting `k`.")]
+Count = Annotated[
+    int, Meta(ge=1, le=100, description="Maximum number of tools; by default the setting `k`. `auto`: see `coverage`.")
+]
 Id = Annotated[str, Meta(min_length=1, max_length=1_000)]
 SearchId = Annotated[str, Meta(min_length=1, max_length=200, description="From the answer of a search.")]
 Text = Annotated[str, Meta(max_length=200)]
 Instant = Annotated[str, Meta(max_length=40, description="ISO 8601, UTC; a prefix such as 2026-05 is enough.")]
 Page = Annotated[int, Meta(ge=1, le=500, description="Number of entries.")]
 Recipe = Annotated[
-    Literal["bm25", "dense", "hybrid"] | None,
+    Literal["bm25", "dense", "hybrid", "scout"] | None,
     Meta(description="By default the recipe of the model, or the setting `recipe`."),
 ]
 
@@ -41,7 +43,7 @@ class SearchRequest(Struct, forbid_unknown_fields=True):
     """One search."""
 
     query: Query
-    k: Count | None = None
+    k: Count | Literal["auto"] | None = None
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
@@ -51,7 +53,7 @@ class BatchRequest(Struct, forbid_unknown_fields=True):
     """Several searches on one state of the catalogue."""
 
     queries: Annotated[list[Query], Meta(min_length=1, max_length=MAX_QUERIES_PER_BATCH)]
-    k: Count | None = None
+    k: Count | Literal["auto"] | None = None
     recipe: Recipe = None
     trace: bool = False
     kind: Kind | None = None
@@ -172,8 +174,10 @@ class FoundTool(Struct):
     parameters: dict[str, Any] | None
     callable: bool
     why: str
-    kind: Kind = "tool"
+    step: str | None = None
     role: Role = "match"
+    similar: list[str] = []
+    kind: Kind = "tool"
 
 
 class Step(Struct):
@@ -185,7 +189,7 @@ class Step(Struct):
 
 
 class SearchAnswer(Struct):
-    """The answer to one search. `trace` is filled only on request; `coverage` is null, as nothing estimates it yet."""
+    """The answer to one search. `trace` is filled only on request. Only the recipe `scout` estimates `coverage`."""
 
     query: str
     search_id: str | None
@@ -196,6 +200,8 @@ class SearchAnswer(Struct):
     hits: list[FoundTool]
     ms: dict[str, float]
     degraded: str | None = None
+    steps: list[str] = []
+    uncovered: list[str] = []
     trace: list[Step] = []
 
 

@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { chips, debounce, gauge, h, number, say, show, table } from "./dom.js";
 import { remember, report } from "./frame.js";
 
-const RECIPES = [["", "default"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
+const RECIPES = [["", "default"], ["scout", "scout"], ["hybrid", "hybrid"], ["bm25", "bm25"], ["dense", "dense"]];
 let running = null;
 
 export async function open(place, parameters, me) {
@@ -48,6 +48,7 @@ function drawAnswer(found, state) {
   return [
     h("p", { id: "summary" }, h("strong", {}, head), h("span", { class: "quiet" }, ` in ${number(found.ms.total, 1)} ms${judged}`)),
     found.reason && h("p", { class: "note" }, found.reason),
+    ...found.uncovered.map((step) => h("p", { class: "note" }, `No tool fits the step “${step}”.`)),
     count > 0 && h("ol", { class: "hits card" }, found.hits.map((hit, at) => drawHit(hit, at + 1, best, found.search_id, state))),
     h("details", { class: "card", open: true }, h("summary", {}, "Stages"),
       table([["stage", ""], ["ms", "number"], ["note", ""]], found.trace.map((step) => [step.stage, number(step.ms, 2), step.note]), "Stages")),
@@ -75,6 +76,9 @@ function drawHit(hit, rank, best, searchId, state) {
       h("div", { class: "id" }, hit.id),
       hit.role === "prerequisite" && h("p", { class: "quiet role" }, `Prerequisite: ${hit.why}`),
       h("p", { class: "about" }, hit.description),
+      hit.step && h("p", { class: "quiet" }, `for: ${hit.step}`),
+      hit.similar.length > 0 && h("details", { class: "quiet" }, h("summary", {}, `+${hit.similar.length} similar`),
+        hit.similar.map((id) => h("div", { class: "id" }, id))),
       names.length > 0 && h("p", { class: "quiet" }, names.slice(0, 12).join(", ") + (names.length > 12 ? " …" : ""))),
     h("div", {}, h("div", { class: "score" }, number(hit.score, 2)), gauge(best > 0 ? hit.score / best : 0),
       h("div", { class: "quiet score" }, hit.why)),

@@ -1,0 +1,88 @@
+"""Measures how often the first ten tools hold two that a reader would call the same, before and after folding.
+
+200 English requests (dev requests of metatool and hammerbench, and those of `suites/languages_dev`) are searched over
+`tool_corpora/toucan`, where each server is a source. Two tools of different servers count as suspected duplicates if
+their descriptions share 60 % of their words and their names most of theirs; this is wider than the rule that folds.
+Every pair that is left is printed, so that a reader can judge it.
+
+    python benchmarks/duplicates.py [--data DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from toolscout.catalogue.duplicates import find_duplicates
+from toolscout.catalogue.similar import word_overlap
+from toolscout.catalogue.store import Catalogue
+from toolscout.encoders import split_identifiers
+from toolscout.indexes.words import tokenize
+from toolscout.lab.bench import load_dataset
+from toolscout.recipes import registry
+from toolscout.recipes.guard import guard
+from toolscout.sources.folder import read_tools
+from toolscout.types import Search, Tool
+
+REQUESTS = {"metatool": 80, "hammerbench": 60}
+SUITE = Path(__file__).parent / "suites" / "languages_dev" / "queries.jsonl"
+FIRST = 10
+MIN_TEXT = 0.6
+MIN_NAME = 0.5
+
+
+def are_suspected(one: Tool, other: Tool) -> bool:
+    """Tell whether two tools of different servers look the same."""
+    texts = [frozenset(tokenize(tool.description)) for tool in (one, other)]
+    names = [frozenset(tokenize(split_identifiers(tool.name))) for tool in (one, other)]
+    return one.source != other.source and word_overlap(*texts) >= MIN_TEXT and word_overlap(*names) >= MIN_NAME
+
+
+def list_requests(root: Path) -> list[str]:
+    """Return the requests."""
+    texts: list[str] = []
+    for name, count in REQUESTS.items():
+        texts += random.Random(0).sample(sorted(load_dataset(name, root).texts("dev").values()), count)
+    lines = map(json.loads, SUITE.read_text(encoding="utf-8").splitlines())
+    return texts + [line["text"] for line in lines if line["metadata"]["kind"] == "en"]
+
+
+def find_pairs(hits: Sequence[Tool]) -> list[tuple[Tool, Tool]]:
+    """Return the suspected pairs among the first tools."""
+    return [pair for pair in itertools.combinations(hits[:FIRST], 2) if are_suspected(*pair)]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOOLSCOUT_DATA"))
+    options = parser.parse_args()
+    if options.data is None:
+        sys.exit("Name the data folder with --data or TOOLSCOUT_DATA.")
+    root = Path(options.data)
+    read = read_tools(root / "tool_corpora" / "toucan", "d").tools
+    tools = {tool.id.partition("/")[2]: tool for tool in read}
+    tools = {tool_id: msgspec.structs.replace(tool, id=tool_id) for tool_id, tool in tools.items()}
+    catalogue = Catalogue.of(tools.values())
+    retrieve, requests = registry.build("hybrid", catalogue), list_requests(root)
+    searches = [Search(query=text, k=FIRST) for text in requests]
+    for label, duplicates in (("before", None), ("after", find_duplicates(catalogue))):
+        answers = guard(retrieve, catalogue, scan=False, duplicates=duplicates)(searches)
+        pairs = [find_pairs([tools[tool_id] for tool_id in answer.ids]) for answer in answers]
+        share = 100 * sum(map(bool, pairs)) / len(requests)
+        click.echo(f"{label}: {share:.1f} % of {len(requests)} first tens hold suspected duplicates")
+    for one, other in sorted({(one.id, other.id) for found in pairs for one, other in found}):
+        click.echo(f"  {one} = {other}: {tools[one].description[:80]!r} / {tools[other].description[:80]!r}")
+
+
+if __name__ == "__main__":
+    main()

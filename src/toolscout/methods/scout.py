@@ -1,0 +1,29 @@
+"""The house recipe: splits a request into its steps, and serves every step with BM25 and an encoder."""
+
+from __future__ import annotations
+
+from toolscout.abstain.decision import build_abstainer
+from toolscout.catalogue.store import Catalogue
+from toolscout.methods import BaseRule
+from toolscout.methods.zero_shot import Hybrid, HybridOptions
+from toolscout.search.pipeline import Stage
+from toolscout.search.step_search import StepSearch
+from toolscout.search.steps import load_splitter
+from toolscout.workspace import Workspace
+
+__all__ = ["Scout"]
+
+
+class Scout:
+    """Searches every step of a request with `hybrid`, and merges the answers; see `search.step_search`."""
+
+    options_type = HybridOptions
+    needs_usage = False
+    transfers = True
+    abstains = False
+    base: BaseRule | None = None
+
+    def build(self, workspace: Workspace, catalogue: Catalogue, options: HybridOptions) -> Stage:
+        """Build the search for one step, the splitter, and the judge of whether a tool fits a step."""
+        hybrid = Hybrid().build(workspace, catalogue, options)
+        return StepSearch(hybrid, load_splitter(), build_abstainer(workspace, catalogue, hybrid))

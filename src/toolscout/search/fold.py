@@ -1,0 +1,89 @@
+"""Folds the same tool of several sources into one hit, which names the others.
+
+`toolscout.catalogue.duplicates` says which tools are the same. The hit takes the place of the best of its group. The
+preferred tool that the caller may see stands for the group; the others can be called by their ids too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from toolscout.catalogue.duplicates import Duplicates
+from toolscout.catalogue.store import Catalogue
+from toolscout.indexes.words import tokenize
+from toolscout.search.exact_names import EXACT, parse_selection
+from toolscout.search.pipeline import Stage
+from toolscout.types import Explanation, Hit, Search
+
+__all__ = ["Fold"]
+
+
+class Fold(Stage):
+    """Shows each group of duplicates once. A tool keeps its own hit if the query names it or its source."""
+
+    reads = frozenset({"query", "hits"})
+    writes = frozenset({"hits"})
+
+    def __init__(self, catalogue: Catalogue, duplicates: Duplicates) -> None:
+        """Fold the duplicates of a snapshot."""
+        self.catalogue, self.duplicates = catalogue, duplicates
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Return the searches with one hit for each group."""
+        if not self.duplicates.first:
+            return list(searches)
+        return [self._fold(search) for search in searches]
+
+    def _fold(self, search: Search) -> Search:
+        first = self.duplicates.first
+        if parse_selection(search.query) is not None or first.keys().isdisjoint(search.ids):
+            return search
+        words = set(tokenize(search.query))
+        named = {hit.id for hit in search.hits if hit.why == EXACT or _is_source_named(words, hit.id)}
+        hits: list[Hit] = []
+        shown: set[str] = set()
+        for hit in search.hits:
+            group = first.get(hit.id)
+            if group is None or hit.id in named:
+                hits.append(hit)
+            elif group not in shown:
+                shown.add(group)
+                members = [tool_id for tool_id in self._list_visible(search, group) if tool_id not in named]
+                hits.append(msgspec.structs.replace(hit, id=members[0], similar=tuple(members[1:])))
+        return msgspec.structs.replace(search, hits=tuple(hits))
+
+    def _list_visible(self, search: Search, group: str) -> list[str]:
+        """Return the tools of a group that the caller may see, the preferred first."""
+        members, mask = self.duplicates.groups[group], self.catalogue.mask(search.visible)
+        if mask is None:
+            return list(members)
+        return [tool_id for tool_id in members if mask[bisect_left(self.catalogue.ids, tool_id)]]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return which tool stands for the tool, or None if it stands for itself."""
+        group = self.duplicates.first.get(tool_id)
+        if group is None or tool_id not in search.ids:
+            return None
+        [folded] = self.run([search])
+        if tool_id in folded.ids:
+            return None
+        standing = next((hit for hit in folded.hits if tool_id in hit.similar), None)
+        if standing is None:
+            return None
+        rank = folded.ids.index(standing.id) + 1
+        return Explanation(self.name, rank, standing.score, f"{standing.id} stands for it: it does the same")
+
+    def note(self, search: Search) -> str:
+        """Return how many tools are folded into others."""
+        count = sum(len(hit.similar) for hit in search.hits)
+        return f"{count} duplicates folded" if count else ""
+
+
+def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
+    """Tell whether the words of the query hold all words of the name of a tool's source."""
+    name = set(tokenize(tool_id.partition("/")[0]))
+    return bool(name) and name <= words

@@ -1,0 +1,182 @@
+"""Merges the ranked tools of the steps of a request, and estimates how likely the answer is complete.
+
+A candidate's score becomes its *chance*: the probability that it is the right tool of its list. Scores of steps are
+comparable (`indexes.standard`), so one softmax with a discount for lower ranks serves every list, and a list of weak
+scores leaves much of its probability to "none of these". A step that names no tool clearly ("mark the milk as done")
+prefers sources that the request or another step points to.
+
+Places go one by one to the tool that raises the coverage of all lists most, relative to what they have already. So a
+step with one clear tool leaves its places to steps with several likely ones, and the unsplit request competes as one
+more list.
+
+`benchmarks/coverage.py` fits the constants of the chances on dev requests with one gold tool. The others were chosen on
+joined dev requests (`benchmarks/joined.py`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from toolscout.types import Hit
+
+__all__ = ["end_answer", "estimate_coverage", "find_chances", "merge_steps"]
+
+POINTS_PER_NAT: Final = 1.6  # of `search.fusion`: so many points make a tool e times as likely
+RANK_DISCOUNT: Final = 0.6  # exponent: the tool of rank r is r to this power less likely than its score says
+NO_TOOL_LOGIT: Final = 2.4  # of "none of these", in nats
+CANDIDATES: Final = 30  # of each list that have a chance
+COVERED_AT_START: Final = 0.3  # added to each list's coverage: a weak list gains less by its first tool
+SOURCE_POINTS: Final = 6.0  # that the source of the other steps brings a tool of an unclear step
+MIN_MERGED_HITS: Final = 20  # so many places are given out one by one, or k; the others follow by score
+MAX_RANK_OF_STEP: Final = 10  # a hit of the unsplit request belongs to a step that ranks it among so many
+
+
+def find_chances(hits: Sequence[Hit]) -> list[float]:
+    """Return for each of the first hits the probability that it is the right tool; their sum is below 1."""
+    if not hits:
+        return []
+    logits = [
+        hit.score / POINTS_PER_NAT - RANK_DISCOUNT * math.log(rank) for rank, hit in enumerate(hits[:CANDIDATES], 1)
+    ]
+    highest = max(NO_TOOL_LOGIT, *logits)
+    weights = [math.exp(logit - highest) for logit in logits]
+    total = sum(weights) + math.exp(NO_TOOL_LOGIT - highest)
+    return [weight / total for weight in weights]
+
+
+class _List:
+    """The hits of one list that may still get a place, their chances, and how far the list is covered."""
+
+    def __init__(self, hits: Sequence[Hit], step: str | None) -> None:
+        self.hits, self.step, self.place, self.coverage = hits, step, 0, 0.0
+        self.chances = {hit.id: chance for hit, chance in zip(hits, find_chances(hits), strict=False)}
+
+    def find_next(self, taken: Mapping[str, Hit]) -> Hit | None:
+        """Return the best hit with a chance that has no place yet."""
+        while self.place < len(self.chances) and self.hits[self.place].id in taken:
+            self.place += 1
+        return self.hits[self.place] if self.place < len(self.chances) else None
+
+    def measure_gain(self, tool_id: str) -> float:
+        """Return by how much a tool raises the coverage of the list, relative to what it has."""
+        return self.chances.get(tool_id, 0.0) / (self.coverage + COVERED_AT_START)
+
+
+def merge_steps(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]], steps: Sequence[str], k: int) -> tuple[Hit, ...]:
+    """Merge the hits of a request and of its steps, so that the first ones most likely hold a right tool of every step.
+
+    Args:
+        whole: hits of the unsplit request, best first.
+        parts: hits of each step, best first.
+        steps: the steps.
+        k: how many hits are wanted.
+
+    Returns:
+        Every tool once, with the step of the list that gave it its place, and scores that never rise. Those that got
+        their place one by one tell the coverage of the answer that ends with them.
+    """
+    lists = [_List(whole, None)]
+    lists += [_List(hits, step) for hits, step in zip(_prefer_sources(whole, parts), steps, strict=True)]
+    taken: dict[str, Hit] = {}
+    given: dict[str, str | None] = {}  # the step that gave a tool its place
+    coverages: list[float] = []
+    while len(taken) < max(k, MIN_MERGED_HITS):
+        heads = [(hit, some.step) for some in lists if (hit := some.find_next(taken)) is not None]
+        if not heads:
+            break
+        hit, step = max(heads, key=lambda head: sum(some.measure_gain(head[0].id) for some in lists))
+        taken[hit.id], given[hit.id] = hit, step
+        for some in lists:
+            some.coverage += some.chances.get(hit.id, 0.0)
+        coverages.append(math.prod(some.coverage for some in lists[1:]))
+    rest = [(hit, some.step) for some in lists for hit in some.hits if hit.id not in taken]
+    for hit, step in sorted(rest, key=lambda pair: (-pair[0].score, pair[0].id)):
+        if taken.setdefault(hit.id, hit) is hit:
+            given[hit.id] = step
+    return _finish(list(taken.values()), given, coverages, _find_steps(lists))
+
+
+def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits of a request with one need, with the coverage of the answer that ends with each."""
+    covered, finished = 0.0, list(hits)
+    for place, chance in enumerate(find_chances(hits)):
+        covered += chance
+        finished[place] = _replace(hits[place], coverage=covered)
+    return tuple(finished)
+
+
+def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...], float | None]:
+    """Return the hits up to the first that reaches the aim, and their coverage.
+
+    Args:
+        hits: all that may be returned.
+        aim: the coverage that is enough; None: all hits are wanted.
+    """
+    reached = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
+    if aim is not None:
+        hits = hits[: 1 + bisect.bisect_left(reached, aim)]
+    return hits, (reached[len(hits) - 1] or None) if hits else None
+
+
+def _prefer_sources(whole: Sequence[Hit], parts: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+    """Return the hits of the steps, ranked anew: an unclear step prefers sources that other lists point to."""
+    chances = [find_chances(hits) for hits in (whole, *parts)]
+    sources = [_sum_by_source(hits, some) for hits, some in zip((whole, *parts), chances, strict=True)]
+    ranked = []
+    for number, hits in enumerate(parts, 1):
+        unclear = 1 - max(chances[number], default=1.0)
+        others = [some for place, some in enumerate(sources) if place != number]
+        lifted = [
+            _replace(
+                hit, score=hit.score + SOURCE_POINTS * unclear * max(some.get(_source(hit), 0.0) for some in others)
+            )
+            for hit in hits
+        ]
+        ranked.append(sorted(lifted, key=lambda hit: (-hit.score, hit.id)))
+    return ranked
+
+
+def _source(hit: Hit) -> str:
+    return hit.id.partition("/")[0]
+
+
+def _sum_by_source(hits: Sequence[Hit], chances: Sequence[float]) -> dict[str, float]:
+    """Return source → the probability that the right tool is one of its."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for hit, chance in zip(hits, chances, strict=False):
+        sums[_source(hit)] += chance
+    return sums
+
+
+def _find_steps(lists: Sequence[_List]) -> dict[str, str]:
+    """Return tool id → the step among whose first hits it stands highest."""
+    ranks: dict[str, tuple[int, str]] = {}
+    for some in lists:
+        if some.step is None:
+            continue
+        for rank, hit in enumerate(some.hits[:MAX_RANK_OF_STEP]):
+            ranks[hit.id] = min(ranks.get(hit.id, (rank, some.step)), (rank, some.step))
+    return {tool_id: step for tool_id, (_, step) in ranks.items()}
+
+
+def _finish(
+    hits: Sequence[Hit], given: Mapping[str, str | None], coverages: Sequence[float], steps: Mapping[str, str]
+) -> tuple[Hit, ...]:
+    """Return the hits in their order with step and coverage, and with scores that never rise."""
+    lowest, finished = math.inf, []
+    for place, hit in enumerate(hits):
+        lowest = min(lowest, hit.score)
+        coverage = coverages[place] if place < len(coverages) else None
+        finished.append(_replace(hit, score=lowest, step=given[hit.id] or steps.get(hit.id), coverage=coverage))
+    return tuple(finished)
+
+
+def _replace(hit: Hit, score: float | None = None, step: str | None = None, coverage: float | None = None) -> Hit:
+    """Return a changed copy of a hit. `msgspec.structs.replace` takes six times as long."""
+    score = hit.score if score is None else score
+    return Hit(hit.id, score, hit.why, hit.tool, step or hit.step, hit.role, hit.similar, coverage)

@@ -1,0 +1,139 @@
+"""Searches each step of a compound request by itself, and merges the answers so that every step is served.
+
+The unsplit request competes as one more list (`search.step_merge`). If all steps have the same best tool, the request
+is one need after all. A request with one need keeps the hits of the base.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from toolscout.search.exact_names import parse_selection
+from toolscout.search.pipeline import Stage, Verdict
+from toolscout.search.step_merge import estimate_coverage, merge_steps
+from toolscout.search.steps import Splitter, is_command
+from toolscout.types import Explanation, Search, Trace
+
+__all__ = ["StepSearch"]
+
+Judge = Callable[[Sequence[Search]], Sequence[Verdict | None]]
+
+
+class StepSearch(Stage):
+    """Splits each request into steps, searches the steps and the request with `base`, and merges the hits."""
+
+    writes = frozenset({"hits", "steps", "uncovered"})
+
+    def __init__(self, base: Stage, splitter: Splitter, judge: Judge | None = None) -> None:
+        """Search with a base.
+
+        Args:
+            base: ranks the tools for one text.
+            splitter: splits requests.
+            judge: tells whether a tool fits a step; see `toolscout.abstain.decision`. None: every step is served.
+        """
+        self.base, self.splitter, self.judge = base, splitter, judge
+        self.asks = base.asks
+
+    @property
+    def name(self) -> str:
+        """The stage's name in traces and messages."""
+        return "steps"
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        """Return the searches with hits; those with several steps also with `steps` and `uncovered`."""
+        splits = [self._split(search) for search in searches]
+        batch: list[Search] = []
+        for search, steps in zip(searches, splits, strict=True):
+            batch += [search, *_as_searches(search, steps)]
+        ranked = iter(self.base(batch))
+        groups = [(next(ranked), [next(ranked) for _ in steps]) for steps in splits]
+        verdicts = iter(self._judge_steps([part for _, parts in groups for part in parts]))
+        return [
+            self._merge(search, whole, parts, [next(verdicts) for _ in parts]) if parts else _keep_whole(whole)
+            for search, (whole, parts) in zip(searches, groups, strict=True)
+        ]
+
+    def _split(self, search: Search) -> tuple[str, ...]:
+        """Return the steps to search one by one; empty for one need."""
+        if not search.split or search.rewrites or parse_selection(search.query) is not None:
+            return ()
+        steps = self.splitter.split(search.query)
+        return steps if len(steps) > 1 else ()
+
+    def _judge_steps(self, parts: Sequence[Search]) -> Sequence[Verdict | None]:
+        return self.judge(parts) if self.judge and parts else [None] * len(parts)
+
+    def _merge(
+        self, search: Search, whole: Search, parts: Sequence[Search], verdicts: Sequence[Verdict | None]
+    ) -> Search:
+        """Return the search with the merged hits. Steps that no tool fits get places after the others."""
+        judged = list(zip(parts, verdicts, strict=True))
+        served = [part for part, verdict in judged if not _is_refused(verdict)]
+        trace = (*search.trace, *_add_traces(search, [whole, *parts]))
+        if len(served) == len(parts) and len({part.ids[:1] for part in parts}) == 1:
+            return msgspec.structs.replace(_keep_whole(whole), trace=trace)
+        names = [part.query for part in served]
+        return msgspec.structs.replace(
+            search,
+            hits=merge_steps(whole.hits, [part.hits for part in served], names, search.k) if served else whole.hits,
+            steps=tuple(part.query for part in parts),
+            uncovered=tuple(part.query for part, verdict in judged if _is_uncovered(part.query, verdict)),
+            need=max(
+                (verdict.need for verdict in verdicts if verdict and not _is_refused(verdict)), default=search.need
+            ),
+            trace=trace,
+        )
+
+    def note(self, search: Search) -> str:
+        """Return how many steps there are."""
+        return f"{len(search.steps)} steps" if search.steps else ""
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        """Return the rank among the merged hits, with the explanation for the step that ranks the tool best."""
+        steps = self._split(search)
+        if not steps:
+            return self.base.explain(search, tool_id)
+        explained = [
+            (step, explanation)
+            for step, part in zip(steps, _as_searches(search, steps), strict=True)
+            if (explanation := self.base.explain(part, tool_id)) is not None
+        ]
+        if not explained:
+            return None
+        step, best = min(explained, key=lambda pair: pair[1].rank or math.inf)
+        [merged] = self.run([search])
+        rank = merged.ids.index(tool_id) + 1 if tool_id in merged.ids else None
+        score = merged.hits[rank - 1].score if rank else None
+        return Explanation(self.name, rank, score, f"for the step “{step}”", parts=(best,))
+
+
+def _keep_whole(whole: Search) -> Search:
+    """Return the answer to a request that is one need."""
+    return msgspec.structs.replace(whole, hits=estimate_coverage(whole.hits))
+
+
+def _is_uncovered(step: str, verdict: Verdict | None) -> bool:
+    """Tell whether a step asks for something that no tool does. A remark that needs no tool is not such a step."""
+    return verdict is not None and _is_refused(verdict) and (verdict.answer == "no_tool_fits" or is_command(step))
+
+
+def _is_refused(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.answer is not None
+
+
+def _as_searches(search: Search, steps: Sequence[str]) -> list[Search]:
+    return [msgspec.structs.replace(search, query=step, trace=()) for step in steps]
+
+
+def _add_traces(search: Search, results: Sequence[Search]) -> list[Trace]:
+    """Return the work of each inner stage for a request and its steps together."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for number, result in enumerate(results):
+        for entry in result.trace[len(search.trace) if number == 0 else 0 :]:
+            seconds[entry.stage] += entry.seconds
+    return [Trace(stage, total) for stage, total in seconds.items()]

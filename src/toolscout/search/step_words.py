@@ -1,0 +1,230 @@
+"""Word tables for splitting requests into steps: connectors, verbs, questions and references, by language.
+
+The tables hold frequent words of English, German, Spanish, French, Italian, Portuguese, Dutch, Russian, Chinese and
+Japanese. A word of a language without a table only loses a hint: punctuation and list marks work in every language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+__all__ = [
+    "ANAPHORA",
+    "CONNECTOR",
+    "PARTICLES",
+    "PLACE_REFERENCES",
+    "POLITE",
+    "PREPOSITIONS",
+    "PRONOUNS",
+    "QUESTIONS",
+    "REQUESTS",
+    "SEQUENCE",
+    "SUBORDINATORS",
+    "THING_REFERENCES",
+    "UNSPACED_VERBS",
+    "VERBS",
+]
+
+
+def _words(*texts: str) -> frozenset[str]:
+    return frozenset(word for text in texts for word in text.split())
+
+
+def _alternatives(phrases: Iterable[str]) -> str:
+    """Return a regular expression for any of the phrases, longer ones first."""
+    return "|".join(re.escape(phrase).replace(r"\ ", r"\s+") for phrase in sorted(phrases, key=len, reverse=True))
+
+
+_AND: Final = ("and", "&", "plus", "und", "sowie", "y", "e", "et", "en", "и", "+")
+_ALSO: Final = (
+    *("also", "too", "as well as", "as well", "besides", "additionally", "in addition", "furthermore", "moreover"),
+    *("while you're at it", "while you are at it", "on top of that", "along with that", "likewise", "oh"),
+    *("außerdem", "auch", "zudem", "ebenfalls", "también", "además", "de paso", "aussi", "en plus", "de plus"),
+    *("ainsi que", "anche", "inoltre", "também", "além disso", "ook", "bovendien", "также", "ещё", "кроме того"),
+)
+_THEN: Final = (
+    *("then", "next", "after that", "afterwards", "afterward", "later", "finally", "lastly", "last"),
+    *("first", "firstly", "first of all", "second", "secondly", "third", "thirdly", "fourth", "fourthly", "to begin"),
+    *("once that's done", "once that is done", "once done", "when that's done", "when done", "when you're done"),
+    *("following that", "subsequently", "once finished", "to start", "to finish", "in the end", "meanwhile"),
+    *("dann", "danach", "anschließend", "zuerst", "zuletzt", "schließlich", "als nächstes", "zum schluss"),
+    *("luego", "después", "entonces", "primero", "por último", "finalmente", "al final", "puis", "ensuite"),
+    *("après", "après ça", "après cela", "d'abord", "enfin", "poi", "dopo", "quindi", "prima", "infine"),
+    *("depois", "em seguida", "então", "primeiro", "por fim", "dan", "daarna", "vervolgens", "eerst", "ten slotte"),
+    *("затем", "потом", "сначала", "наконец", "после этого"),
+)
+_UNSPACED_THEN: Final = (
+    *(
+        "然后",
+        "接着",
+        "之后",
+        "随后",
+        "接下来",
+        "最后",
+        "首先",
+        "并且",
+        "另外",
+        "还有",
+        "以及",
+        "同时",
+        "再帮我",
+        "顺便",
+    ),
+    *("そして", "それから", "その後", "次に", "最後に", "まず", "あと、", "また、"),
+)
+_UNMARKED: Final = (
+    *("then", "also", "after that", "as well as", "luego", "después", "danach", "sowie", "puis", "ensuite", "poi"),
+    *("depois", "daarna", "затем", "потом"),
+)
+
+#: A connector at the start of a piece. Groups: `then` (sequence), `also`, `joint` (and).
+CONNECTOR: Final = re.compile(
+    rf"(?:(?P<then>(?:{_alternatives(_THEN)})(?![\w’'])|{_alternatives(_UNSPACED_THEN)}|[再并还先](?=[\u3400-\u9fff]))"
+    rf"|(?P<also>(?:{_alternatives(_ALSO)})(?![\w’']))"
+    rf"|(?P<joint>(?:{_alternatives(_AND)})(?![\w’'])))",
+    re.IGNORECASE,
+)
+#: Connectors that end a piece without a punctuation mark before them.
+SEQUENCE: Final = re.compile(
+    rf"(?<!\S)(?:{_alternatives((*(word for word in _AND if word != 'en'), *_UNMARKED))})(?!\S)"
+    rf"|(?<=[\u3040-\u9fff])(?:{_alternatives(_UNSPACED_THEN)})",
+    re.IGNORECASE,
+)
+
+VERBS: Final = _words(
+    """
+    accept activate add adjust alert allow analyse analyze answer apply approve archive arrange ask assign attach
+    authenticate back ban begin block book bring browse build buy calculate call cancel capture change charge chart
+    check choose clean clear close collect combine comment compare complete compose compress compute configure confirm
+    connect contact convert copy count crawl create crop cut deactivate debug decide decode decrease define delete
+    deliver deploy describe design detect determine develop dial dim disable discover dispatch display do download
+    draft draw drop duplicate edit email enable encode encrypt end enter erase estimate evaluate examine execute
+    explain explore export extract fetch file fill filter find finish fix follow forecast format forward fetch gather
+    generate get give go grab grant group guide halt hang help hide highlight identify import improve include increase
+    inform insert inspect install invite invoice issue join keep launch learn leave let link list listen load locate
+    lock log look lower mail make manage map mark measure merge message modify monitor move mute name navigate note
+    notify obtain open optimize order organize outline pause pay perform pick pin ping place plan play plot post
+    predict prepare present preview print process produce provide publish pull purchase put query quote raise rate
+    read rebook recommend reconcile record redirect reduce refund register reject release remind remove rename rent
+    reopen repeat replace reply report request reschedule research reserve reset resize resolve restart restore
+    resume retrieve retweet return reverse review rewrite ring rotate route run save say scale scan schedule scrape
+    screenshot search see select sell send serve set share ship show shut sign simulate skip snap snooze solve sort
+    speak specify split stage star start stop store stream submit subscribe subtract suggest summarise summarize
+    swap switch sync tag take tell test text throw tick track trade transcribe transfer translate trash trigger
+    turn tweet undo unlock unmute unsubscribe update upgrade upload use validate verify view visualize wake warn
+    whatsapp withdraw write zip zoom
+    """,
+    """
+    aktualisiere ändere bestelle bezahle buche drucke entferne erinnere erklär erkläre erstell erstelle exportiere
+    fasse finde gib hol hole installiere kauf kaufe kopiere lade leg lege lies lösch lösche mach mache merk nenne
+    öffne plane prüf prüfe ruf rufe rechne reserviere sag sage schalt schalte schau schick schicke schreib schreibe
+    sende setz setze spiel spiele speichere starte stell stelle stopp stoppe storniere such suche teile trag trage
+    übersetz übersetze vergleiche verschieb verschiebe verschick verschicke wandle wandel zeig zeige
+    """,
+    """
+    abre actualiza activa agenda agrega anota añade apaga apunta avisa avísale ayúdame baja borra busca calcula cambia
+    cancela cierra comparte compara compra comprueba consulta convierte copia crea cuenta dame descarga dile dime
+    elimina encuentra enciende enséñame envía envíale escribe exporta guarda haz imprime lee llama lista manda mándale
+    marca mira muestra muéstrame mueve obtén pide pon ponme prepara programa publica quita recuérdame reproduce reserva
+    responde resume revisa sube traduce
+    """,
+    """
+    achète active affiche ajoute annule appelle arrête calcule change cherche compare compte convertis copie crée
+    demande dis dis-moi donne donne-moi écris efface enregistre envoie éteins exporte fais ferme imprime indique lance
+    lis liste mets montre montre-moi note ouvre partage paie planifie prends prépare programme rappelle-moi recherche
+    regarde réserve résume supprime télécharge traduis trouve vérifie
+    """,
+    """
+    accendi aggiungi aggiorna annulla apri ascolta avvia avvisa calcola cambia cancella cerca chiama chiudi compra
+    condividi confronta controlla converti copia crea dammi dimmi elimina esporta fai fammi guarda imposta invia leggi
+    manda mandami metti mostra mostrami nota ordina paga pianifica prenota prepara ricordami riassumi rispondi salva
+    scarica scrivi sposta spegni stampa suona togli traduci trova verifica
+    """,
+    """
+    abra acende acrescenta adicione adiciona agende ajuda altera apaga apague atualiza avisa avise baixa baixe busca
+    busque calcule calcula cancela cancele chame compara compare compra compre confere converta cria crie deixa
+    desliga diga diz encontra encontre envia envie escreva escreve exclua exporta exporte faça faz fecha guarda imprima
+    liga liste lista lembra manda mande marca marque me-diga mostra mostre mova muda ouve paga passa pega põe procura
+    procure reserva reserve resuma salva salve tira toca toque traduz traduza veja vê verifica verifique
+    """,
+    """
+    annuleer bekijk bel bereken bestel betaal boek controleer deel download geef haal kijk kopieer koop laat lees maak
+    noteer open plan print regel reserveer schrijf speel sla stel stop stuur toon verander vergelijk vertaal vertel
+    verwijder voeg wijzig zet zoek
+    """,
+    """
+    включи выключи закажи закрой забронируй запиши запусти купи найди напиши напомни нарисуй открой отмени отправь
+    переведи поставь покажи позвони посчитай поищи проверь сделай скажи скачай создай сохрани сравни удали узнай
+    """,
+)
+#: Verbs that begin a piece of a language without spaces.
+UNSPACED_VERBS: Final = (
+    *("查", "找", "搜", "订", "预订", "发", "发送", "把", "给", "帮", "列出", "翻译", "翻成", "打开", "关", "关闭"),
+    *(
+        "创建",
+        "新建",
+        "删除",
+        "下载",
+        "上传",
+        "保存",
+        "存",
+        "通知",
+        "告诉",
+        "提醒",
+        "播放",
+        "计算",
+        "设置",
+        "添加",
+        "加",
+    ),
+    *("更新", "取消", "买", "卖", "画", "写", "看", "读", "转", "生成", "分享", "导出", "在", "每", "建", "显示", "请"),
+)
+QUESTIONS: Final = _words(
+    "what what's whats when where which who who's whose whom why how how's is are am was were do does did can could",
+    "will would should has have had may might was wie wo wann warum wer welche welcher welches wieviel gibt kannst",
+    "qué cuál cuáles cuándo dónde quién cómo cuánto cuántos hay puedes que quel quelle quels quelles quand où qui",
+    "comment combien pourquoi est-ce peux che cosa quale quali quando dove chi come quanto perché puoi qual quais",
+    "quem onde como quanto quantos há pode wat wanneer waar welke hoe waarom wie hoeveel kun что где когда кто как",
+    "какой какая какие сколько почему",
+)
+#: Beginnings of a request that is no imperative.
+REQUESTS: Final = re.compile(
+    r"(?:i\s+(?:also\s+)?(?:want|need|would|wish|have|am\s+(?:looking|trying)|like)"
+    r"|i['’](?:d|m|ve|ll)\b|let['’]?s|let\s+me"
+    r"|we\s+(?:need|want|have)|help\s+me|there\s+is|please|pls|kindly|can\s+you|could\s+you|would\s+you|will\s+you"
+    r"|can\s+i|how\s+about|ich\s+(?:will|möchte|brauche)|bitte|kannst\s+du|quiero|necesito|quisiera|por\s+favor"
+    r"|je\s+(?:veux|voudrais)|j['’]ai\s+besoin|s['’]il|vorrei|voglio|ho\s+bisogno|quero|preciso|gostaria"
+    r"|ik\s+(?:wil|heb)|graag|хочу|мне\s+нужно|пожалуйста|我要|我想|请|帮)(?!\w)",
+    re.IGNORECASE,
+)
+#: Polite words before a verb, which are skipped to see it.
+POLITE: Final = _words(
+    "please pls kindly just now maybe perhaps can could would will you try to help me bitte mir por favor me",
+    "s'il te plaît per per favore alsjeblieft пожалуйста",
+)
+PRONOUNS: Final = _words(
+    "i i'm i've i'll i'd my we we're our the a an this that these those it it's they he she his her their some any",
+    "ich wir mein meine der die das ein eine el la los las un una mi je nous le les mon ma il lo io noi o a os as",
+    "eu nós meu minha de het een ik wij я мы мой",
+)
+SUBORDINATORS: Final = _words(
+    "because so since that which who if when while as until before although though for with without in on at by from",
+    "to of into about including such like than or but nor not only weil dass wenn ob damit für mit ohne im am von zu",
+    "porque para que con sin si cuando parce pour avec sans quand perché con senza com sem omdat zodat met zonder",
+    "потому чтобы для с без если когда namely e.g i.e etc based using given",
+)
+PREPOSITIONS: Final = _words(
+    "to in at from of for near around about into nach in bei von aus para en a de à en à di da"
+)
+PARTICLES: Final = _words("up out off down over on all me us new for with by and or is are be please")
+PLACE_REFERENCES: Final = _words("there here dort hier allí ahí là-bas lá ali там daar")
+THING_REFERENCES: Final = _words(
+    "it them that this those these him her its their same result results sie ihn isso ele ela hem haar его её их это",
+    "ese eso esto ça cela questo quello",
+)
+ANAPHORA: Final = _words(
+    "it them that this those these there here him her its their his same he she they result results former latter",
+    "es dort ihn ihm ihr lo allí eso esto isso lá ali là-bas cela ça lì questo его её их там het daar 它 那里 那儿 这",
+)

@@ -1,0 +1,100 @@
+"""toolscout.catalogue.duplicates and search.fold: the same tool of several sources is one hit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from toolscout.catalogue.duplicates import find_duplicates
+from toolscout.catalogue.store import Catalogue
+from toolscout.recipes.guard import guard
+from toolscout.recipes.registry import build
+from toolscout.scout import Scout
+from toolscout.types import Search, Tool
+
+CREATE = "Create a new task in Todoist with a due date."
+
+
+def tool(tool_id: str, description: str, *parameters: str) -> Tool:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in parameters}}
+    return Tool(id=tool_id, name=tool_id.partition("/")[2], description=description, parameters=schema)
+
+
+TOOLS = [
+    tool("a_todoist/create_task", CREATE, "title", "due"),
+    tool("b_todoist/todoist_create_task", CREATE, "title", "due"),
+    tool("c_todoist/createTask", "Create a task in Todoist with a due date.", "title", "due"),
+    tool("a_todoist/create_project", "Create a new project in Todoist with a due date.", "title", "due"),
+    tool("slack/add_reaction", "Add an emoji reaction to a message.", "message"),
+    tool("zulip/add_reaction", "Add an emoji reaction to a message.", "message"),
+    tool("freshdesk/list_folders", "List all folders in Freshdesk.", "page"),
+    tool("freshservice/list_folders", "List all folders in Freshservice.", "page"),
+    tool("b_todoist/close", "Close a task in Todoist.", "task"),
+]
+ADDED = {"a_todoist": "2026-01-02", "b_todoist": "2026-01-01", "c_todoist": "2026-01-03"}
+
+
+def find(preferred: tuple[str, ...] = (), **options: Any) -> Any:
+    return find_duplicates(Catalogue.of(TOOLS, **options), preferred)
+
+
+def search(query: str, *, preferred: tuple[str, ...] = (), visible: Any = None, k: int = 5) -> Search:
+    catalogue = Catalogue.of(TOOLS, added=ADDED)
+    stage = guard(build("hybrid", catalogue), catalogue, scan=False, duplicates=find_duplicates(catalogue, preferred))
+    [found] = stage([Search(query=query, visible=visible, k=k)])
+    return found
+
+
+def test_only_the_same_tools_of_one_service_are_duplicates() -> None:
+    assert list(find(added=ADDED).groups.values()) == [
+        ("b_todoist/todoist_create_task", "a_todoist/create_task", "c_todoist/createTask")
+    ]
+
+
+def test_the_oldest_source_stands_for_the_others_and_a_preferred_one_before_it() -> None:
+    assert set(find(added=ADDED).groups) == {"b_todoist/todoist_create_task"}
+    assert set(find(("c_todoist",), added=ADDED).groups) == {"c_todoist/createTask"}
+
+
+def test_a_group_is_one_hit_that_names_the_others() -> None:
+    found = search("create a task with a due date")
+    assert found.hits[0].id == "b_todoist/todoist_create_task"
+    assert found.hits[0].similar == ("a_todoist/create_task", "c_todoist/createTask")
+    assert not {"a_todoist/create_task", "c_todoist/createTask"} & set(found.ids)
+    assert "a_todoist/create_project" in found.ids
+
+
+def test_folding_leaves_places_to_other_tools() -> None:
+    assert len(search("create a task in todoist with a due date", k=3).hits) == 3
+
+
+def hides_b(tool: Tool) -> bool:
+    return tool.source != "b_todoist"
+
+
+def test_a_hidden_tool_neither_stands_for_others_nor_is_named() -> None:
+    hit = search("create a task with a due date", visible=hides_b).hits[0]
+    assert (hit.id, hit.similar) == ("a_todoist/create_task", ("c_todoist/createTask",))
+
+
+def test_a_tool_that_the_query_names_keeps_its_hit() -> None:
+    assert "c_todoist/createTask" in search("run c_todoist/createTask for me").ids
+    assert search("select:createTask").ids == ("c_todoist/createTask",)
+
+
+def test_a_younger_copy_never_stands_for_the_tool_that_it_copies() -> None:
+    copies = [tool(f"{name}_todoist/create_task", CREATE, "title", "due") for name in ("0", "zz")]
+    added = {**ADDED, "0_todoist": "2026-06-01", "zz_todoist": "2026-06-01"}
+    assert set(find_duplicates(Catalogue.of([*TOOLS, *copies], added=added)).groups) == {
+        "b_todoist/todoist_create_task"
+    }
+
+
+def test_the_setting_shows_every_tool(tmp_path: Path) -> None:
+    for fold, count in ((True, 1), (False, 2)):
+        with Scout(tmp_path / str(fold), fold_similar=fold, false_rejects=0.0, trust="off", trust_scan=False) as scout:
+            for source in ("a_todoist", "b_todoist"):
+                scout.add([{"name": "create_task", "description": CREATE}], name=source)
+            found = scout.search("create a task with a due date")
+            assert len(found.hits) == count
+            assert [len(hit.similar) for hit in found.hits] == ([1] if fold else [0, 0])

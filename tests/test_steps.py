@@ -1,0 +1,277 @@
+"""toolscout.search.steps and step_search: a request is split into its steps, and every step is served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from toolscout.catalogue.store import Catalogue
+from toolscout.errors import StoreError
+from toolscout.recipes.registry import build
+from toolscout.scout import Scout
+from toolscout.search.pipeline import Decide, Stage, Verdict
+from toolscout.search.step_merge import estimate_coverage, find_chances, merge_steps
+from toolscout.search.step_search import StepSearch
+from toolscout.search.steps import find_cuts, load_splitter
+from toolscout.types import Explanation, Hit, Search, Tool, as_json
+
+SUITES = Path(__file__).parent.parent / "benchmarks" / "suites"
+SPLITTER = load_splitter()
+
+
+def read_dev(name: str) -> list[dict[str, object]]:
+    lines = map(json.loads, (SUITES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["split"] == "dev"]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("Translate this page to French, then post it on Slack.", 2),
+        ("1. stop my timer\n2. tell the team that I am off\n3. book a table for two", 3),
+        ("list my unread mails; archive the newsletters; remind me at 5", 3),
+        ("- book a room\n- send the invites\n- order lunch", 3),
+        ("Busca un vuelo a Lima y después reserva una mesa para dos", 2),
+        ("Buche einen Tisch für zwei und danach schreib Lena eine Mail", 2),
+        ("先查一下北京的天气，然后给王芳发邮件", 2),
+    ],
+)
+def test_a_request_is_split_into_its_steps(text: str, steps: int) -> None:
+    assert len(SPLITTER.split(text)) == steps
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "turn this into a black and white photo",
+        "show my buy and sell orders",
+        "find Tom and Jerry episodes",
+        'create a task called "buy milk, then call Bob and pay the rent"',
+        "",
+        " , and then ",
+        "?!",
+    ],
+)
+def test_one_need_is_left_as_it_is(text: str) -> None:
+    assert SPLITTER.split(text) == (text,)
+
+
+def test_nearly_all_single_needs_of_the_dev_suite_stay_whole() -> None:
+    lines = read_dev("one_need")
+    assert sum(len(SPLITTER.split(str(line["text"]))) == 1 for line in lines) / len(lines) >= 0.97
+
+
+def test_nothing_inside_quotes_or_brackets_is_a_cut() -> None:
+    for text in ('say "go, then stop; and wait"', "run (first, then second. third)", "open `a; b`, please"):
+        assert all(text[cut.end - 1 :].count(mark) != 1 for cut in find_cuts(text) for mark in '"`)')
+
+
+def test_a_step_that_refers_to_a_place_is_completed() -> None:
+    first, second = SPLITTER.split("Find cheap flights to Rome. Then check the weather there.")
+    assert "Rome" in second and "Rome" in first
+
+
+def test_a_document_is_not_split() -> None:
+    text = "Book a room. Then send the invites. " * 100
+    assert SPLITTER.split(text) == (text,)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    for content in ("{", '{"format": "steps/0", "about": {}, "weights": {}}'):
+        file.write_text(content)
+        with pytest.raises(StoreError, match="damaged"):
+            load_splitter.__wrapped__(file)
+
+
+# --- merging
+
+
+def hits(*pairs: tuple[str, float]) -> tuple[Hit, ...]:
+    return tuple(Hit(tool_id, score, "bm25") for tool_id, score in pairs)
+
+
+def test_every_list_is_served_before_any_gets_a_second_place() -> None:
+    merged = merge_steps(
+        (),
+        [hits(("s/a", 90), ("s/b", 89), ("s/c", 88)), hits(("t/x", 9), ("t/y", 8)), hits(("u/z", 8))],
+        ["one", "two", "three"],
+        50,
+    )
+    assert {hit.id for hit in merged[:3]} == {"s/a", "t/x", "u/z"}
+    assert {hit.id: hit.step for hit in merged[:3]} == {"s/a": "one", "t/x": "two", "u/z": "three"}
+    assert len({hit.id for hit in merged}) == len(merged) == 6
+    assert [hit.score for hit in merged] == sorted((hit.score for hit in merged), reverse=True)
+
+
+def test_a_clear_step_leaves_places_to_an_uncertain_one() -> None:
+    clear = hits(("s/a", 30), ("s/b", 5), ("s/c", 4))
+    uncertain = hits(("s/x", 16), ("s/y", 16), ("s/z", 16))
+    assert [hit.id for hit in merge_steps((), [clear, uncertain], ["one", "two"], 4)[:4]] == [
+        "s/a",
+        "s/x",
+        "s/y",
+        "s/z",
+    ]
+
+
+def test_a_tool_of_two_steps_takes_one_place() -> None:
+    merged = merge_steps((), [hits(("s/a", 9), ("s/b", 1)), hits(("s/a", 9), ("s/c", 1))], ["one", "two"], 50)
+    assert [hit.id for hit in merged] == ["s/a", "s/b", "s/c"]
+
+
+def test_the_whole_request_competes_with_its_steps() -> None:
+    merged = merge_steps(hits(("s/w", 20)), [hits(("s/a", 9)), hits(("s/b", 9))], ["one", "two"], 50)
+    assert merged[0].id == "s/w"
+    assert merged[0].step is None and {hit.step for hit in merged[1:]} == {"one", "two"}
+
+
+def test_an_unclear_step_prefers_the_source_of_the_others() -> None:
+    clear, unclear = hits(("todoist/due", 20)), hits(("chat/mark", 6), ("todoist/complete", 5))
+    merged = merge_steps((), [clear, unclear], ["what is due in Todoist", "mark it"], 5)
+    assert [hit.id for hit in merged] == ["todoist/due", "todoist/complete", "chat/mark"]
+    elsewhere = merge_steps((), [hits(("mail/due", 20)), unclear], ["what is due", "mark it"], 5)
+    assert [hit.id for hit in elsewhere] == ["mail/due", "chat/mark", "todoist/complete"]
+
+
+def test_chances_follow_the_scores_and_leave_some_to_no_tool() -> None:
+    strong, weak = find_chances(hits(("s/a", 20), ("s/b", 5))), find_chances(hits(("s/a", 4), ("s/b", 3)))
+    assert strong[0] > 0.99 and strong[0] > strong[1]
+    assert sum(weak) < 0.7 and find_chances(()) == []
+
+
+def test_coverage_grows_with_the_answer() -> None:
+    single = estimate_coverage(hits(("s/a", 8), ("s/b", 7), ("s/c", 6)))
+    both = merge_steps((), [hits(("s/a", 8), ("s/b", 7)), hits(("t/x", 8), ("t/y", 7))], ["one", "two"], 5)
+    for some in (single, both):
+        coverages = [hit.coverage for hit in some]
+        assert coverages == sorted(coverages) and 0 <= coverages[0] < coverages[-1] <= 1
+    assert both[0].coverage == pytest.approx(0)  # the other step has no tool yet
+
+
+TOOLS = [
+    Tool(id="travel/find_flights", name="find_flights", description="Search flights between two airports."),
+    Tool(id="travel/flight_status", name="flight_status", description="The status of flights and airports."),
+    Tool(id="weather/forecast", name="forecast", description="Weather forecast of a city."),
+    Tool(id="mail/send_mail", name="send_mail", description="Send a mail to a person."),
+    Tool(id="music/play", name="play", description="Play a song."),
+]
+COMPOUND = "Find flights to Rome. Then send a mail to Anna."
+
+
+def search(query: str, **fields: object) -> Search:
+    [found] = build("scout", Catalogue.of(TOOLS))([Search(query=query, **fields)])  # type: ignore[arg-type]
+    return found
+
+
+def test_each_step_is_served_and_named() -> None:
+    found = search(COMPOUND, k=2)
+    assert found.steps == ("Find flights to Rome", "send a mail to Anna.")
+    assert set(found.ids[:2]) == {"travel/find_flights", "mail/send_mail"}
+    assert {hit.id: hit.step for hit in found.hits}["mail/send_mail"] == "send a mail to Anna."
+    assert as_json(found)["steps"] == found.steps
+
+
+def test_one_need_is_answered_as_by_hybrid() -> None:
+    catalogue = Catalogue.of(TOOLS)
+    queries = [Search(query="find Tom and Jerry songs"), Search(query="weather in Oslo"), Search(query="")]
+    plain, split = build("hybrid", catalogue)(queries), build("scout", catalogue)(queries)
+    ranked = [[[(hit.id, hit.score, hit.why) for hit in found.hits] for found in batch] for batch in (plain, split)]
+    assert ranked[0] == ranked[1]
+    assert all(found.steps == () and found.uncovered == () for found in split)
+
+
+def test_a_caller_may_ask_for_no_split() -> None:
+    assert search(COMPOUND, split=False).steps == ()
+    assert search("select:find_flights, send_mail").steps == ()
+
+
+def test_a_batch_keeps_its_order() -> None:
+    queries = ["weather in Oslo", COMPOUND, "play a song"]
+    together = build("scout", Catalogue.of(TOOLS))([Search(query=query, k=3) for query in queries])
+    assert [found.query for found in together] == queries
+    assert [found.ids for found in together] == [search(query, k=3).ids for query in queries]
+
+
+def test_a_step_never_shows_what_the_caller_may_not_see() -> None:
+    found = search(COMPOUND, visible=is_no_mail)
+    assert found.hits and "mail/send_mail" not in found.ids
+
+
+def is_no_mail(tool: Tool) -> bool:
+    return tool.source != "mail"
+
+
+class _Base(Stage):
+    """Ranks two tools for every text."""
+
+    writes = frozenset({"hits"})
+
+    def run(self, searches: Sequence[Search]) -> list[Search]:
+        ranked = [hits((f"s/{found.query[:4].strip()}", 3.0), ("s/other", 1.0)) for found in searches]
+        return [
+            Search(query=found.query, hits=hit, trace=found.trace) for found, hit in zip(searches, ranked, strict=True)
+        ]
+
+    def explain(self, search: Search, tool_id: str) -> Explanation | None:
+        return Explanation("base", 1, 3.0)
+
+
+def judge_steps(searches: Sequence[Search]) -> list[Verdict | None]:
+    return [
+        Verdict(0.9, 0.1, "no_tool_fits", "r") if "lead" in found.query else Verdict(0.8, 0.9) for found in searches
+    ]
+
+
+def test_a_step_without_a_fitting_tool_is_named_and_takes_no_place() -> None:
+    text = "Send the mail to Anna. Then turn lead into gold."
+    [found] = (StepSearch(_Base(), SPLITTER, judge_steps) >> Decide())([Search(query=text)])
+    assert found.uncovered == ("turn lead into gold.",)
+    assert found.answer == "tools" and found.need == 0.8
+    assert "s/turn" not in found.ids and found.hits
+    assert "steps" in {entry.stage for entry in found.trace}
+
+
+def test_a_request_abstains_only_if_no_step_is_served() -> None:
+    def reject(searches: Sequence[Search]) -> list[Verdict | None]:
+        return [Verdict(0.9, 0.1, "no_tool_fits", "Nothing fits.") for _ in searches]
+
+    text = "Send the mail to Anna. Then turn lead into gold."
+    [found] = (StepSearch(_Base(), SPLITTER, reject) >> Decide(judge=reject))([Search(query=text)])
+    assert (found.answer, found.hits, len(found.uncovered)) == ("no_tool_fits", (), 2)
+
+
+def test_why_names_the_step_that_ranks_a_tool_best() -> None:
+    stage = build("scout", Catalogue.of(TOOLS))
+    explained = stage.explain(Search(query=COMPOUND), "mail/send_mail")
+    assert explained is not None and explained.rank is not None and "send a mail to Anna" in explained.note
+    plain = stage.explain(Search(query="weather in Oslo"), "weather/forecast")
+    assert plain is not None and plain.rank == 1
+
+
+def test_the_library_splits_by_default(tmp_path: Path) -> None:
+    with Scout(tmp_path, false_rejects=0.0) as scout:
+        scout.add([{"name": tool.name, "description": tool.description} for tool in TOOLS], name="all")
+        assert len(scout.search(COMPOUND).steps) == 2
+        assert scout.search(COMPOUND, split=False).steps == ()
+        assert scout.search(COMPOUND, recipe="hybrid").steps == ()
+
+
+def test_auto_ends_the_answer_at_the_coverage_that_is_asked_for(tmp_path: Path) -> None:
+    with Scout(tmp_path, false_rejects=0.0) as scout:
+        scout.add([{"name": tool.name, "description": tool.description} for tool in TOOLS], name="all")
+        query = "status of flights and airports"
+        every = scout.search(query, 10)
+        reached = [hit.coverage for hit in every.hits]
+        assert every.coverage == reached[-1] and len(every.hits) > 2
+        aim = (reached[0] + reached[1]) / 2  # between the first and the second hit
+    with Scout(tmp_path, false_rejects=0.0, coverage_aim=aim) as scout:
+        short = scout.search(query, "auto")
+        assert short.ids == every.ids[:2] and short.coverage == reached[1]
+        assert scout.search(query, 10, recipe="hybrid").coverage is None
+        assert scout.search(query, "auto", recipe="hybrid").ids == scout.search(query, 10, recipe="hybrid").ids
+    with Scout(tmp_path, false_rejects=0.0, coverage_aim=1.0) as scout:
+        assert scout.search(query, "auto").ids == every.ids
