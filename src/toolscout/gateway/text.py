@@ -263,10 +263,8 @@ def describe_hit(
         sign: writes the signature.
     """
     assert hit.tool is not None
-    if budget is None:
-        entry = outline_tool(hit.tool, refusal, sign)
-    else:
-        entry = describe_tool(hit.tool, refusal, budget, sign)
+    shown = outline_tool(hit.tool, refusal, sign)
+    entry = shown if budget is None else describe_tool(hit.tool, refusal, budget, sign)
     if hit.step is not None:
         entry["step"] = clip(make_plain(hit.step), MAX_STEP_CHARS)
     if hit.role == "prerequisite":
