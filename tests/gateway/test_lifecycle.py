@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from toolscout.access.policy import hashed_key
 from toolscout.access.policy_file import POLICY_FILE
 from toolscout.cli.main import COMMANDS
 from toolscout.database.documents import close_documents, write_document
+from toolscout.errors import Denied
 from toolscout.gateway.lifecycle import MAX_FAILED_CALLS, Breaker
 from toolscout.home import local_folder
 from toolscout.scout import Scout
@@ -244,6 +246,32 @@ def test_a_changed_policy_is_in_force_and_an_invalid_one_changes_nothing(start: 
         await wait_for(True)  # nobody comes in without a key now
 
     run(start, body, {"a": busy()}, policies=policies)
+
+
+def test_a_new_key_opens_the_gateway_and_a_removed_one_no_longer_does(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+
+    def write_keys(**keys: str) -> None:
+        caller = '[[caller]]\nname = "{}"\nallow = ["**"]\nkey = "{}"\n'
+        head = 'default = "local"\n[[caller]]\nname = "local"\n'
+        path.write_text(head + "".join(caller.format(name, hashed_key(key)) for name, key in keys.items()))
+
+    def is_known(key: str) -> bool:
+        with suppress(Denied):
+            return bool(policies.caller(key).name)
+        return False
+
+    async def body(agent: Agent) -> None:
+        assert is_known("tsk_ann") and not is_known("tsk_bob")
+        write_keys(ann="tsk_ann", bob="tsk_bob")
+        await until(lambda: is_known("tsk_bob"))
+        write_keys(bob="tsk_bob")
+        await until(lambda: not is_known("tsk_ann"))
+        assert is_known("tsk_bob")
+
+    write_keys(ann="tsk_ann")
+    policies = LivePolicies(path)
+    run(start, body, {"a": busy()}, policies=policies, settle=False)
 
 
 @pytest.mark.slow

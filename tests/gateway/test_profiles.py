@@ -155,6 +155,7 @@ def test_a_changed_profile_is_in_force_and_one_that_is_removed_shows_nothing(sta
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_over_http_each_profile_has_an_address(tmp_path: Path) -> None:
     write(tmp_path / "home")
     service = Service(tmp_path, "--policy", policy(tmp_path))
