@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from toolscout.catalogue.dependencies import Dependencies, Need
-from toolscout.catalogue.store import Catalogue, allows
+from toolscout.catalogue.store import Catalogue
 from toolscout.search.exact_names import parse_selection
 from toolscout.search.pipeline import Stage
 from toolscout.types import Explanation, Hit, Search
@@ -93,7 +93,7 @@ class Prerequisites(Stage):
         """
         self.catalogue, self.dependencies, self.budget = catalogue, dependencies, budget
         self.excluded, self.learned = excluded, learned
-        self.ids = frozenset(catalogue.ids)
+        self.positions = {tool_id: position for position, tool_id in enumerate(catalogue.ids)}
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Return the searches with prerequisites among their hits."""
@@ -193,11 +193,10 @@ class Prerequisites(Stage):
         return sorted(candidates, key=lambda tool_id: (-ranking.rate(need, tool_id), tool_id))
 
     def _may_add(self, search: Search, tool_id: str) -> bool:
-        if tool_id not in self.ids or tool_id in self.excluded:
+        if tool_id not in self.positions or tool_id in self.excluded:
             return False
-        if search.visible is None:
-            return True
-        return any(allows(search.visible, tool) for tool in self.catalogue.tools([tool_id]))
+        mask = self.catalogue.mask(search.visible)
+        return mask is None or bool(mask[self.positions[tool_id]])
 
     def note(self, search: Search) -> str:
         """Return how many prerequisites are among the hits."""
