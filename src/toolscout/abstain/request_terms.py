@@ -49,4 +49,5 @@ def mark_terms(texts: Sequence[str], terms: Sequence[str]) -> Vectors:
     rows = np.zeros((len(texts), len(terms)), dtype=np.float32)
     for row, text in zip(rows, texts, strict=True):
         row[[places[term] for term in _find_terms(text) if term in places]] = 1.0
-    return rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))
+    units: Vectors = rows / np.sqrt(np.maximum(rows.sum(axis=1, keepdims=True), 1.0))
+    return units
