@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from toolscout.abstain.decision import Decision, columns
+from toolscout.abstain.decision import Decision, columns, find_budget_share
 from toolscout.abstain.fit import QueryGroup
 from toolscout.checks.results import write_json
 from toolscout.lab.machine import provenance
@@ -50,7 +50,9 @@ def measure_away(decision: Decision, group: QueryGroup) -> float:
     table = columns(NAMES, group.rows, group.vectors | decision.mark_terms(group.texts), decision.wishes)
     need, fits = decision.estimate(table)
     floors = decision.small_floors if group.is_small and decision.small_floors else decision.floors
-    return float(((need < floors.need_at(BUDGET)) | (fits < floors.fit_at(BUDGET))).mean())
+    budgets = [BUDGET * find_budget_share(text) for text in group.texts]
+    need_floors, fit_floors = (np.array([at(budget) for budget in budgets]) for at in (floors.need_at, floors.fit_at))
+    return float(((need < need_floors) | (fits < fit_floors)).mean())
 
 
 def main() -> None:

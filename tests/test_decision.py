@@ -14,7 +14,7 @@ import pytest
 
 import toolscout
 from toolscout.abstain import decision
-from toolscout.abstain.decision import Abstainer, build_abstainer, fit_floors, read
+from toolscout.abstain.decision import Abstainer, build_abstainer, find_budget_share, fit_floors, read
 from toolscout.catalogue.store import Catalogue
 from toolscout.config import Settings
 from toolscout.encoders.static import StaticEncoder
@@ -73,7 +73,7 @@ def over(tools: Sequence[Tool] | None = None, **settings: Any) -> Abstainer:
 
 def strict(found: Abstainer, need: float = 0.0, fit: float = 0.0) -> Abstainer:
     """The same with floors of one's own."""
-    return dataclasses.replace(found, floors=Floors((0.0, 0.02), (need, need), (fit, fit)))
+    return dataclasses.replace(found, floors=Floors((0.0, 0.02), (need, need), (fit, fit)), small_floors=None)
 
 
 def ask(found: Abstainer, query: str, *hits: Hit, **fields: Any) -> Search:
@@ -205,6 +205,33 @@ def test_no_terse_request_in_another_language_is_turned_away() -> None:
     queries = [line["text"] for line in lines if line["language"] != "en"]
     verdicts = strict(over(), need=1.1, fit=1.1)([Search(query=query) for query in queries])
     assert len(queries) == 30 and [q for q, verdict in zip(queries, verdicts, strict=True) if verdict] == []
+
+
+def test_few_words_use_a_part_of_the_budget() -> None:
+    steep = dataclasses.replace(over(), floors=Floors((0.0, 0.02), (0.0, 1.1), (0.0, 0.0)), small_floors=None)
+    hit = Hit("mail/send_email", 1.0)
+    assert find_budget_share("lights off") == 0 < find_budget_share("send a message now") < 1
+    assert ask(steep, "send it", hit).answer == "tools"
+    assert ask(steep, "send a message to the landlord about the broken heater in my flat", hit).hits == ()
+
+
+def test_few_visible_tools_have_thresholds_of_their_own() -> None:
+    never, always = Floors((0.0, 0.02), (0.0, 0.0), (0.0, 0.0)), Floors((0.0, 0.02), (1.1, 1.1), (1.1, 1.1))
+    query = "send a message to the landlord about the broken heater"
+    for tools, answer in ((toy_tools()[:5], "no_tool_fits"), (toy_tools(), "tools")):
+        found = dataclasses.replace(over(tools), floors=never, small_floors=always)
+        assert (ask(found, query, Hit("mail/send_email", 1.0)).answer != "tools") == (answer != "tools")
+
+
+def test_no_terse_request_is_turned_away_where_a_tool_fits(tmp_path: Path) -> None:
+    queries = [json.loads(line)["text"] for line in TERSE.read_text(encoding="utf-8").splitlines()]
+    with Scout(tmp_path) as scout:
+        scout.add(TERSE.with_name("terse_tools.jsonl"))
+        answers = {query: scout.search(query) for query in queries}
+    assert len(queries) == 100 and {"what's 15% of 240", "play some jazz", "brew coffee"} <= set(queries)
+    assert [query for query, found in answers.items() if found.answer != "tools" and found.need is not None] == []
+    unknown = [query for query, found in answers.items() if found.answer != "tools"]
+    assert len(unknown) <= 2, "neither the words nor the encoder know anything in them, so there are no hits"
 
 
 class Polyglot(StaticEncoder):

@@ -16,6 +16,7 @@ and catalogues without a visible tool, need no verdict.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +48,7 @@ __all__ = [
     "Linear",
     "build_abstainer",
     "columns",
+    "find_budget_share",
     "fit_floors",
     "load_bundled",
     "read",
@@ -60,6 +62,13 @@ MAX_DEVIATIONS: Final = 4.0  # values are clipped here: farther out they carry n
 MAX_CATALOGUE_GROWTH: Final = 2.0
 """Factor by which a catalogue may grow or shrink before the floors of a fitted model no longer hold."""
 MAX_SMALL_CATALOGUE: Final = 5  # tools; with so few, scores say little about how far the first one stands out
+MAX_CHAT_NEED: Final = 0.5  # a request with a higher need is not called chat, whatever its words are
+TERSE_BUDGETS: Final = (
+    (2, 0.0),
+    (5, 0.1),
+    (8, 0.5),
+)  # (words, share of the budget) of requests with at most so many words
+_WORD: Final = re.compile(r"\w+")
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -224,26 +233,34 @@ class Abstainer:
         """Decide one search from its estimates; see `Decision.estimate` and `wishes`.
 
         A need that the pipeline itself estimated replaces `need` and `wish`. If the search is turned away, the sign of
-        `wish` says why: below 0 the request resembles chat, else a request for tools that this catalogue lacks.
+        `wish` says why: below 0 the request resembles chat, unless its need is high, else a request for tools that
+        this catalogue lacks.
         """
         floors = self.floors
         if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
             floors = self.small_floors
+        budget = self.budget * find_budget_share(search.query)
         if search.need is None:
-            need_floor, fit_floor = floors.need_at(self.budget), floors.fit_at(self.budget)
+            need_floor, fit_floor = floors.need_at(budget), floors.fit_at(budget)
         else:  # two independent estimates share the budget
-            need, wish, fit_floor = search.need, search.need - 0.5, floors.fit_at(self.budget / 2)
+            need, wish, fit_floor = search.need, search.need - 0.5, floors.fit_at(budget / 2)
             need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
         if is_sure or (need >= need_floor and fit >= fit_floor):
             return Verdict(need, fit)
-        if wish < 0:
+        if wish < 0 and need < MAX_CHAT_NEED:
             likelihood = f"{_format_percent(need)} likely to need one"
             reason = f"This looks like chat rather than a task for a tool ({likelihood})."
             return Verdict(need, fit, "no_tool_needed", reason)
         start = "The only tool does not seem" if size == 1 else f"None of the {size:,} tools seems"
         reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
+
+
+def find_budget_share(text: str) -> float:
+    """Return the share of the budget that a request may use. Few words are little evidence: "lights off"."""
+    count = len(_WORD.findall(text))
+    return next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
 
 
 def _format_percent(probability: float) -> str:

@@ -82,16 +82,15 @@ def fit_decision(
     """
     _check_groups(train, calibration)
     terms = _choose_terms([*train, *calibration], train) if wishes else ()
-    views = (*encoders, *([TERMS_VIEW] if terms else [])) if wishes else ()
-    train, calibration = ([_add_terms(part, terms) for part in parts] for parts in (train, calibration))
+    views = (*encoders, TERMS_VIEW)[: len(encoders) + bool(terms)] if wishes else ()
+    train, calibration = _add_terms(train, terms), _add_terms(calibration, terms)
     of_fit = [_Labelled(_table(names, part, {}), bool(part.fits), part.group) for part in train if part.needs]
     wish_weights = _fit_wishes(views, [*_select_fitting(train, ""), *(part for part in train if not part.needs)])
     need, fit = _fit_linear(_stack_needs(names, train, views)), _fit_linear(of_fit)
     tables = [_table(names, part, wish_weights) for part in calibration]
     need = _calibrate(need, tables, [part.needs for part in calibration])
     fit = _calibrate(fit, tables, [part.fits if part.needs else None for part in calibration])
-    answerable = [(part, table) for table, part in zip(tables, calibration, strict=True) if part.needs and part.fits]
-    small = [table for part, table in answerable if part.is_small]
+    large_floors, small_floors = _set_both_floors(need, fit, calibration, tables)
     return Decision(
         format=DECISION_FORMAT,
         about=dict(about),
@@ -99,9 +98,9 @@ def fit_decision(
         wishes={view: tuple(weights.tolist()) for view, weights in wish_weights.items()},
         need=need,
         fit=fit,
-        floors=_set_floors(need, fit, [table for part, table in answerable if not part.is_small]),
+        floors=large_floors,
         terms=terms,
-        small_floors=_set_floors(need, fit, small) if small else None,
+        small_floors=small_floors,
     )
 
 
@@ -115,10 +114,12 @@ def _choose_terms(parts: Sequence[QueryGroup], train: Sequence[QueryGroup]) -> t
     return choose_terms(texts)
 
 
-def _add_terms(part: QueryGroup, terms: Sequence[str]) -> QueryGroup:
+def _add_terms(parts: Sequence[QueryGroup], terms: Sequence[str]) -> Sequence[QueryGroup]:
     if not terms:
-        return part
-    return dataclasses.replace(part, vectors={**part.vectors, TERMS_VIEW: mark_terms(part.texts, terms)})
+        return parts
+    return [
+        dataclasses.replace(part, vectors={**part.vectors, TERMS_VIEW: mark_terms(part.texts, terms)}) for part in parts
+    ]
 
 
 def _check_groups(*splits: Sequence[QueryGroup]) -> None:
@@ -151,6 +152,16 @@ def _stack_needs(names: Sequence[str], train: Sequence[QueryGroup], views: Seque
                 table = _table(names, _take_half(part, odd), inner[part.group][not odd])
                 labelled.append(_Labelled(table, False, part.group))
     return labelled
+
+
+def _set_both_floors(
+    need: Linear, fit: Linear, calibration: Sequence[QueryGroup], tables: Sequence[dict[str, Floats]]
+) -> tuple[Floors, Floors | None]:
+    """Set the floors of large catalogues and, where there are small ones, of those."""
+    answerable = [(part.is_small, table) for part, table in zip(calibration, tables, strict=True) if part.fits]
+    small = [table for is_small, table in answerable if is_small]
+    large = [table for is_small, table in answerable if not is_small]
+    return _set_floors(need, fit, large), _set_floors(need, fit, small) if small else None
 
 
 def _set_floors(need: Linear, fit: Linear, tables: Sequence[dict[str, Floats]]) -> Floors:
