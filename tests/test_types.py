@@ -126,6 +126,7 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
                 "step": None,
                 "role": "match",
                 "similar": (),
+                "kind": "tool",
             }
         ],
         "ms": {"total": 1.0, "bm25": 1.0},

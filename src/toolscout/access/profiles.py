@@ -30,7 +30,7 @@ __all__ = ["PROFILE_FILE", "Profile", "ProfileRules", "Profiles", "profile_of"]
 
 PROFILE_FILE: Final = "profiles.toml"  # in the home
 MAX_INSTRUCTIONS_CHARS: Final = 4_000
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # it is a part of an address
+_PROFILE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # it is a part of an address
 _EVERYTHING: Final = frozenset({"**"})
 
 
@@ -161,7 +161,7 @@ def _read_profiles(path: Path) -> dict[str, Profile]:
     profiles: dict[str, Profile] = {}
     for profile in file.profile:
         where = f"{path}: profile {profile.name!r}"
-        if not _NAME.fullmatch(profile.name):
+        if not _PROFILE_NAME.fullmatch(profile.name):
             raise ConfigError(
                 f"{where}: expected a name of small letters, digits, - and _, because it is a part of an address"
             )

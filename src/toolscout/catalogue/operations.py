@@ -30,7 +30,7 @@ def _stem_words(text: str) -> list[str]:
     return [_IRREGULAR.get(word, word) for word in tokenize(text)]
 
 
-_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
+_PATH_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
 _ID_SUFFIX: Final = re.compile(r"(?:(?:^|[_.-])(?:id|uuid|guid|uri|urn)s?|(?<=[a-z])(?:Id|ID|Uuid|UUID|Uri|URI)s?)$")
 _NUMBER_SUFFIX: Final = re.compile(r"(?:[_-]number|(?<=[a-z])Number)$")
 _ID_PROPERTIES: Final = frozenset(("id", "uri", "uuid", "guid", "urn", "number", "_id"))
@@ -125,7 +125,7 @@ def _find_path_wants(segments: Sequence[str]) -> Iterator[Want]:
     """Yield the ids in a path."""
     for place, part in enumerate(segments):
         before = next((fixed for fixed in reversed(segments[:place]) if "{" not in fixed), "")
-        for name in _VARIABLE.findall(part):
+        for name in _PATH_VARIABLE.findall(part):
             noun = _find_noun(name) or _find_noun(before)
             if noun and (_ID_SUFFIX.search(name) or _NUMBER_SUFFIX.search(name)):
                 yield Want(name, noun, tuple(segments[:place]))
@@ -135,7 +135,7 @@ def _find_argument_wants(schema: Mapping[str, Any] | None, segments: Sequence[st
     """Yield the ids among the required arguments outside the path. An argument with listed values is none."""
     required = (schema or {}).get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, (list, tuple)) else []
-    variables = set(_VARIABLE.findall("/".join(segments)))
+    variables = set(_PATH_VARIABLE.findall("/".join(segments)))
     last = next((part for part in reversed(segments) if "{" not in part), "")
     for name in names:
         noun = _find_noun(name) or _find_noun(last)

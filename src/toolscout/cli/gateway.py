@@ -79,30 +79,16 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     if options["print_config"]:
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
-    import anyio
-
-    from toolscout.gateway import Gateway, Options
+    from toolscout.gateway import Gateway, choose_options
 
     if discover:
         from toolscout.sources.mcp import discover as find_configurations
 
         trusted = functools.partial(trusted_folders.is_configuration_trusted, scout.settings.home)
         configs = (*configs, *find_configurations(trusted=trusted))
-    settings = scout.settings
     gateway = Gateway(
         scout,
-        Options(
-            configs,
-            options["pins"] or settings.pins,
-            options["allow_python"],
-            options["call_timeout"] or settings.call_timeout,
-            options["budget"] or settings.gateway_budget,
-            options["result_budget"] or settings.gateway_result_budget,
-            options["profile"] or "",
-            options["run_code"] or settings.run_code,
-            settings.run_code_writes,
-            settings.run_code_seconds,
-        ),
+        choose_options(scout.settings, configs, options),
         policies=policies,
         profiles=profiles,
         credential=os.environ.get(KEY_VARIABLE),
@@ -110,6 +96,13 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
     )
     if options["policy"]:
         gateway.say(f"the policy file {options['policy']} says who may see and call what")
+    _run(gateway, options)
+
+
+def _run(gateway: Any, options: dict[str, Any]) -> None:
+    """Serve until the end. A user's error is raised as it is, not inside a group of errors."""
+    import anyio
+
     try:
         anyio.run(_serve, gateway, options)
     except Exception as error:

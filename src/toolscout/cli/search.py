@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -32,6 +32,9 @@ from toolscout.types import as_json as to_json
 DEADLINE_HELP: Final = "Return what is found after this time, such as the hits before a language model answers."
 PRINTED_DESCRIPTION_CHARS: Final = 110
 PRINTED_STEP_CHARS: Final = 32
+
+
+Column = tuple[str, str, Callable[[int, Hit], object]]
 
 
 class _Count(click.ParamType[Count]):
@@ -152,22 +155,31 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
 
 
 def _print_hits(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> None:
-    columns = [("", "right"), ("score", "right"), ("tool", "id")]
-    columns += [("step", "left")] if with_steps else []
-    with_prerequisites = not explain and any(hit.role == "prerequisite" for hit in hits)
-    columns += [("why", "left")] if explain else []
-    columns += [("prerequisite", "wrap")] if with_prerequisites else []
-    rows: list[list[object]] = []
-    for rank, hit in enumerate(hits, 1):
-        row: list[object] = [rank, f"{hit.score:.2f}", hit.id]
-        row += [clip(hit.step or "(the whole request)", PRINTED_STEP_CHARS)] if with_steps else []
-        row += [hit.why] if explain else []
-        row += [hit.why if hit.role == "prerequisite" else ""] if with_prerequisites else []
-        similar = f"(+{len(hit.similar)} similar) " if hit.similar else ""
-        row += [similar + clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS)]
-        rows.append(row)
-    print_table([*columns, ("what it does", "wrap")], rows)
+    print_columns = _choose_columns(hits, explain=explain, with_steps=with_steps)
+    rows = [[cell(rank, hit) for _, _, cell in print_columns] for rank, hit in enumerate(hits, 1)]
+    print_table([(heading, form) for heading, form, _ in print_columns], rows)
+    for hit in hits if explain else ():
+        if hit.similar:
+            echo(f"similar to {escape_line(hit.id)}: {escape_line(', '.join(hit.similar))}")
+
+
+def _choose_columns(hits: Sequence[Hit], *, explain: bool, with_steps: bool) -> list[Column]:
+    """Choose the columns of the table: heading, form, and what stands in the cell of a rank and a hit."""
+    columns: list[Column] = [
+        ("", "right", lambda rank, hit: rank),
+        ("score", "right", lambda rank, hit: f"{hit.score:.2f}"),
+        ("tool", "id", lambda rank, hit: hit.id),
+    ]
+    if with_steps:
+        columns.append(("step", "left", lambda rank, hit: clip(hit.step or "(the whole request)", PRINTED_STEP_CHARS)))
     if explain:
-        for hit in hits:
-            if hit.similar:
-                echo(f"similar to {escape_line(hit.id)}: {escape_line(', '.join(hit.similar))}")
+        columns.append(("why", "left", lambda rank, hit: hit.why))
+    elif any(hit.role == "prerequisite" for hit in hits):
+        columns.append(("prerequisite", "wrap", lambda rank, hit: hit.why if hit.role == "prerequisite" else ""))
+    columns.append(("what it does", "wrap", lambda rank, hit: _describe_hit(hit)))
+    return columns
+
+
+def _describe_hit(hit: Hit) -> str:
+    similar = f"(+{len(hit.similar)} similar) " if hit.similar else ""
+    return similar + clip(hit.tool.description if hit.tool else "", PRINTED_DESCRIPTION_CHARS)

@@ -4,6 +4,7 @@
 tools and answers.
 """
 
-from toolscout.gateway.server import Gateway, Options
+from toolscout.gateway.options import Options, choose_options
+from toolscout.gateway.server import Gateway
 
-__all__ = ["Gateway", "Options"]
+__all__ = ["Gateway", "Options", "choose_options"]

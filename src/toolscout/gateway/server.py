@@ -6,14 +6,12 @@ is on. What it may find and call depends on the caller. Permissions are read aga
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -31,6 +29,7 @@ from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
+from toolscout.gateway.options import Options
 from toolscout.gateway.programs import Programs
 from toolscout.gateway.relay import ask_to_open, is_question
 from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
@@ -46,39 +45,10 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult, ListToolsResult
 
-__all__ = ["Gateway", "Options"]
+__all__ = ["Gateway"]
 
 GATEWAY_THREADS: Final = 8
 TOOL_LIST_TTL_MS: Final = 300_000  # how long a client may cache the list of tools
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of a gateway.
-
-    Attributes:
-        configs: mcpServers files to read into the catalogue.
-        pins: ids of tools that are listed beside the meta-tools.
-        allow_python: whether Python functions of the catalogue may be called.
-        call_timeout: seconds for one call. A server's own `timeout` takes precedence.
-        budget: approximate number of tokens for an answer of search_tools or describe_tools.
-        result_budget: approximate number of tokens for the result of a call.
-        profile: name of the profile that the caller on stdio uses. Empty: none.
-        run_code: whether agents may run programs that call tools.
-        run_code_writes: whether such a program may call other tools than read-only ones.
-        run_code_seconds: seconds for one program, with its calls.
-    """
-
-    configs: tuple[Path, ...] = ()
-    pins: tuple[str, ...] = ()
-    allow_python: bool = False
-    call_timeout: float = 60.0
-    budget: int = 3_000
-    result_budget: int = 10_000
-    profile: str = ""
-    run_code: bool = False
-    run_code_writes: bool = False
-    run_code_seconds: float = 60.0
 
 
 class Gateway:

@@ -31,7 +31,7 @@ MIN_BEARER_SCORE: Final = 0.5  # part of the first match's score that such a mat
 MAX_LEVEL_MATCHES: Final = 3  # matches that may come before the first prerequisite
 MIN_LEVEL_SCORE: Final = 0.95  # part of the first match's score from which any of them may be the right one
 MAX_NEED_DEPTH: Final = 6  # of needs of needs
-MAX_ALTERNATIVES: Final = 3  # further suppliers of one id
+MAX_OTHER_SUPPLIERS: Final = 3  # further suppliers of one id
 MIN_ALTERNATIVE_PLACE: Final = 5  # hits before the first of them
 FIT_WEIGHT: Final = 2.0  # of how well a tool supplies an id (0 to 1), against its score for the query (0 to 1)
 
@@ -177,7 +177,7 @@ class Prerequisites(Stage):
         for match in bearers:
             for need in self.dependencies.get(match, ()):
                 providers = self._rank_providers(ranking, need) if need.origin == "inferred" else []
-                for provider in providers[1 : 1 + MAX_ALTERNATIVES]:
+                for provider in providers[1 : 1 + MAX_OTHER_SUPPLIERS]:
                     found.setdefault(provider, _Prerequisite(provider, match, need))
                     for inner in self.dependencies.get(provider, ()):
                         for best in self._rank_providers(ranking, inner)[:1]:

@@ -28,9 +28,9 @@ API_VERSIONS: Final = ("v0.1", "v0")  # of the registry's API, the newest first
 FETCH_TIMEOUTS: Final = 10  # time for a download, in timeouts of one answer
 LAUNCHERS: Final[Mapping[str, tuple[str, ...]]] = {"npm": ("npx", "-y"), "pypi": ("uvx",), "oci": ("docker", "run")}
 REMOTE_TYPES: Final = {"streamable-http": "http", "sse": "sse"}
-_NAME: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
+_REGISTRY_NAME: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _EXACT_VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]*")
-_VARIABLE: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
+_VARIABLE_MARK: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 
 
 class Published:
@@ -101,7 +101,7 @@ def split_locator(locator: str) -> tuple[str, str, str]:
     """
     text, _, wish = locator.removeprefix(REGISTRY_PREFIX).partition("#")
     name, _, version = text.partition("@")
-    if not _NAME.fullmatch(name) or (version and not _EXACT_VERSION.fullmatch(version)):
+    if not _REGISTRY_NAME.fullmatch(name) or (version and not _EXACT_VERSION.fullmatch(version)):
         raise SourceError(
             f"{locator[:200]}: expected registry:NAMESPACE/NAME or registry:NAMESPACE/NAME@VERSION, such as "
             "registry:io.github.example/weather@1.2.0"
@@ -276,7 +276,7 @@ def _fill(text: str, variables: object, prefix: str) -> str:
     if "${" in text:
         raise SourceError(f"it asks for {text[:80]!r}, but a registry may not name environment variables")
     known = _read_object(variables)
-    return _VARIABLE.sub(lambda match: _write_variable(match[1], _read_object(known.get(match[1])), prefix), text)
+    return _VARIABLE_MARK.sub(lambda match: _write_variable(match[1], _read_object(known.get(match[1])), prefix), text)
 
 
 def _write_variable(name: str, given: Mapping[str, Any], prefix: str) -> str:
