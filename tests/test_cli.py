@@ -77,7 +77,17 @@ def test_every_reading_command_speaks_json(file: Path) -> None:
     found = json.loads(run("search", "mow", "-k", "1", "--json").stdout)
     assert set(found) == {"query", "search_id", "need", "answer", "reason", "coverage", "degraded", "hits", "ms"}
     assert found["hits"][0]["id"] == "garden/mow" and found["answer"] == "tools"
-    assert set(found["hits"][0]) == {"id", "name", "path", "score", "description", "parameters", "callable", "why"}
+    assert set(found["hits"][0]) == {
+        "id",
+        "name",
+        "path",
+        "score",
+        "description",
+        "parameters",
+        "callable",
+        "role",
+        "why",
+    }
     assert found["ms"]["total"] >= found["ms"]["bm25"] > 0
     assert json.loads(run("list", "--json").stdout)[0]["name"] == "garden"
     assert len(json.loads(run("list", "garden", "--json").stdout)) == 2
