@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolscout.catalogue.store import Origin, Store
 from toolscout.config import Settings
 
-__all__ = ["Options", "choose_options"]
+__all__ = ["Options", "choose_options", "list_origins"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,3 +62,11 @@ def choose_options(settings: Settings, configs: tuple[Path, ...], given: Mapping
         settings.run_code_writes,
         settings.run_code_seconds,
     )
+
+
+def list_origins(store: Store, configs: tuple[Path, ...]) -> list[Origin]:
+    """List the origins of MCP servers: those of the catalogue, and the configuration files of the options."""
+    stored = [origin for origin in store.origins() if origin.kind == "mcp"]
+    stored_names = {(origin.locator, origin.name) for origin in stored}
+    files = dict.fromkeys(str(path.expanduser().absolute()) for path in configs)
+    return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]

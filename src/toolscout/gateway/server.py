@@ -20,7 +20,6 @@ from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Caller, Policies, Rules
 from toolscout.access.profiles import PROFILE_FILE, Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
-from toolscout.catalogue.store import Origin
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
 from toolscout.gateway.answers import Answers, make_result, refuse
@@ -29,7 +28,7 @@ from toolscout.gateway.exchange import Exchange
 from toolscout.gateway.health import Health, describe_states
 from toolscout.gateway.http import CALLER
 from toolscout.gateway.lookup import Lookup
-from toolscout.gateway.options import Options
+from toolscout.gateway.options import Options, list_origins
 from toolscout.gateway.programs import Programs
 from toolscout.gateway.relay import ask_to_open, is_question
 from toolscout.gateway.repairs import add_notes, check_arguments, repair_request
@@ -66,7 +65,7 @@ class Gateway:
     def __init__(
         self,
         scout: Scout,
-        options: Options = Options(),
+        options: Options | None = None,
         *,
         policies: Policies | LivePolicies | None = None,
         profiles: Profiles | None = None,
@@ -88,7 +87,8 @@ class Gateway:
             Unavailable: if programs shall run, and this system cannot keep them from files and network.
         """
         require("mcp", "mcp")
-        self.scout, self.options, self.say = scout, options, say
+        self.scout, self.say = scout, say
+        self.options = options = options or Options()
         self.policies = policies or Policies.load(None)
         self.profiles = profiles or Profiles(scout.settings.home / PROFILE_FILE)
         self.credential = credential
@@ -142,19 +142,16 @@ class Gateway:
         try:
             with self._server_scope:
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self.upstreams.run, self._list_origins, self._look_after)
+                    group.start_soon(
+                        self.upstreams.run,
+                        functools.partial(list_origins, self.scout.store, self.options.configs),
+                        self._look_after,
+                    )
                     group.start_soon(self._sync_other_sources)
                     if self.programs is not None:
                         group.start_soon(self.programs.keep_ready)
         finally:
             self._all_stopped.set()
-
-    def _list_origins(self) -> list[Origin]:
-        """List the origins of MCP servers: those of the catalogue, and the configuration files of the options."""
-        stored = [origin for origin in self.scout.store.origins() if origin.kind == "mcp"]
-        stored_names = {(origin.locator, origin.name) for origin in stored}
-        files = dict.fromkeys(str(path.expanduser().absolute()) for path in self.options.configs)
-        return [*stored, *(Origin(file, "mcp") for file in files if (file, None) not in stored_names)]
 
     def _look_after(self) -> None:
         """Apply changes of the policy file, and write what the servers do for `toolscout status`."""
