@@ -118,11 +118,11 @@ class Protocol:
         server.middleware.append(self._add_instructions)
         return server
 
-    async def _add_instructions(self, context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def _add_instructions(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Put the instructions of the caller's profile before those of the gateway."""
-        result = await call_next(context)
-        if context.method in GREETINGS and isinstance(result, dict):
-            profile = profile_of(self.gateway.get_caller(context))
+        result = await call_next(ctx)
+        if ctx.method in GREETINGS and isinstance(result, dict):
+            profile = profile_of(self.gateway.get_caller(ctx))
             if profile is not None and profile.instructions:
                 return {**result, "instructions": f"{profile.instructions}\n\n{show.INSTRUCTIONS}"}
         return result
