@@ -97,7 +97,7 @@ def test_functions_and_schemas_are_added_as_objects(scout: Scout) -> None:
 def test_nothing_understood_is_refused_with_what_would_be(scout: Scout, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file"):
         scout.add(str(tmp_path / "absent.json"))
-    with pytest.raises(SourceError, match="a folder without it"):
+    with pytest.raises(SourceError, match="a folder without them"):
         scout.add(tmp_path)
     with pytest.raises(SourceError, match="no command on PATH"):
         scout.add("no-such-command-anywhere --flag")

@@ -121,6 +121,7 @@ def test_a_search_is_printed_as_the_formats_page_says() -> None:
                 "parameters": None,
                 "callable": False,
                 "why": "bm25",
+                "kind": "tool",
             }
         ],
         "ms": {"total": 1.0, "bm25": 1.0},
