@@ -68,7 +68,7 @@ TERSE_BUDGETS: Final = (
     (5, 0.1),
     (8, 0.5),
 )  # (words, share of the budget) of requests with at most so many words
-_WORD: Final = re.compile(r"\w+")
+_REQUEST_WORD: Final = re.compile(r"\w+")
 NO_FLOORS: Final = {"budgets": (0.0,), "need": (0.0,), "fit": (0.0,)}
 
 
@@ -236,15 +236,9 @@ class Abstainer:
         `wish` says why: below 0 the request resembles chat, unless its need is high, else a request for tools that
         this catalogue lacks.
         """
-        floors = self.floors
-        if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
-            floors = self.small_floors
-        budget = self.budget * find_budget_share(search.query)
-        if search.need is None:
-            need_floor, fit_floor = floors.need_at(budget), floors.fit_at(budget)
-        else:  # two independent estimates share the budget
-            need, wish, fit_floor = search.need, search.need - 0.5, floors.fit_at(budget / 2)
-            need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
+        if search.need is not None:
+            need, wish = search.need, search.need - 0.5
+        need_floor, fit_floor = self._find_floors(search, size)
         is_sure = self.sure is not None and bool(search.hits) and search.hits[0].score >= self.sure
         if is_sure or (need >= need_floor and fit >= fit_floor):
             return Verdict(need, fit)
@@ -256,10 +250,21 @@ class Abstainer:
         reason = f"{start} to fit this request ({_format_percent(fit)} likely that one fits)."
         return Verdict(need, fit, "no_tool_fits", reason)
 
+    def _find_floors(self, search: Search, size: int) -> tuple[float, float]:
+        """Return the thresholds of need and fit. A need that the pipeline estimated shares the budget with the fit."""
+        floors = self.floors
+        if self.small_floors is not None and size <= MAX_SMALL_CATALOGUE:
+            floors = self.small_floors
+        budget = self.budget * find_budget_share(search.query)
+        if search.need is None:
+            return floors.need_at(budget), floors.fit_at(budget)
+        need_floor = self.pipeline_floors.need_at(self.budget / 2) if self.pipeline_floors else 0.0
+        return need_floor, floors.fit_at(budget / 2)
+
 
 def find_budget_share(text: str) -> float:
     """Return the share of the budget that a request may use. Few words are little evidence: "lights off"."""
-    count = len(_WORD.findall(text))
+    count = len(_REQUEST_WORD.findall(text))
     return next((share for most, share in TERSE_BUDGETS if count <= most), 1.0)
 
 

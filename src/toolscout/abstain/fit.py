@@ -67,7 +67,7 @@ def fit_decision(
 ) -> Decision:
     """Fit on `train`; calibrate and set the floors on `calibration`. Groups have equal mass, and so do both answers.
 
-    The floors keep their budgets in each part of `calibration` with fitting tools.
+    The floors keep their budgets on average over the parts of `calibration` with fitting tools.
 
     Args:
         names: names of the columns.
@@ -82,7 +82,7 @@ def fit_decision(
     """
     _check_groups(train, calibration)
     terms = _choose_terms([*train, *calibration], train) if wishes else ()
-    views = (*encoders, TERMS_VIEW)[: len(encoders) + bool(terms)] if wishes else ()
+    views = (*encoders, *([TERMS_VIEW] if terms else ())) if wishes else ()
     train, calibration = _add_terms(train, terms), _add_terms(calibration, terms)
     of_fit = [_Labelled(_table(names, part, {}), bool(part.fits), part.group) for part in train if part.needs]
     wish_weights = _fit_wishes(views, [*_select_fitting(train, ""), *(part for part in train if not part.needs)])
