@@ -34,7 +34,7 @@ PRINTED_DESCRIPTION_CHARS: Final = 110
 PRINTED_STEP_CHARS: Final = 32
 
 
-class _Count(click.ParamType["Count"]):
+class _Count(click.ParamType[Count]):
     """A number of tools, or `auto`."""
 
     name = "number|auto"
