@@ -27,7 +27,9 @@ def test_a_search_gives_what_scout_gives_and_is_journaled(client: Any, toy: Scou
     [expected] = toy.search_many(["will it rain in Oslo"], 2)
     same = ("query", "answer", "reason", "hits", "need", "coverage")
     assert {key: found[key] for key in same} == {key: as_json(expected)[key] for key in same} | {
-        "hits": [{**hit, "path": list(hit["path"])} for hit in as_json(expected)["hits"]]
+        "hits": [
+            {**hit, "path": list(hit["path"]), "similar": list(hit["similar"])} for hit in as_json(expected)["hits"]
+        ]
     }
     [event] = toy.journal.find(found["search_id"])
     assert event["shown"] == [hit["id"] for hit in found["hits"]] and event["caller"] == "local"
