@@ -160,7 +160,7 @@ def test_a_callers_token_goes_to_no_other_issuer(bank: Bank, tmp_path: Path) -> 
                 assert "Show the user this link" in await carl.text("trap/sign_in")
 
         anyio.run(body)
-        assert evil.exchanged == 0 and trap.seen == []
+        assert evil.offered == [] and trap.seen == []
 
 
 def test_a_client_with_a_document_registers_nowhere(bank: Bank, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Issuer:
         self.issued: dict[str, str] = {}  # every token, and whose it is
         self.tickets: dict[str, tuple[OAuthClientInformationFull, AuthorizationParams]] = {}
         self.registrations = self.exchanged = self.refreshed = 0
+        self.offered: list[str] = []  # tokens that clients wanted to exchange
         self.documents: dict[str, dict[str, Any]] = {}  # client metadata documents that it can read
 
     # --- tokens
@@ -200,6 +201,7 @@ class Issuer:
 
     def exchange_token(self, form: dict[str, list[str]]) -> Response:
         """RFC 8693: a token that this issuer made for the gateway becomes one for another resource."""
+        self.offered += form.get("subject_token", [])
         try:
             claims = jwt.decode(form["subject_token"][0], self.public, ["ES256"], options={"verify_aud": False})
         except (jwt.PyJWTError, KeyError):
