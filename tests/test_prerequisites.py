@@ -412,7 +412,8 @@ TEXTS = {
 
 def shown_answer() -> Search:
     tools = [tool("pay", description="Pay an invoice"), tool("login", description="Log in")]
-    hits = (Hit("s/pay", 2.0, "bm25", tools[0]), Hit("s/login", 1.0, "required by s/pay", tools[1], role="prerequisite"))
+    prerequisite = Hit("s/login", 1.0, "required by s/pay", tools[1], role="prerequisite")
+    hits = (Hit("s/pay", 2.0, "bm25", tools[0]), prerequisite)
     return Search(query="pay", k=2, hits=hits, answer="tools")
 
 
