@@ -428,7 +428,7 @@ def test_a_champion_that_cannot_serve_is_passed_over_and_that_is_said(taught: Sc
         taught.remove(["office"])
         taught.add([{"name": "umbrella_stand", "description": "Order an umbrella stand."}], name="shop")
     found = taught.search("deliver a letter or order an umbrella stand")
-    assert found.hits and "searched with hybrid instead of the promoted model" in (found.reason or "")
+    assert found.hits and "searched with scout instead of the promoted model" in (found.reason or "")
     assert taught.search("deliver a letter or order an umbrella stand", recipe="hybrid").reason is None
     assert str(taught.settings.home) in (taught.search("letter").reason or "") or harm == "foreign catalogue"
 
@@ -443,7 +443,7 @@ def test_who_may_not_see_everything_hears_no_path_of_a_champion_that_cannot_serv
     file.write_bytes(b"{")
     for _ in range(2):
         found = taught.search("deliver a letter", visible=everything, caller="bob")
-        assert found.reason == "searched with hybrid: the promoted model cannot serve"
+        assert found.reason == "searched with scout: the promoted model cannot serve"
     assert [str(file) in record.getMessage() for record in caplog.records] == [True], "once, in full"
 
 
@@ -593,7 +593,7 @@ def test_the_command_line_learns_lists_promotes_and_rolls_back(office: Scout) ->
     assert model["champion"] and model["name"] == dry["candidate"]
     assert "(champion)" in run(*home, "models").stdout
     assert json.loads(run(*home, "search", "umbrella and raincoat", "--json").stdout)["hits"][0]["name"] == "forecast"
-    assert "hybrid serves again" in run(*home, "rollback").stdout
+    assert "scout serves again" in run(*home, "rollback").stdout
     assert run(*home, "rollback").exit_code == 1
     assert run(*home, "promote", model["name"]).exit_code == 0
     refused = run(*home, "promote", "../models")

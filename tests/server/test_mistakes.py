@@ -21,7 +21,7 @@ MISTAKES = {
     ("POST", "/v1/search", '{"query": "mail", "nonesuch": 1}'): (422, "It takes query, k"),
     ("POST", "/v1/search", '{"query": 3}'): (422, "Expected `str`, got `int` - at `$.query`"),
     ("POST", "/v1/search", '{"query": "mail", "k": 0}'): (422, "Expected `int` >= 1 - at `$.k`"),
-    ("POST", "/v1/search", '{"query": "mail", "k": "five"}'): (422, "got `str` - at `$.k`"),
+    ("POST", "/v1/search", '{"query": "mail", "k": "five"}'): (422, "at `$.k`. It is one of auto"),
     ("POST", "/v1/search", '{"query": "mail", "recipe": "bm52"}'): (422, "Did you mean 'bm25'?"),
     ("POST", "/v1/search?k=3", '{"query": "mail"}'): (422, "expected all parameters in the body"),
     ("POST", "/v1/search/batch", '{"queries": "mail"}'): (422, "got `str` - at `$.queries`"),

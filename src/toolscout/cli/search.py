@@ -150,7 +150,7 @@ def print_search(answer: Search, *, explain: bool = False) -> None:
             [("stage", "left"), ("ms", "right"), ("note", "wrap")],
             [(step.stage, f"{step.seconds * 1000:.2f}", step.note) for step in answer.trace],
         )
-    covers = "" if answer.coverage is None else f", complete with probability {answer.coverage:.2f}"
+    covers = "" if answer.coverage is None or not explain else f", complete with probability {answer.coverage:.2f}"
     echo(f"{count_things(len(answer.hits), 'tool')} in {answer.seconds * 1000:.1f} ms{covers}")
 
 
