@@ -27,6 +27,7 @@ from joining import SETS, WAYS, Joined, build_joined, join_parts
 from toolscout.abstain.logistic import logistic
 from toolscout.encoders import split_identifiers
 from toolscout.lab.bench import load_dataset
+from toolscout.lab.machine import provenance
 from toolscout.search.step_words import VERBS
 from toolscout.search.steps import BUNDLED_STEPS, CLASSES, FEATURES, STEPS_FORMAT, Splitter, describe_cuts, find_cuts
 
@@ -207,6 +208,7 @@ def main() -> None:
         "seed": SEED,
         "counts": counts,
         "command": "python benchmarks/fit_steps.py",
+        **provenance(),
     }
     for threshold in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
         splitter = Splitter(STEPS_FORMAT, about, weights, threshold)

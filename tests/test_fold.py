@@ -10,7 +10,8 @@ from toolscout.catalogue.store import Catalogue
 from toolscout.recipes.guard import guard
 from toolscout.recipes.registry import build
 from toolscout.scout import Scout
-from toolscout.types import Search, Tool
+from toolscout.search.fold import Fold
+from toolscout.types import Hit, Search, Tool
 
 CREATE = "Create a new task in Todoist with a due date."
 
@@ -80,6 +81,17 @@ def test_a_hidden_tool_neither_stands_for_others_nor_is_named() -> None:
 def test_a_tool_that_the_query_names_keeps_its_hit() -> None:
     assert "c_todoist/createTask" in search("run c_todoist/createTask for me").ids
     assert search("select:createTask").ids == ("c_todoist/createTask",)
+
+
+def test_a_tool_with_the_number_that_the_query_names_keeps_its_hit() -> None:
+    tools = [tool(f"shelf_{n}/count_boxes", f"Count the boxes of warehouse{n}.", "row") for n in (1, 2, 3)]
+    catalogue = Catalogue.of(tools)
+    duplicates = find_duplicates(catalogue, ())
+    assert [len(group) for group in duplicates.groups.values()] == [3]
+    hits = tuple(Hit(one.id, 3.0 - place) for place, one in enumerate(tools))
+    for query, ids in (("count boxes", ("shelf_1",)), ("count boxes in warehouse2", ("shelf_1", "shelf_2"))):
+        [found] = Fold(catalogue, duplicates).run([Search(query=query, hits=hits)])
+        assert sorted(tool_id.partition("/")[0] for tool_id in found.ids) == list(ids)
 
 
 def test_a_younger_copy_never_stands_for_the_tool_that_it_copies() -> None:

@@ -87,7 +87,7 @@ MISTAKES = {
     "journal prune --older-than 5": "such as 12h, 30d or 2w",
     # names
     "search mail --recipe bm52": "did you mean 'bm25'?",
-    "search mail --recipe nonesuch": "there are hybrid",
+    "search mail --recipe nonesuch": "there are scout, hybrid",
     "search mail --recipe dpr": "Run  toolscout train dpr",
     "search mail --model nowhere": "expected the folder of a fitted model",
     "why mail send_emial": "Did you mean 'mail/send_email'?",
@@ -138,7 +138,7 @@ MISTAKES = {
     "add tabs.yaml": "line 2, column 1",
     "add paths.yaml": "operation under 'paths'",
     "add no-servers.json": "expected at least one server",
-    "add folder": "expected a dataset folder with corpus.jsonl",
+    "add folder": "expected a folder with corpus.jsonl or SKILL.md",
     "add tools.json --kind opanapi": "Did you mean 'openapi'?",
     "add tools.json --kind openapi": "expected an OpenAPI document",
     "add tools.json --kind mcp": 'expected servers under "mcpServers"',

@@ -23,7 +23,6 @@ WITHOUT_TRAINING = (
     "dense-minilm",
     "hybrid",
     "hybrid-minilm",
-    "hybrid-compact",
     "rrf-minilm",
 )
 COMPARED = re.compile(r"<!-- table versus\s+(\S+)\s+(.+?)\s-->", re.DOTALL)

@@ -90,7 +90,7 @@ async def open_site(
         policies = LivePolicies(policy or write_policy(folder))
         gateway = Gateway(scout, Options(configs=(path,)), policies=policies, say=said.append)
         gateway.identities.base = gateway.identities.base or port.url
-        application = app(gateway.server, policies, ["127.0.0.1"], gateway.health, gateway.identities)
+        application = app(gateway.server, policies, ["127.0.0.1"], gateway.health, identities=gateway.identities)
         service = QuietServer(uvicorn.Config(application, log_level="critical", ws="none", timeout_graceful_shutdown=1))
         async with gateway.running(), anyio.create_task_group() as group:
             group.start_soon(service._serve, [port.socket])

@@ -102,7 +102,8 @@ def test_nobody_describes_calls_or_hears_of_what_the_policy_hides(
     visible = {tool.id for tool in everything if rules(tool)}
     assert {tool["id"] for tool in shown} <= visible
     assert {tool.id for tool in gateway.reached} <= visible
-    assert all(_is_named(asked, tool.id) for tool in gateway.reached if tool.id not in {asked, *gateway._pins})
+    known = {asked, *gateway.list_all_pins()}
+    assert all(_is_named(asked, tool.id) for tool in gateway.reached if tool.id not in known)
     said = " ".join(json.dumps(json.loads(text), ensure_ascii=False) for _, text in answers)
     for echo in (asked, make_plain(asked)):
         said = said.replace(echo, "")

@@ -192,7 +192,7 @@ def test_each_stage_has_its_own_time_also_when_two_have_one_name() -> None:
 def test_a_pipeline_has_times_of_its_stages_and_the_memory_of_the_process(root: Path) -> None:
     dataset, tools = slang(root)
     found = cost("hybrid", tools, list(dataset.texts("test").values()), encoder=HashEncoder())
-    assert [each["stage"] for each in found["stages"]] == ["bm25", "dense", "fuse(bm25, dense)"]
+    assert [each["stage"] for each in found["stages"]] == ["bm25", "dense", "fuse(bm25, dense)", "actions"]
     assert all(0 < each["p50"] <= each["p95"] for each in found["stages"]) and found["n"] == 23
     memory = found["memory_mb"]
     assert 10 < memory["before"] <= memory["peak"] + 1 and memory["built"] <= memory["peak"] + 1

@@ -281,7 +281,7 @@ def test_a_promotion_is_rolled_back_and_another_made_with_the_keyboard_alone(vis
     page = visit("#/learning", at=learned)
     page.wait_for_selector("#rollback")
     assert "neighbours" in page.inner_text("#serving")
-    assert "is better than hybrid" in page.inner_text("#reason")
+    assert "is better than scout" in page.inner_text("#reason")
     assert page.get_by_role("region", name="Candidate against champion").locator("tbody tr").count() == 4
     assert page.locator("svg .whisker").count() == 4
     page.locator("#rollback").focus()

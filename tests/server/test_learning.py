@@ -98,7 +98,7 @@ def test_a_champion_that_cannot_serve_is_explained_to_operators_alone(
     (tmp_path / "policy.toml").write_text(POLICY.replace("mail/", "office/"))
     client = start(scout=taught, policies=Policies.load(tmp_path / "policy.toml"))
     found = client.post("/v1/search", json={"query": "rain"}, headers=as_caller("bob"))
-    assert found.status_code == 200 and found.json()["reason"].startswith("searched with hybrid: the promoted model")
+    assert found.status_code == 200 and found.json()["reason"].startswith("searched with scout: the promoted model")
     me = client.get("/v1/me", headers=as_caller("bob"))
     assert me.json()["recipe"] == "scout" and str(tmp_path) not in me.text + found.text
     assert str(file) in client.get("/v1/models", headers=as_caller("ann")).json()["notice"]

@@ -23,7 +23,11 @@ __all__ = ["Fold"]
 
 
 class Fold(Stage):
-    """Shows each group of duplicates once. A tool keeps its own hit if the query names it or its source."""
+    """Shows each group of duplicates once.
+
+    A tool keeps its own hit if the query names it, its source, or something with a digit that only its own text says,
+    such as the warehouse 7.
+    """
 
     reads = frozenset({"query", "hits"})
     writes = frozenset({"hits"})
@@ -31,6 +35,7 @@ class Fold(Stage):
     def __init__(self, catalogue: Catalogue, duplicates: Duplicates) -> None:
         """Fold the duplicates of a snapshot."""
         self.catalogue, self.duplicates = catalogue, duplicates
+        self._own_numbers: dict[str, frozenset[str]] = {}  # by id: words with a digit that the first of its group lacks
 
     def run(self, searches: Sequence[Search]) -> list[Search]:
         """Return the searches with one hit for each group."""
@@ -42,8 +47,7 @@ class Fold(Stage):
         first = self.duplicates.first
         if parse_selection(search.query) is not None or first.keys().isdisjoint(search.ids):
             return search
-        words = set(tokenize(search.query))
-        named = {hit.id for hit in search.hits if hit.why == EXACT or _is_source_named(words, hit.id)}
+        named = self._find_named(search)
         hits: list[Hit] = []
         shown: set[str] = set()
         for hit in search.hits:
@@ -55,6 +59,23 @@ class Fold(Stage):
                 members = [tool_id for tool_id in self._list_visible(search, group) if tool_id not in named]
                 hits.append(msgspec.structs.replace(hit, id=members[0], similar=tuple(members[1:])))
         return msgspec.structs.replace(search, hits=tuple(hits))
+
+    def _find_named(self, search: Search) -> set[str]:
+        """Find the tools that keep their own hit, because the query names them."""
+        words, first = set(tokenize(search.query)), self.duplicates.first
+        named = {hit.id for hit in search.hits if hit.why == EXACT or _is_source_named(words, hit.id)}
+        numbers = set(filter(_has_digit, words))
+        copies = [hit.id for hit in search.hits if hit.id in first] if numbers else []
+        return named | {tool_id for tool_id in copies if not numbers.isdisjoint(self._find_own_numbers(tool_id))}
+
+    def _find_own_numbers(self, tool_id: str) -> frozenset[str]:
+        """Find the words with a digit in a tool's name and description that the first tool of its group lacks."""
+        if tool_id not in self._own_numbers:
+            standing = self.duplicates.groups[self.duplicates.first[tool_id]][0]
+            texts = {tool.id: f"{tool.name} {tool.description}" for tool in self.catalogue.tools([tool_id, standing])}
+            own = set(tokenize(texts.get(tool_id, ""))) - set(tokenize(texts.get(standing, "")))
+            self._own_numbers[tool_id] = frozenset(filter(_has_digit, own))
+        return self._own_numbers[tool_id]
 
     def _list_visible(self, search: Search, group: str) -> list[str]:
         """Return the tools of a group that the caller may see, the preferred first."""
@@ -81,6 +102,10 @@ class Fold(Stage):
         """Return how many tools are folded into others."""
         count = sum(len(hit.similar) for hit in search.hits)
         return f"{count} duplicates folded" if count else ""
+
+
+def _has_digit(word: str) -> bool:
+    return any(letter.isdigit() for letter in word)
 
 
 def _is_source_named(words: AbstractSet[str], tool_id: str) -> bool:
