@@ -77,9 +77,9 @@ def tabulate_zero_shot() -> list[str]:
         "bm25-plain": "BM25 as libraries ship it",
         "dense-minilm": "all-MiniLM-L6-v2",
         "rrf-minilm": "both, fused by rank",
-        "hybrid": "**toolscout, as installed**",
-        "hybrid-compact": "toolscout with the package `toolscout-compact`",
-        "hybrid-minilm": "toolscout with MiniLM",
+        "hybrid": "toolscout's `hybrid`, for one need",
+        "scout": "**toolscout, as installed**",
+        "scout-compact": "toolscout with the package `toolscout-compact`",
     }
     speed = json.loads((RESULTS / "speed.json").read_text())
     rows = []
