@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from toolscout.catalogue.similar import MIN_DESCRIPTION_WORDS, MIN_SHARED, _find_similar_texts, _word_overlap
+from toolscout.catalogue.similar import MIN_DESCRIPTION_WORDS, MIN_SHARED, _find_similar_texts, word_overlap
 
 
 def test_every_pair_that_shares_enough_words_is_compared_and_few_others() -> None:
@@ -17,8 +17,7 @@ def test_every_pair_that_shares_enough_words_is_compared_and_few_others() -> Non
     near = {
         (a, b)
         for a, b in pairs
-        if min(len(texts[a]), len(texts[b])) >= MIN_DESCRIPTION_WORDS
-        and _word_overlap(texts[a], texts[b]) >= MIN_SHARED
+        if min(len(texts[a]), len(texts[b])) >= MIN_DESCRIPTION_WORDS and word_overlap(texts[a], texts[b]) >= MIN_SHARED
     }
     compared = list(_find_similar_texts(texts))
     assert len(near) > 40 and near <= set(compared) and len(compared) == len(set(compared))

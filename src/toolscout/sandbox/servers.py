@@ -130,7 +130,7 @@ def _build_options(sandbox: Sandbox, home: Path) -> list[str]:
 def _find_folder(sandbox: Sandbox) -> str:
     """Return the present working directory if the server can see it."""
     folder, shown = Path.cwd(), _list_places(sandbox.write)
-    is_private = any(folder.is_relative_to(private) for private in PRIVATE_FOLDERS)
+    is_private = any(folder.is_relative_to(private) for private in (*PRIVATE_FOLDERS, "/dev", "/proc"))
     return "/" if is_private and not any(folder.is_relative_to(place) for place in shown) else str(folder)
 
 
