@@ -16,7 +16,7 @@ from toolscout.errors import ConfigError
 from toolscout.gateway.text import fill_search_answer, outline_tool
 from toolscout.recipes.guard import bring_prerequisites, guard
 from toolscout.scout import Scout
-from toolscout.search.pipeline import Stage
+from toolscout.search.pipeline import Cut, Stage
 from toolscout.search.prerequisites import MAX_BEARERS, MIN_LEVEL_SCORE, Prerequisites
 from toolscout.sources import read
 from toolscout.sources.schemas import read_objects
@@ -71,6 +71,22 @@ def test_a_match_is_followed_by_what_it_needs_the_direct_ones_first() -> None:
     assert answer.hits[1].why == "required by s/pay" and answer.hits[3].why == "required by s/order"
     scores = [hit.score for hit in answer.hits]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
+
+
+def test_a_prerequisite_serves_the_step_of_the_match_that_needs_it() -> None:
+    hits = (Hit("s/pay", 2.0, step="pay the bill"), Hit("s/rain", 1.0, step="will it rain?"))
+    [answer] = stage(tool("pay", "order"), tool("order", "login"), tool("login"), tool("rain"))(
+        [Search(query="q", hits=hits)]
+    )
+    assert names(answer) == ["pay", "order", "login", "rain"]
+    assert [hit.step for hit in answer.hits] == [*["pay the bill"] * 3, "will it rain?"]
+
+
+def test_an_answer_that_ends_at_its_coverage_keeps_the_prerequisites_of_its_last_match() -> None:
+    hits = (Hit("s/pay", 2.0, coverage=0.95), Hit("s/rain", 1.0, coverage=0.99))
+    search = Search(query="q", k=10, aim=0.9, hits=hits)
+    [answer] = Cut().run(stage(tool("pay", "order"), tool("order"), tool("rain"))([search]))
+    assert names(answer) == ["pay", "order"] and answer.coverage == 0.95
 
 
 def test_a_source_declares_tools_of_its_own_by_id_or_name_and_no_others() -> None:

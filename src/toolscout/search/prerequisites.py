@@ -111,6 +111,7 @@ class Prerequisites(Stage):
         alternatives = self._collect_alternatives(ranking, bearers)
         listed: list[Hit] = []
         present: set[str] = set()
+        steps = {hit.id: hit.step for hit in search.hits}
         for place, hit in enumerate(search.hits):
             if hit.id in present:
                 continue
@@ -124,7 +125,7 @@ class Prerequisites(Stage):
                 waiting += alternatives
                 alternatives = []
             added = self._take(waiting, present)
-            listed += _as_hits(added, search.hits[place : place + 2])
+            listed += _as_hits(added, search.hits[place : place + 2], steps)
         return msgspec.structs.replace(search, hits=tuple(listed))
 
     def _find_bearers(self, ranking: _Ranking) -> list[str]:
@@ -231,13 +232,22 @@ def _compare_to_first(hits: Sequence[Hit], place: int) -> float:
     return (hits[place].score - lowest) / span if span > 0 else 1.0
 
 
-def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit]) -> list[Hit]:
-    """Turn prerequisites into hits, with scores between those of the matches around them."""
-    step = (around[0].score - around[-1].score) / (len(prerequisites) + 1)
-    return [
-        Hit(one.tool_id, around[0].score - step * number, _describe(one), role="prerequisite")
-        for number, one in enumerate(prerequisites, 1)
-    ]
+def _as_hits(prerequisites: Sequence[_Prerequisite], around: Sequence[Hit], steps: dict[str, str | None]) -> list[Hit]:
+    """Turn prerequisites into hits, with scores between those of the matches around them.
+
+    Args:
+        prerequisites: in the order of the answer.
+        around: the match before them, and the match behind them if there is one.
+        steps: tool → step of the request that it serves. A prerequisite serves the step of the tool that needs it; the
+            new ones are added.
+    """
+    fall = (around[0].score - around[-1].score) / (len(prerequisites) + 1)
+    hits = []
+    for number, one in enumerate(prerequisites, 1):
+        step = steps[one.tool_id] = steps.get(one.needed_by)
+        score = around[0].score - fall * number
+        hits.append(Hit(one.tool_id, score, _describe(one), step=step, role="prerequisite"))
+    return hits
 
 
 def _describe(prerequisite: _Prerequisite) -> str:

@@ -111,7 +111,7 @@ def estimate_coverage(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 
 
 def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...], float | None]:
-    """Return the hits up to the first that reaches the aim, and their coverage.
+    """Return the hits up to the first that reaches the aim, with its prerequisites, and their coverage.
 
     Args:
         hits: all that may be returned.
@@ -119,7 +119,9 @@ def end_answer(hits: tuple[Hit, ...], aim: float | None) -> tuple[tuple[Hit, ...
     """
     reached = list(itertools.accumulate((hit.coverage or 0.0 for hit in hits), max))
     if aim is not None:
-        hits = hits[: 1 + bisect.bisect_left(reached, aim)]
+        end = 1 + bisect.bisect_left(reached, aim)
+        end += sum(1 for _ in itertools.takewhile(lambda hit: hit.role == "prerequisite", hits[end:]))
+        hits = hits[:end]
     return hits, (reached[len(hits) - 1] or None) if hits else None
 
 
