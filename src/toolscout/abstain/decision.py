@@ -219,9 +219,11 @@ class Abstainer:
             if readable[number] and sizes[number] and not _names_a_tool(search)
         ]
         chosen = {view: rows[decidable] for view, rows in vectors.items()}
-        asked = [texts[number] for number in decidable]
-        rows = self.features.rows(asked, list(chosen.values()), [masks[number] for number in decidable])
-        table = columns(self.features.names, rows, chosen | self.decision.mark_terms(asked), self.decision.wishes)
+        judged_texts = [texts[number] for number in decidable]
+        rows = self.features.rows(judged_texts, list(chosen.values()), [masks[number] for number in decidable])
+        table = columns(
+            self.features.names, rows, chosen | self.decision.mark_terms(judged_texts), self.decision.wishes
+        )
         needs, fits = self.decision.estimate(table)
         verdicts: list[Verdict | None] = [None] * len(searches)
         estimates = zip(decidable, needs.tolist(), fits.tolist(), wishes(table).tolist(), strict=True)
@@ -389,8 +391,8 @@ def fit_floors(workspace: Workspace, catalogue: Catalogue, texts: Sequence[str])
     readable = np.flatnonzero(_find_readable(texts, {VIEW: vectors}, {VIEW: encoder}, encoder.pieces.is_word)).tolist()
     if not readable:
         return msgspec.convert(NO_FLOORS, Floors)
-    asked = [texts[number] for number in readable]
-    rows = features.rows(asked, [vectors[readable]])
-    views = {VIEW: vectors[readable]} | decision.mark_terms(asked)
+    judged_texts = [texts[number] for number in readable]
+    rows = features.rows(judged_texts, [vectors[readable]])
+    views = {VIEW: vectors[readable]} | decision.mark_terms(judged_texts)
     table = columns(features.names, rows, views, decision.wishes)
     return calibration.floors(*decision.estimate(table))

@@ -246,9 +246,9 @@ def _drop_repeated(parts: Sequence[QueryGroup]) -> list[QueryGroup]:
     for part in parts:
         chosen = part
         if part.texts:
-            known = seen.setdefault((part.group if part.needs else "", part.needs), set())
-            first = {text: place for place, text in reversed(list(enumerate(part.texts))) if text not in known}
-            known.update(first)
+            seen_texts = seen.setdefault((part.group if part.needs else "", part.needs), set())
+            first = {text: place for place, text in reversed(list(enumerate(part.texts))) if text not in seen_texts}
+            seen_texts.update(first)
             chosen = _select(part, sorted(first.values()))
         if len(chosen):
             kept_parts.append(chosen)

@@ -185,7 +185,7 @@ def _check_profile(where: str, profile: Profile) -> None:
         if value is not None and value < least:
             raise ConfigError(f"{where}: expected a {name} of at least {least} tokens, found {value}")
     if len(profile.instructions) > MAX_INSTRUCTIONS_CHARS:
-        found = len(profile.instructions)
+        n_chars = len(profile.instructions)
         raise ConfigError(
-            f"{where}: expected instructions of at most {MAX_INSTRUCTIONS_CHARS:,} characters, found {found:,}"
+            f"{where}: expected instructions of at most {MAX_INSTRUCTIONS_CHARS:,} characters, found {n_chars:,}"
         )

@@ -94,8 +94,8 @@ class _Readings:
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.sources = [tool.source for tool in tools]
-        own = {source: _compile_name(source) for source in set(self.sources)}
-        texts = [own[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS]) for tool in tools]
+        name_patterns = {source: _compile_name(source) for source in set(self.sources)}
+        texts = [name_patterns[tool.source].sub(" ", tool.description[:MAX_COMPARED_CHARS]) for tool in tools]
         self.words = [frozenset(tokenize(text)) for text in texts]
         self.names = [frozenset(tokenize(split_identifiers(tool.name))) for tool in tools]
         self.parameters = [frozenset(name.casefold() for name in parameter_names(tool.parameters, 1)) for tool in tools]
@@ -160,8 +160,8 @@ def _find_services(sources: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return for each source the words of its name that say which service it is."""
     words = {source: frozenset(tokenize(source)) for source in set(sources)}
     counts = Counter(word for some in words.values() for word in some)
-    most = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(words))
-    common = GENERIC_WORDS | {word for word, count in counts.items() if count > most}
+    max_sources = max(MIN_COMMON_SOURCES, MAX_SERVICE_SHARE * len(words))
+    common = GENERIC_WORDS | {word for word, count in counts.items() if count > max_sources}
     return {source: frozenset(word for word in some - common if not word.isdigit()) for source, some in words.items()}
 
 

@@ -86,10 +86,10 @@ class Identities:
         """Return the session whose resources and prompts a caller may see. None: they have not signed in."""
         if not self.applies(upstream):
             return upstream
-        own = upstream.own_sessions.get(caller.person)
-        if own is None and upstream.wants_identity:
+        session = upstream.own_sessions.get(caller.person)
+        if session is None and upstream.wants_identity:
             return None
-        return own or upstream
+        return session or upstream
 
     async def choose(self, upstream: Upstream, exchange: Exchange) -> Upstream:
         """Return the session for a call: the caller's own one if the server wants callers to sign in.
@@ -103,14 +103,14 @@ class Identities:
         caller = exchange.caller
         if upstream.is_owned:  # it was opened before there was a policy
             upstream = self.upstreams.replace(upstream)
-        own = upstream.own_sessions.get(caller.person)
-        if own is None:
+        session = upstream.own_sessions.get(caller.person)
+        if session is None:
             if not upstream.wants_identity and (upstream.settled or not await self._holds(upstream, caller)):
                 return upstream
-            own = await self._open(upstream, caller)
-        if isinstance(own, CallerSession):
-            own.identity.subject_token = self._read_token(exchange)
-        return own
+            session = await self._open(upstream, caller)
+        if isinstance(session, CallerSession):
+            session.identity.subject_token = self._read_token(exchange)
+        return session
 
     async def _holds(self, upstream: Upstream, caller: Caller) -> bool:
         """Return whether the vault has tokens of a caller for a server."""
@@ -131,11 +131,11 @@ class Identities:
         identity = Identity(self.vault, caller.person, ready, base, token_issuer=issuer)
         identity.registration_lock = self._registration_locks.setdefault(ready.url, identity.registration_lock)
         identity.group, identity.register = self.upstreams.relay.group, self._register
-        own = upstream.own_sessions.setdefault(caller.person, CallerSession(upstream, identity, self.upstreams))
-        if isinstance(own, CallerSession) and own.identity is identity:
+        session = upstream.own_sessions.setdefault(caller.person, CallerSession(upstream, identity, self.upstreams))
+        if isinstance(session, CallerSession) and session.identity is identity:
             self._retire_oldest(upstream)
-            self.upstreams.run_session(own)
-        return own
+            self.upstreams.run_session(session)
+        return session
 
     def _retire_oldest(self, upstream: Upstream) -> None:
         """End the session that was unused for the longest time, if a server has too many."""

@@ -68,9 +68,9 @@ class Offers:
         for source, upstream in sorted(self.upstreams.servers.items()):
             path = (upstream.server.name,)
             offer = Tool(id=f"{source}/{name}", name=name, path=path, hints=Hints(read_only=True))
-            own = self.upstreams.find_own(upstream, caller)
-            if own is not None and source not in catalogue.disabled and caller.sees(offer):
-                servers.append(own)
+            session = self.upstreams.find_own(upstream, caller)
+            if session is not None and source not in catalogue.disabled and caller.sees(offer):
+                servers.append(session)
         return servers
 
     async def list(self, caller: Caller, kind: str, *, fresh: bool = True) -> dict[str, list[Any]]:

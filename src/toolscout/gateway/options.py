@@ -42,23 +42,23 @@ class Options:
     run_code_seconds: float = 60.0
 
 
-def choose_options(settings: Settings, configs: tuple[Path, ...], given: Mapping[str, Any]) -> Options:
+def choose_options(settings: Settings, configs: tuple[Path, ...], command_options: Mapping[str, Any]) -> Options:
     """Choose the options of a gateway: those of the command line that were given, or else the settings.
 
     Args:
         settings: the settings.
         configs: mcpServers files.
-        given: options of `toolscout gateway` by name; None, empty or False: not given.
+        command_options: options of `toolscout gateway` by name; None, empty or False: not given.
     """
     return Options(
         configs,
-        given["pins"] or settings.pins,
-        given["allow_python"],
-        given["call_timeout"] or settings.call_timeout,
-        given["budget"] or settings.gateway_budget,
-        given["result_budget"] or settings.gateway_result_budget,
-        given["profile"] or "",
-        given["run_code"] or settings.run_code,
+        command_options["pins"] or settings.pins,
+        command_options["allow_python"],
+        command_options["call_timeout"] or settings.call_timeout,
+        command_options["budget"] or settings.gateway_budget,
+        command_options["result_budget"] or settings.gateway_result_budget,
+        command_options["profile"] or "",
+        command_options["run_code"] or settings.run_code,
         settings.run_code_writes,
         settings.run_code_seconds,
     )
