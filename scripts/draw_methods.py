@@ -138,6 +138,9 @@ def plan_pictures(results: Results) -> dict[str, Picture]:
         "neighbours-sets": compare_sets(
             results, "Test: search without usage, and neighbouring requests", "hybrid", "neighbours"
         ),
+        "scout-light-sets": compare_sets(
+            results, "Test: search without and with usage, no torch", "scout", "scout-light"
+        ),
         "toolrefiner-stages": compare_recipes(
             results,
             "ToolLens, test: two first stages, without and with ToolRefiner",

@@ -73,8 +73,8 @@ MIN_CLASSIFIER_QUERIES: Final = 200
 MAX_CLASSIFIER_CELLS: Final = 150_000_000  # words × (tools and sets of tools); memory holds four such arrays
 RANKING_DEPTH: Final = 20
 MAX_STEP_QUERIES: Final = 1_000  # of dev, on which splitting into steps is judged
-MAX_STEP_LOSS: Final = (
-    0.002  # of the mean of ndcg@5 and comp@5 on dev; a log of single needs knows no compound requests
+STANDARD_ERRORS: Final = (
+    2.0  # by which whole requests must be better on dev: a log of single needs has no compound ones
 )
 
 
@@ -187,7 +187,7 @@ class ScoutLight:
         return shares, mix, scores
 
     def _choose_steps(self, data: FitData, estimates: Mapping[str, Estimate], settings: Mapping[str, Any]) -> bool:
-        """Tell whether dev bears that requests are split into steps."""
+        """Tell whether requests are split into steps: unless whole ones are clearly better on dev."""
         catalogue = Catalogue.of(data.lesson.tools)
         parts = [(share, estimates[name].usage) for name, share in zip(PARTS, settings["shares"], strict=True) if share]
         columns = np.arange(len(data.lesson.tools))
@@ -207,15 +207,18 @@ class ScoutLight:
         searches = [Search(query=data.lesson.texts[query], k=RANKING_DEPTH) for query in queries]
         gold = {query: data.lesson.dev[query] for query in queries}
 
-        def measure(stage: Stage) -> float:
+        def measure(stage: Stage) -> Scores:
             rankings = {query: found.ids for query, found in zip(queries, stage(searches), strict=True)}
-            means = metrics.score(rankings, gold, DEV_METRICS).means()
-            return (means["ndcg@5"] + means["comp@5"]) / 2
+            values = metrics.score(rankings, gold, DEV_METRICS).values
+            return (values["ndcg@5"] + values["comp@5"]) / 2
 
         judge = build_abstainer(data.workspace, catalogue, base)
         whole, split = measure(base), measure(StepSearch(base, load_splitter(), judge))
-        data.workspace.say(f"ndcg@5 and comp@5 on dev: {whole:.4f} whole, {split:.4f} by steps")
-        return split >= whole - MAX_STEP_LOSS
+        error = float((split - whole).std() / np.sqrt(len(queries)))
+        data.workspace.say(
+            f"ndcg@5 and comp@5 on dev: {whole.mean():.4f} whole, {split.mean():.4f} by steps, error {error:.4f}"
+        )
+        return bool(split.mean() >= whole.mean() - STANDARD_ERRORS * error)
 
     def build(self, workspace: Workspace, catalogue: Catalogue, model: Model) -> Stage:
         """Build the pipeline over a catalogue.
