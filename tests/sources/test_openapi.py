@@ -124,9 +124,7 @@ def test_without_a_title_the_source_is_called_after_the_file(read: Callable[...,
         "3scale": "3scale",
     }.items(),
 )
-def test_a_source_gets_the_name_that_people_would_choose(
-    read: Callable[..., Reading], title: str, name: str
-) -> None:
+def test_a_source_gets_the_name_that_people_would_choose(read: Callable[..., Reading], title: str, name: str) -> None:
     content = {"openapi": "3.1.0", "info": {"title": title}, "paths": document()["paths"]}
     assert read(content, file="Inventory.json").source == name
 

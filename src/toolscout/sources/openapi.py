@@ -91,8 +91,10 @@ def read(locator: str, *, name: str | None, settings: Settings) -> list[Reading]
         if not isinstance(version, (str, int, float)) or not re.match(r"3(\.|$)|2(\.0)?$", str(version)):
             raise SourceError(f"{where}: expected OpenAPI 3.x or Swagger 2.0, found version {describe_value(version)}")
         info = document.get("info")
-        title = (clean_text(info.get("title")) if isinstance(info, Mapping) else "") or Path(where).stem
-        return [_Api(library, document, title, settings.max_tools).build_reading(name or _name_document(title, Path(where).stem))]
+        stem = Path(where).stem
+        title = (clean_text(info.get("title")) if isinstance(info, Mapping) else "") or stem
+        source = name or _name_document(title, stem)
+        return [_Api(library, document, title, settings.max_tools).build_reading(source)]
 
 
 def _name_document(*titles: str) -> str:
