@@ -255,7 +255,8 @@ def _print_report(report: dict[str, Any]) -> None:
     echo(f"\n{tools} in {sources}, generation {store['generation']}")
     echo(f"  {store['catalogue']}\n  {store['journal']}")
     for source in report["sources"]:
-        echo(escape_line(f"  source {source['name']}: {source['state']}: {source['message']}"))
+        message = source["message"].removeprefix(f"{source['name']}: ")
+        echo(escape_line(f"  source {source['name']}: {source['state']}: {message}"))
     if report["waiting"]:
         waiting = count_things(len(report["waiting"]), "definition waits", "definitions wait")
         echo(f"  {waiting} for approval: see  toolscout approve")

@@ -217,8 +217,8 @@ def format_changes(change: Any) -> str:
         parts.append(f"{change.quarantined:,} {waits} for approval: see  toolscout approve")
     if change.problems:
         parts.append(count_things(len(change.problems), "bad entry", "bad entries"))
-    line = f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if change.message else "")
-    return escape_line(line)
+    shows_message = change.message and change.state != "error"  # `report_failures` prints why a source was not read
+    return escape_line(f"{change.source}: {'; '.join(parts)}" + (f" — {change.message}" if shows_message else ""))
 
 
 def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
@@ -231,7 +231,8 @@ def report_failures(changes: Sequence[Any], limit: int = 20) -> int:
             echo(f"  {change.source}: and {rest:,} more: see  toolscout show {change.source}", err=True)
     failed = [change for change in changes if change.state == "error"]
     for change in failed:
-        echo(escape_line(f"toolscout: {change.source}: {change.message}"), err=True)
+        message = change.message.removeprefix(f"{change.source}: ")
+        echo(escape_line(f"toolscout: {change.source}: {message}"), err=True)
     if changes and len(failed) == len(changes):
         return 1
     return 3 if failed or any(change.problems for change in changes) else 0

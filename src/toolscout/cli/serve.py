@@ -83,3 +83,4 @@ def serve_command(scout: Scout, host: str, port: int, names: tuple[str, ...], **
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     application = app(service, names_of(host, names))
     anyio.run(run, application, policies, host, port, backend_options={"use_uvloop": has_uvloop})
+    say("stopped serving.")
