@@ -136,7 +136,7 @@ def test_a_promotion_does_not_wait_for_a_lint(taught: Scout, start: Any, monkeyp
         assert gate.wait(20)
         raise NotFound("expected something, found nothing")
 
-    monkeypatch.setattr("toolscout.server.catalogue.lint", slow)
+    monkeypatch.setattr("toolscout.server.quality.lint", slow)
     client = start(scout=taught)
     [name] = [each.model for each in champion.history(taught.settings.home)]
     with ThreadPoolExecutor(1) as pool:

@@ -70,6 +70,7 @@ class Service:
         self._search_thread = ThreadPoolExecutor(1, thread_name_prefix="toolscout-search")
         self.batches = Batches(scout, self._search_thread, self.metrics.count_batch)
         self.slow_work = asyncio.Semaphore(1)  # requests that keep a core busy for seconds run one at a time
+        self.change_lock = asyncio.Semaphore(1)  # requests that change the catalogue run one at a time
         self.model_lock = asyncio.Semaphore(1)  # requests that read or move models run one at a time
         self.not_ready_reason: str | None = "the index is being opened"
         self._opening: asyncio.Future[None] | None = None
