@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolscout.checks.lint import Lint
 from toolscout.checks.selftest import Selftest
+from toolscout.learn.drift_report import DriftReport
 from toolscout.server import (
     catalogue,
     examples,
@@ -241,6 +242,7 @@ ROUTES: Final = (
         "learning",
         operators_only=True,
     ),
+    Route("GET", "/v1/drift", learning.read_drift, shapes.Nothing, DriftReport, "learning", operators_only=True),
     Route(
         "POST", "/v1/promote", learning.promote, shapes.PromoteRequest, shapes.Serving, "learning", operators_only=True
     ),
