@@ -24,6 +24,7 @@ export async function open(place, parameters, me) {
     h("form", { class: "row short", role: "search", onsubmit: (event) => { event.preventDefault(); location.hash = linkTo("search", { q: field.value }); } },
       h("label", { class: "wide", for: "home-query" }, "What do you want to do?", field), h("button", { class: "main" }, "Search")),
     examples, state, h("div", { class: "halves" }, next, trend), rest);
+  field.focus();
   const [facts] = await Promise.all([readFacts(me), showExamples(examples)]);
   show(state, drawState(facts, me));
   show(next, drawNext(facts, me));

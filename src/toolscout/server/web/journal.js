@@ -77,7 +77,7 @@ function drawEvents(place, parameters, span, recount) {
       rows.push(...page.events);
       before = page.next;
       older.hidden = before === null;
-      show(list, rows.length ? table(COLUMNS, rows.map(drawEvent), "Events", fresh ? {} : { first: rows.length })
+      show(list, rows.length ? table(COLUMNS, rows.map(drawEvent), "List of events", fresh ? {} : { first: rows.length })
         : h("p", { class: "quiet" }, "No event matches these filters."));
     } catch (error) {
       report(error, place);

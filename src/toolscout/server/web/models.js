@@ -38,7 +38,7 @@ function drawServing(shelf, learning, change) {
   const formerTitle = former ?? "the recipe of the settings";
   const sound = shelf.models.filter((model) => !model.problem);
   const figures = [...new Set(sound.flatMap((model) => Object.keys(model.metrics)))];
-  const columns = [["model", "name"], ["recipe", ""], ["data", ""], ["tools", "number"], ...figures.map((name) => [`dev ${name} %`, "number"]), ["seconds", "number"], ["", "fixed"]];
+  const columns = [["model", "name"], ["recipe", ""], ["data", ""], ["tools", "number"], ...figures.map((name) => [`dev ${name} %`, "number"]), ["seconds", "number"], ["action", "fixed"]];
   const promote = (name) => h("button", { type: "button", "data-stop": true, "data-promote": name, "aria-label": `Promote ${name}`,
     onclick: () => change(`Promote ${name}?`, "/v1/promote", { model: name }, ["/v1/rollback", { champion: name }]) }, "Promote");
   const rows = sound.map((model) => [
@@ -79,7 +79,7 @@ function drawRun(run) {
 
 function drawCandidates(run) {
   const figures = [...new Set(run.candidates.flatMap((each) => Object.keys(each.dev)))];
-  return table([["recipe", ""], ...figures.map((name) => [`dev ${name}`, "number"]), ["seconds", "number"], ["", ""]],
+  return table([["recipe", ""], ...figures.map((name) => [`dev ${name}`, "number"]), ["seconds", "number"], ["note", ""]],
     run.candidates.map((each) => [each.recipe, ...figures.map((name) => (name in each.dev ? percent(each.dev[name]) : "")),
       each.model ? number(each.seconds) : "", each.problem || (each.model === run.candidate ? "chosen on dev" : "")]), "Candidates");
 }

@@ -60,7 +60,7 @@ function drawSources(sources, act) {
         : button("Disable", `Disable ${source.name}`, () => enable(source.name, false)))]);
   const total = sources.reduce((sum, source) => sum + source.tools, 0);
   return [h("h2", { id: "sources-title" }, `${count(sources.length, "source")}, ${count(total, "tool")}`),
-    rows.length ? table([["source", "name"], ["kind", ""], ["tools", "number"], ["state", ""], ["read", ""], ["", "fixed"]], rows, "Sources")
+    rows.length ? table([["source", "name"], ["kind", ""], ["tools", "number"], ["state", ""], ["read", ""], ["action", "fixed"]], rows, "Sources")
       : h("p", { class: "quiet" }, "There is no source yet. Add one below."),
     rows.length > 1 && h("div", { class: "acts" }, button("Sync all", "Sync all sources", async () => say(describeChanges(await post("/v1/sources/sync", {})))))];
 }
