@@ -34,7 +34,7 @@ from toolscout.recipes import registry
 from toolscout.recipes.guard import guard
 from toolscout.recipes.select import Selection, SelectionKey, Selector
 from toolscout.search.pipeline import Decide, Pipeline, Stage
-from toolscout.search.why import Why, explain, find
+from toolscout.search.why import Why, explain, find, try_words
 from toolscout.types import Search, Tool
 from toolscout.workspace import Workspace
 
@@ -299,6 +299,7 @@ class SearchEngine:
         model: str | Path | None = None,
         visible: Callable[[Tool], bool] | None = None,
         cures: bool = True,
+        words: Sequence[str] = (),
     ) -> Why:
         """Explain why a tool is not among the answers to a query, and what would lift it. Writes no journal entry.
 
@@ -310,6 +311,7 @@ class SearchEngine:
             model: as in `Scout.search`.
             visible: as in `Scout.search`.
             cures: whether to test which words would lift it; that indexes the catalogue up to three times.
+            words: words to test instead of those.
 
         Raises:
             NotFound: if there is no such tool.
@@ -324,8 +326,12 @@ class SearchEngine:
         with self.store.reading():
             catalogue, pipeline = self.prepare(selection)
             [result] = pipeline([search])
-            trial = rebuild if cures else None
-            return explain(catalogue, pipeline, trial, search, find(catalogue, tool), self._fill(result))
+            tool_id = find(catalogue, tool)
+            trial = rebuild if cures and not words else None
+            why = explain(catalogue, pipeline, trial, search, tool_id, self._fill(result))
+            if not words:
+                return why
+            return msgspec.structs.replace(why, trial=try_words(catalogue, rebuild, search, tool_id, words))
 
 
 def _why_empty(catalogue: Catalogue, search: Search) -> str:

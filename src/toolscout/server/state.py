@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import toolscout
 from toolscout.server.service import ApiRequest, Service
 from toolscout.server.shapes import Health, Me, Nothing, Ready
+from toolscout.server.sources import may_manage
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -33,6 +34,7 @@ def _read_caller(service: Service, caller: Caller) -> Me:
         k=settings.k,
         journal=settings.journal,
         results=service.results is not None,
+        manages=may_manage(caller),
     )
 
 
