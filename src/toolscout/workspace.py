@@ -17,6 +17,8 @@ from toolscout.encoders import Encoder
 from toolscout.encoders.pair_cache import PairCache
 from toolscout.errors import ConfigError, StoreError
 from toolscout.indexes import VectorIndex, new_index, pack, unpack
+from toolscout.indexes.engines import is_engine
+from toolscout.indexes.engines.reflect import Snapshot, open_index
 from toolscout.indexes.exact import Exact
 from toolscout.indexes.sparse import BM25, CODE_SETTINGS, BM25Settings
 from toolscout.journal.evidence import Example
@@ -25,7 +27,7 @@ from toolscout.models.model_store import Model
 from toolscout.search.pipeline import Stage
 from toolscout.types import Tool, digest
 
-__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words"]
+__all__ = ["BASE_FOLDER", "BuildRecipe", "LiveEvidence", "Workspace", "index_words", "name_space"]
 
 BASE_FOLDER: Final = "base"  # folder inside a model that holds the model of its base
 MAX_TEXTS_EMBEDDED_BY_SEARCH: Final = 256  # more must be embedded by add or sync, where people expect to wait
@@ -130,7 +132,7 @@ class Workspace:
             index.upsert(catalogue.ids, self.encode_tools(encoder, catalogue.tools(), style))
             return pack(index.arrays(), index.meta)
 
-        key = f"exact/{digest('dense/3', [encoder.fingerprint, style])}"
+        key = f"exact/{name_space(encoder, style)}"
         return catalogue.share(key, lambda: Exact.from_arrays(*unpack(catalogue.load_or_build(key, make))))
 
     def index_nearest(self, catalogue: Catalogue, encoder: Encoder, style: str = "named") -> VectorIndex:
@@ -142,6 +144,12 @@ class Workspace:
             ConfigError: if there is no such index, or it does not hold what was put in.
         """
         exact, name = self.index_tools(catalogue, encoder, style), self.settings.index
+        space = name_space(encoder, style)
+        if is_engine(name):
+            if catalogue.fingerprints is None:
+                return exact
+            snapshot = Snapshot(catalogue.generation, catalogue.ids, catalogue.fingerprints)
+            return catalogue.share(f"{name}/{space}", lambda: open_index(self.settings, space, snapshot, exact))
         if name == "exact" or not exact.ids:
             return exact
 
@@ -152,7 +160,7 @@ class Workspace:
                 raise ConfigError(f"index {name}: it does not hold the ids of the tools in ascending order")
             return index
 
-        return catalogue.share(f"{name}/{digest('dense/3', [encoder.fingerprint, style])}", make)
+        return catalogue.share(f"{name}/{space}", make)
 
     def build_base(self, catalogue: Catalogue, model: Model) -> Stage:
         """Build the base of a fitted model. If the base is fitted, its model is inside the model's folder."""
@@ -184,6 +192,11 @@ class Workspace:
                 f"{len(missing):,} of {len(texts):,} tools have no vector of {encoder.name} yet "
                 f"(there are vectors of: {cached}). Run  toolscout sync {option}"
             )
+
+
+def name_space(encoder: Encoder, style: str = "named") -> str:
+    """Return the digest that tells vectors apart: of the encoder's fingerprint and how a tool becomes text."""
+    return digest("dense/3", [encoder.fingerprint, style])
 
 
 class BuildRecipe(Protocol):

@@ -30,6 +30,8 @@ class Catalogue:
         waiting: casefolded name or id → the definitions of that name that wait for approval.
         added: source → when its origin was added: ISO 8601, and a number that orders origins of the same instant.
         first_seen: tool id → when the tool was first approved, in the same form; only where approval is needed.
+        fingerprints: () → tool id → fingerprint of its definition. None: the tools are not those of a store, so nothing
+            outside of this process may be changed to reflect them.
         pending: cache key → value built for this snapshot and not yet stored.
     """
 
@@ -44,6 +46,7 @@ class Catalogue:
         cache: Callable[[str], bytes | None] | None = None,
         added: Mapping[str, str] | None = None,
         first_seen: Mapping[str, str] | None = None,
+        fingerprints: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         """Build the snapshot.
 
@@ -56,6 +59,7 @@ class Catalogue:
             cache: key → the stored value for this generation, or None.
             added: see the attributes.
             first_seen: see the attributes.
+            fingerprints: see the attributes.
         """
         ordered = sorted(rows)
         self.generation = generation
@@ -68,6 +72,7 @@ class Catalogue:
                 self.waiting.setdefault(key, []).append(definition)
         self.added: Mapping[str, str] = added or {}
         self.first_seen: Mapping[str, str] = first_seen or {}
+        self.fingerprints = fingerprints
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
         self._shared: dict[str, Any] = {}

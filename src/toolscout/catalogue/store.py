@@ -8,7 +8,7 @@ never sees half of a change that another process makes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -87,7 +87,12 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Database):
-    """The catalogue of a home."""
+    """The catalogue of a home.
+
+    Attributes:
+        follower: called with the connection at the end of each transaction that raises the generation, to change in the
+            same transaction what must stay in step with the tools. None: nothing must.
+    """
 
     def __init__(self, home: Home, *, pin: bool = True, vet: Vet | None = None) -> None:
         """Open or create the catalogue.
@@ -99,6 +104,7 @@ class Store(Database):
         """
         super().__init__(home, "catalogue", CATALOGUE_MIGRATIONS)
         self.pin, self.vet = pin, vet
+        self.follower: Callable[[Connection], None] | None = None
         self._listener = GenerationListener(home) if isinstance(home, Address) else None
 
     # --- reading
@@ -111,7 +117,7 @@ class Store(Database):
         if self._listener and not self.in_transaction and (heard := self._listener.hear()) is not None:
             return heard
         with self.reading() as connection:
-            generation = int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
+            generation = _read_generation(connection)
         if self._listener:
             self._listener.learn(generation)
         return generation
@@ -121,7 +127,10 @@ class Store(Database):
         """Open a write transaction; see `Database.writing`."""
         try:
             with super().writing(wait=wait) as connection:
+                before = self.follower and _read_generation(connection)
                 yield connection
+                if self.follower and _read_generation(connection) != before:
+                    self.follower(connection)
         finally:
             if self._listener:
                 self._listener.doubt()
@@ -160,6 +169,10 @@ class Store(Database):
                 row = connection.execute(query, (key, generation)).fetchone()
                 return row and bytes(row[0])
 
+        def load_fingerprints() -> Mapping[str, str]:
+            with self.reading() as connection:
+                return dict(connection.execute("SELECT id, fingerprint FROM tools").fetchall())
+
         snapshot = Catalogue(
             generation,
             rows,
@@ -169,6 +182,7 @@ class Store(Database):
             cache=load_cache,
             added=source_ages,
             first_seen=first_seen,
+            fingerprints=load_fingerprints,
         )
         return snapshot
 
@@ -487,6 +501,10 @@ def _make_storable(tool: Tool) -> Tool:
 
 def _row(source: str, tool: Tool, fingerprint: str) -> tuple[str, str, str, str, bytes]:
     return tool.id, source, tool.name, fingerprint, msgspec.json.encode(tool)
+
+
+def _read_generation(connection: Connection) -> int:
+    return int(connection.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0])
 
 
 def _raise_generation(connection: Connection) -> None:

@@ -22,11 +22,11 @@ from toolscout.arrays import Ints, Mask, Vectors
 from toolscout.config import Settings
 from toolscout.database.documents import read_document, write_document
 from toolscout.errors import ConfigError
-from toolscout.home import Home, is_address
+from toolscout.home import Address, Home, is_address
+from toolscout.indexes import ENGINE_NAMES
 
 __all__ = [
     "DEFAULT_TENANT",
-    "ENGINE_NAMES",
     "Candidates",
     "Collection",
     "CollectionKey",
@@ -42,7 +42,6 @@ __all__ = [
     "open_engine",
 ]
 
-ENGINE_NAMES: Final = ("pgvector", "milvus")
 DEFAULT_TENANT: Final = "default"
 UNFINISHED: Final = -1  # generation of a collection while it is being changed
 IDENTITY_FILE: Final = "engine-id"
@@ -241,11 +240,10 @@ def _make_engine(settings: Settings) -> Engine:
 
         if not argument:
             raise ConfigError(
-                'index: Milvus needs a file or an address. Set  index = "milvus:vectors.db"  or  '
+                'index: Milvus needs a file or an address. Set  index = "milvus:milvus.db"  or  '
                 'index = "milvus:http://localhost:19530"'
             )
         return MilvusEngine(argument, settings)
-    from toolscout.home import Address
     from toolscout.indexes.engines.pgvector import PgvectorEngine
 
     if argument and not is_address(argument):

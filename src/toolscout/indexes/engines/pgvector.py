@@ -127,6 +127,7 @@ class PgvectorEngine:
             home: identity of the home.
             encoders: space → its encoder.
         """
+        assert self.shares_home and self.database  # opening it creates the tables
         current = (
             f"SELECT 1 FROM tools JOIN sources ON sources.name = tools.source WHERE {SEARCHED} "
             "AND tools.id = v.tool_id AND tools.fingerprint = v.fingerprint"

@@ -7,7 +7,7 @@ the next process that opens the snapshot writes the difference.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from toolscout.database import hold_lock
 from toolscout.indexes.engines import Collection, CollectionKey, Mark, ToolRows, identify_home, open_engine
 from toolscout.indexes.engines.search import EngineIndex
 from toolscout.indexes.exact import Exact
+from toolscout.types import digest
 
-__all__ = ["Differences", "Snapshot", "compare", "open_index", "reflect"]
+__all__ = ["Differences", "Snapshot", "compare", "open_empty", "open_index", "reflect"]
 
 LOCK_NAME = "engine.lock"
 MAX_LOCK_WAIT_S = 600.0
@@ -70,7 +71,7 @@ def compare(collection: Collection, snapshot: Snapshot) -> Differences:
     ids = set(snapshot.ids)
     return Differences(
         [tool_id for tool_id in snapshot.ids if tool_id not in rows],
-        [tool_id for tool_id in snapshot.ids if tool_id in rows and rows[tool_id] != fingerprints[tool_id]],
+        [tool_id for tool_id in snapshot.ids if tool_id in rows and rows[tool_id] != fingerprints.get(tool_id)],
         sorted(tool_id for tool_id in rows if tool_id not in ids),
     )
 
@@ -101,11 +102,25 @@ def reflect(
     positions = [places[tool_id] for tool_id in write]
     rows = ToolRows(
         write,
-        [fingerprints[tool_id] for tool_id in write],
+        [fingerprints.get(tool_id, "") for tool_id in write],
         vectors()[positions] if write else np.empty((0, collection.key.dim), dtype=np.float32),
         [all_terms[position] for position in positions] if terms and write and (all_terms := terms()) else None,
     )
     return collection.change(rows, differences.extra, snapshot.generation)
+
+
+def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
+    """Return an empty index in an engine, for checks: not over the catalogue of a home.
+
+    Args:
+        name: as the setting `index` has it.
+        dim: length of a vector.
+        settings: name the home.
+    """
+    engine = open_engine(dataclasses.replace(settings, index=name))
+    collection = engine.collection(CollectionKey(identify_home(settings.place), digest("empty/1", dim), dim))
+    collection.drop()
+    return EngineIndex(collection)
 
 
 def open_index(
@@ -135,4 +150,4 @@ def open_index(
         with hold_lock(settings.place, LOCK_NAME, refusal, wait=MAX_LOCK_WAIT_S):
             return reflect(collection, snapshot, lambda: exact.vectors, terms)
 
-    return EngineIndex(collection, snapshot.ids, mark=mend(), mend=functools.partial(mend), exact=exact)
+    return EngineIndex(collection, snapshot.ids, mark=mend(), mend=mend, exact=exact)
