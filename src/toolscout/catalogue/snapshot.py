@@ -13,7 +13,7 @@ import numpy as np
 from toolscout.catalogue.approvals import Waiting
 from toolscout.types import Tool
 
-__all__ = ["Catalogue", "allows"]
+__all__ = ["Catalogue", "allows", "index_by_name"]
 
 MAX_MASKS: Final = 256  # predicates whose masks a snapshot remembers
 Shared = TypeVar("Shared")
@@ -137,3 +137,11 @@ def allows(visible: Callable[[Tool], bool], tool: Tool) -> bool:
         return bool(visible(tool))
     except Exception:
         return False
+
+
+def index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each casefolded name and id to the id, for `Catalogue.disabled`. Rows are (name, id)."""
+    ids: dict[str, str] = {}
+    for name, tool_id in rows:
+        ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
+    return ids

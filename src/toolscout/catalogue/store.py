@@ -16,7 +16,7 @@ import msgspec
 from toolscout.catalogue import approvals, hidden
 from toolscout.catalogue.approvals import Vet, Waiting
 from toolscout.catalogue.schema import CATALOGUE_MIGRATIONS
-from toolscout.catalogue.snapshot import Catalogue, allows
+from toolscout.catalogue.snapshot import Catalogue, allows, index_by_name
 from toolscout.database import Connection, Database, now
 from toolscout.database.listener import GenerationListener
 from toolscout.errors import BadEntry, NotFound, StoreError
@@ -151,7 +151,7 @@ class Store(Database):
             ):
                 why = message.removeprefix(f"{source} is ") if state == "disabled" and message else "disabled"
                 names = connection.execute("SELECT name, id FROM tools WHERE source = ?", (source,))
-                disabled[source] = (why if enabled else "disabled", _index_by_name(names))
+                disabled[source] = (why if enabled else "disabled", index_by_name(names))
             rows = connection.execute(
                 "SELECT tools.id, tools.name FROM sources JOIN tools ON tools.source = sources.name "
                 "WHERE enabled AND state != 'disabled'"
@@ -303,7 +303,7 @@ class Store(Database):
             changes = Changes(
                 source=name, kind=kind, state=state, message=message, same=len(fingerprints), problems=problems
             )
-            before_waiting = _waiting_ids(connection, name)
+            before_waiting = approvals.list_waiting_ids(connection, name)
             if state == "ok":
                 held_back: Mapping[str, bool] = {}  # id → whether the definition waits since this reading
                 if self.pin and approvals.needs_approval(kind, origin.locator):
@@ -311,7 +311,7 @@ class Store(Database):
                 else:
                     connection.execute("DELETE FROM quarantine WHERE source = ?", (name,))
                 changes = _replace_tools(connection, changes, bodies, held_back, fingerprints)
-            waiting_changed = before_waiting != _waiting_ids(connection, name)
+            waiting_changed = before_waiting != approvals.list_waiting_ids(connection, name)
             if changes.any or waiting_changed or before is None or (before[1] == "disabled") != (state == "disabled"):
                 _raise_generation(connection)
         return changes
@@ -429,14 +429,6 @@ class Store(Database):
 _DECODER: Final = msgspec.json.Decoder(Tool)
 
 
-def _index_by_name(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map each casefolded name and id to the id."""
-    ids: dict[str, str] = {}
-    for name, tool_id in rows:
-        ids[name.casefold()] = ids[tool_id.casefold()] = tool_id
-    return ids
-
-
 def _put_origin(connection: Connection, origin: Origin) -> int:
     """Return the row id of an origin, and insert the row if it is new."""
     connection.execute(
@@ -482,12 +474,6 @@ def _replace_tools(
         same=len(fingerprints) - len(gone) - len(changed) - sum(id in held_back for id in fingerprints),
         quarantined=sum(held_back.values()),
     )
-
-
-def _waiting_ids(connection: Connection, source: str) -> list[tuple[str, str]]:
-    return connection.execute(
-        "SELECT id, fingerprint FROM quarantine WHERE source = ? ORDER BY id", (source,)
-    ).fetchall()
 
 
 def _make_storable(tool: Tool) -> Tool:

@@ -25,7 +25,7 @@ from toolscout.config import Settings
 from toolscout.database import Connection
 from toolscout.encoders import Encoder, Vectors
 from toolscout.errors import ConfigError, StoreError, Unavailable, UserError
-from toolscout.indexes.engines import close_engine, identify_home, open_engine
+from toolscout.indexes.engines import close_engine, identify_home, is_engine, open_engine
 from toolscout.journal.call_order import CallOrder
 from toolscout.journal.evidence import LiveEvidence
 from toolscout.journal.journal import Journal
@@ -44,6 +44,7 @@ __all__ = ["SearchEngine"]
 
 MAX_SNAPSHOT_ATTEMPTS: Final = 3
 _log: Final = logging.getLogger("toolscout.recipes")
+WITHOUT_ENGINE: Final = "bm25"  # serves while the engine of the index does not answer
 RETRY_ENCODER_AFTER_S: Final = 30.0  # an encoder that did not answer is not asked again before that
 
 
@@ -126,6 +127,8 @@ class SearchEngine:
             return self._run_unless_down(selection, batch)
         except Unavailable as error:
             fallback = registry.recipe(selection.recipe).fallback
+            if is_engine(self.settings.index):
+                fallback = fallback or WITHOUT_ENGINE
             if fallback is None:
                 raise
             notice = f"searched with {fallback} alone: {error}"

@@ -21,7 +21,7 @@ import numpy as np
 from toolscout.arrays import Ints, Mask, Vectors
 from toolscout.config import Settings
 from toolscout.database.documents import read_document, write_document
-from toolscout.errors import ConfigError
+from toolscout.errors import ConfigError, Unavailable
 from toolscout.home import Address, Home, is_address
 from toolscout.indexes import ENGINE_NAMES
 
@@ -31,7 +31,9 @@ __all__ = [
     "Collection",
     "CollectionKey",
     "CollectionState",
+    "UNFINISHED",
     "Engine",
+    "EngineInUse",
     "Mark",
     "Numbers",
     "ToolRows",
@@ -45,6 +47,10 @@ __all__ = [
 DEFAULT_TENANT: Final = "default"
 UNFINISHED: Final = -1  # generation of a collection while it is being changed
 IDENTITY_FILE: Final = "engine-id"
+
+
+class EngineInUse(Unavailable):
+    """Another process uses an engine that serves one process. That process will see the change of the catalogue."""
 
 
 class CollectionKey(NamedTuple):

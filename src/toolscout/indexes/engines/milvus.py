@@ -27,11 +27,13 @@ import numpy as np
 from toolscout.arrays import Ints, Vectors
 from toolscout.config import Settings
 from toolscout.errors import StoreError, Unavailable, UserError, require
+from toolscout.privacy.private_files import make_private_folder
 from toolscout.indexes.engines import (
     UNFINISHED,
     Candidates,
     CollectionKey,
     CollectionState,
+    EngineInUse,
     Mark,
     Numbers,
     ToolRows,
@@ -125,7 +127,7 @@ class MilvusEngine:
         path = Path(self.label)
         if path.suffix != ".db":
             raise StoreError(f"index milvus: expected a file that ends with .db or an address, found {self.label}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path)
         with _catch_cause() as causes:
             try:
                 return pymilvus.MilvusClient(uri=self.label)
@@ -133,7 +135,7 @@ class MilvusEngine:
                 from milvus_lite.exceptions import DataDirLockedError
 
                 if any(isinstance(cause, DataDirLockedError) for cause in causes):
-                    raise Unavailable(
+                    raise EngineInUse(
                         f"Another process uses the Milvus Lite file {self.label}. Stop that process, or run a Milvus "
                         "server, which several processes can share."
                     ) from error
