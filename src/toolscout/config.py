@@ -291,8 +291,8 @@ def _check_index(index: str, origin: str) -> None:
     _, _, address = index.partition(":")
     if re.search(r"//[^/@?]*:[^/@?]*@|[?&]\w*password=", address) or ("@" in address and "postgres" not in address):
         raise ConfigError(
-            f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, and "
-            "MILVUS_TOKEN for Milvus"
+            f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, "
+            "and MILVUS_TOKEN for Milvus"
         )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from postgres_server import describe
 
+from postgres_server import describe
 from toolscout.arrays import Vectors
 from toolscout.config import Settings
 from toolscout.errors import ConfigError, UserError
@@ -297,7 +297,11 @@ def test_an_incomplete_setting_is_refused_in_one_sentence(tmp_path: Path) -> Non
         settings = Settings(home=tmp_path, index=index)
         with pytest.raises(UserError, match=message):
             new_index(index, DIM, settings).search(np.ones((1, DIM), dtype=np.float32), 1)
-    for address in ("pgvector:postgresql://a:b@host/x", "pgvector:postgresql://host/x?password=b", "milvus:http://a:b@h"):
+    for address in (
+        "pgvector:postgresql://a:b@host/x",
+        "pgvector:postgresql://host/x?password=b",
+        "milvus:http://a:b@h",
+    ):
         with pytest.raises(ConfigError, match="without a password") as refusal:
             dataclasses.replace(Settings(home=tmp_path), index=address)
         assert ":b" not in str(refusal.value)

@@ -46,7 +46,6 @@ class Catalogue:
         cache: Callable[[str], bytes | None] | None = None,
         added: Mapping[str, str] | None = None,
         first_seen: Mapping[str, str] | None = None,
-        fingerprints: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         """Build the snapshot.
 
@@ -59,7 +58,6 @@ class Catalogue:
             cache: key → the stored value for this generation, or None.
             added: see the attributes.
             first_seen: see the attributes.
-            fingerprints: see the attributes.
         """
         ordered = sorted(rows)
         self.generation = generation
@@ -72,7 +70,7 @@ class Catalogue:
                 self.waiting.setdefault(key, []).append(definition)
         self.added: Mapping[str, str] = added or {}
         self.first_seen: Mapping[str, str] = first_seen or {}
-        self.fingerprints = fingerprints
+        self.fingerprints: Callable[[], Mapping[str, str]] | None = None
         self.pending: dict[str, bytes] = {}
         self._load, self._cache = load, cache
         self._shared: dict[str, Any] = {}

@@ -182,8 +182,8 @@ class Store(Database):
             cache=load_cache,
             added=source_ages,
             first_seen=first_seen,
-            fingerprints=load_fingerprints,
         )
+        snapshot.fingerprints = load_fingerprints
         return snapshot
 
     def tools(self, ids: Sequence[str]) -> list[Tool]:

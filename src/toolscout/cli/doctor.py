@@ -53,7 +53,8 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
 
     If a language model is set, it gets one short request.
 
-    --repair sets damaged caches aside and creates new ones, and brings the index in step with the catalogue. The catalogue and the journal are never deleted.
+    --repair sets damaged caches aside and creates new ones, and brings the index in step with the catalogue. The
+    catalogue and the journal are never deleted.
     """
     home_folder = home or (ctx.obj or {}).get("home")
     settings = load_settings(home=home_folder)

@@ -4,8 +4,8 @@ The setting `index` names an engine: `pgvector` (in the database of the home), `
 path of a Milvus Lite file or the address of a server. This file holds their contract. `search` turns a collection of an
 engine into an index, and `reflect` brings it in step with the catalogue.
 
-The catalogue is right, and an engine only reflects it. Each collection holds the *mark*: the generation of the catalogue
-that its vectors reflect. A collection whose mark differs is compared with the catalogue tool by tool, and mended.
+The catalogue is right, and an engine only reflects it. Each collection holds a *mark*: the generation that its vectors
+reflect. A collection whose mark differs is compared with the catalogue tool by tool, and mended.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from toolscout.indexes import ENGINE_NAMES
 
 __all__ = [
     "DEFAULT_TENANT",
+    "UNFINISHED",
     "Candidates",
     "Collection",
     "CollectionKey",
     "CollectionState",
-    "UNFINISHED",
     "Engine",
     "EngineInUse",
     "Mark",
@@ -42,6 +42,7 @@ __all__ = [
     "identify_home",
     "is_engine",
     "open_engine",
+    "searches_words",
 ]
 
 DEFAULT_TENANT: Final = "default"
@@ -175,6 +176,15 @@ class Collection(Protocol):
         """Find up to `limit` nearest tools of each query, `(n, dim)`; `view`: only of these tools."""
         ...
 
+    def find_words(
+        self, queries: Sequence[Mapping[int, float]], limit: int, view: View | None
+    ) -> list[list[tuple[str, float]]]:
+        """Find tools by the inner product of weights of terms: (tool id, score) above 0, best first.
+
+        Only engines for which `searches_words` holds have this.
+        """
+        ...
+
     def read_vectors(self) -> tuple[list[str], Vectors]:
         """Return every tool id and its vector."""
         ...
@@ -211,6 +221,11 @@ class Engine(Protocol):
 def is_engine(index: str) -> bool:
     """Tell whether the setting `index` names an engine."""
     return index.partition(":")[0] in ENGINE_NAMES
+
+
+def searches_words(index: str) -> bool:
+    """Tell whether the engine that the setting names searches words too."""
+    return index.partition(":")[0] == "milvus"
 
 
 _engines: dict[tuple[str, Home], Engine] = {}

@@ -1,8 +1,8 @@
 """Vectors and weights of words in Milvus: a Milvus Lite file, or a server or cluster.
 
-A collection holds a row for each tool, with its vector and with the weights of its terms (`terms`). It is partitioned by
-source. An alias names the collection that searches ask. A first load, and a change of more than half of the tools, fill
-a new collection beside the old one, and then move the alias in one step.
+A collection holds a row for each tool, with its vector and with the weights of its terms. It is partitioned by source.
+An alias names the collection that searches ask. A first load, and a change of more than half of the tools, fill a new
+collection beside the old one, and then move the alias in one step.
 
 Milvus has no transactions. So a small collection of marks says which generation each collection reflects. It says
 `UNFINISHED` before the first row of a change is written, and the generation after the last one.
@@ -27,7 +27,6 @@ import numpy as np
 from toolscout.arrays import Ints, Vectors
 from toolscout.config import Settings
 from toolscout.errors import StoreError, Unavailable, UserError, require
-from toolscout.privacy.private_files import make_private_folder
 from toolscout.indexes.engines import (
     UNFINISHED,
     Candidates,
@@ -41,6 +40,7 @@ from toolscout.indexes.engines import (
     hash_number,
     number_sources,
 )
+from toolscout.privacy.private_files import make_private_folder
 
 __all__ = ["MilvusCollection", "MilvusEngine"]
 
@@ -319,7 +319,7 @@ class MilvusCollection:
             self._engine.load(target)
             return target
         except MilvusException as error:
-            if "not" in str(error.message) and "found" in str(error.message) or "not exist" in str(error.message):
+            if ("not" in str(error.message) and "found" in str(error.message)) or "not exist" in str(error.message):
                 return None
             raise
 
@@ -385,9 +385,7 @@ class MilvusCollection:
         iterator.close()
 
     def _count(self, target: str) -> int:
-        rows = self._engine.client.query(
-            target, filter="", output_fields=["count(*)"], consistency_level="Strong"
-        )
+        rows = self._engine.client.query(target, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(rows[0]["count(*)"])
 
     # --- marks

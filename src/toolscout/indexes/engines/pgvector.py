@@ -1,8 +1,8 @@
 """Vectors in PostgreSQL with pgvector: one table, with an HNSW index of 16-bit numbers for each collection.
 
-The index finds candidates, and their cosines are computed from the vectors as they were written (32 bits). A search that
-may return few tools, or is asked for many, compares all of them instead. Visibility is a bitmap over row numbers, so it
-costs a bit for each tool however a policy chooses, and the index is read on until enough visible tools were found.
+The index finds candidates, and their cosines are computed from the vectors as they were written (32 bits). A search
+that may return few tools, or is asked for many, compares all of them instead. Visibility is a bitmap over row numbers:
+a bit for each tool, however a policy chooses. The index is read on until enough visible tools were found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -260,6 +260,12 @@ class PgvectorCollection:
                 cursor.execute(statement, (self.key.tenant, *values, _format_vector(query)))
                 answers.append(self._read_candidates(cursor.fetchall(), limit, is_exact))
             return answers
+
+    def find_words(
+        self, queries: Sequence[Mapping[int, float]], limit: int, view: View | None
+    ) -> list[list[tuple[str, float]]]:
+        """Refuse: words are searched beside the database."""
+        raise NotImplementedError("pgvector searches no words")
 
     def _read_candidates(self, rows: list[tuple[str, bytes]], limit: int, is_exact: bool) -> Candidates:
         vectors = _parse_vectors([vector for _, vector in rows], self.key.dim)

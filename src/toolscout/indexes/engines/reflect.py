@@ -1,8 +1,8 @@
 """Brings a collection of an engine in step with the catalogue, and says what differs.
 
 The catalogue is written first, the engine after it. A process that is killed in between leaves an engine that lags
-behind; a backup that is restored leaves one that is ahead. Either way its mark or its rows differ from the snapshot, and
-the next process that opens the snapshot writes the difference.
+behind; a backup that is restored leaves one that is ahead. Either way its mark or its rows differ from the snapshot.
+The next process that opens the snapshot writes the difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Differences", "Snapshot", "compare", "open_empty", "open_index", "re
 
 LOCK_NAME = "engine.lock"
 MAX_LOCK_WAIT_S = 600.0
-Terms = Sequence[Mapping[int, float]]
+MakeTerms = Callable[[Sequence[str]], Sequence[Mapping[int, float]]]
 
 
 class Snapshot(NamedTuple):
@@ -77,7 +77,7 @@ def compare(collection: Collection, snapshot: Snapshot) -> Differences:
 
 
 def reflect(
-    collection: Collection, snapshot: Snapshot, vectors: Callable[[], Vectors], terms: Callable[[], Terms] | None = None
+    collection: Collection, snapshot: Snapshot, vectors: Callable[[], Vectors], terms: MakeTerms | None = None
 ) -> Mark:
     """Write what differs between a collection and a snapshot, and return the mark.
 
@@ -88,7 +88,7 @@ def reflect(
         collection: to bring in step.
         snapshot: what it must hold.
         vectors: () → `(len(snapshot.ids), dim)`, in the order of the ids.
-        terms: () → the weights of each tool's terms, in the same order; None: the engine searches no words.
+        terms: ids → the weights of each tool's terms; None: the engine searches no words.
     """
     mark = collection.read_mark()
     if mark is not None and mark.generation == snapshot.generation and mark.size == len(snapshot.ids):
@@ -104,7 +104,7 @@ def reflect(
         write,
         [fingerprints.get(tool_id, "") for tool_id in write],
         vectors()[positions] if write else np.empty((0, collection.key.dim), dtype=np.float32),
-        [all_terms[position] for position in positions] if terms and write and (all_terms := terms()) else None,
+        terms(write) if terms and write else None,
     )
     return collection.change(rows, differences.extra, snapshot.generation)
 
@@ -124,7 +124,7 @@ def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:
 
 
 def open_index(
-    settings: Settings, space: str, snapshot: Snapshot, exact: Exact, terms: Callable[[], Terms] | None = None
+    settings: Settings, space: str, snapshot: Snapshot, exact: Exact, terms: MakeTerms | None = None
 ) -> EngineIndex:
     """Return the index over the collection of a snapshot, brought in step with it.
 

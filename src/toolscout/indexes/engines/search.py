@@ -96,7 +96,7 @@ class EngineIndex:
         """Find the nearest tools of each query: `(ids, scores)`, best first; see `Exact.search`."""
         rows = self._check_rows(queries, len(queries))
         limits = masks(visible, len(rows))
-        self._check_mark()
+        self.check_mark()
         ids: list[list[str]] = [[] for _ in rows]
         scores: list[Vectors] = [np.empty(0, dtype=np.float32) for _ in rows]
         groups: dict[int, list[int]] = defaultdict(list)
@@ -119,7 +119,7 @@ class EngineIndex:
         nothing = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
         answers = [nothing] * len(rows)
         pending = list(range(len(rows))) if wanted > 0 else []
-        limit, view = max(2 * wanted, wanted + MIN_SPARE), None if mask is None else self._view(mask)
+        limit, view = max(2 * wanted, wanted + MIN_SPARE), None if mask is None else self.view(mask)
         while pending:
             limit = min(limit, self.collection.max_limit)
             uncertain = []
@@ -129,7 +129,7 @@ class EngineIndex:
                     uncertain.append(number)
             if limit == self.collection.max_limit and view is not None:
                 break
-            view = view or self._view(np.ones(len(self.ids), dtype=np.bool_))  # other tools can crowd these out
+            view = view or self.view(np.ones(len(self.ids), dtype=np.bool_))  # other tools can crowd these out
             pending, limit = uncertain, limit * WIDEN
         return answers
 
@@ -139,7 +139,7 @@ class EngineIndex:
         """Return positions and scores of the nearest candidates, and whether no other tool can belong to them."""
         scores = np.einsum("nd,d->n", candidates.vectors, row)
         lowest = float(scores.min(initial=np.inf))
-        positions = np.array([self._find_position(tool_id) for tool_id in candidates.ids], dtype=np.intp)
+        positions = np.array([self.find_position(tool_id) for tool_id in candidates.ids], dtype=np.intp)
         allowed = positions >= 0
         if mask is not None:
             allowed &= mask[positions]
@@ -151,18 +151,19 @@ class EngineIndex:
         )
         return (positions[best], scores[best]), is_certain
 
-    def _find_position(self, tool_id: str) -> int:
+    def find_position(self, tool_id: str) -> int:
         """Return the position of a tool, or -1 if the snapshot has no such tool."""
         position = bisect.bisect_left(self.ids, tool_id)
         return position if position < len(self.ids) and self.ids[position] == tool_id else -1
 
-    def _view(self, mask: Mask) -> View:
+    def view(self, mask: Mask) -> View:
+        """Return what the engine filters by, for the tools of a mask."""
         with self._lock:
             if self._numbers is None:
                 self._numbers = self.collection.number_tools(self.ids)
             return View(self._numbers, mask)
 
-    def _check_mark(self) -> None:
+    def check_mark(self) -> None:
         """Mend the collection if somebody has changed it since it was in step with `ids`."""
         if self._mend is None or time.monotonic() - self._checked_at < MARK_CHECK_S:
             return
