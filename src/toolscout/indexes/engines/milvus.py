@@ -51,8 +51,8 @@ MAX_LISTED: Final = 10_000  # tools that a filter names one by one
 WRITE_BATCH: Final = 1_000
 READ_BATCH: Final = 4_000
 REBUILD_SHARE: Final = 2  # a change of more than one tool in so many builds a new collection
-MIN_BEAM: Final = 200
-MAX_BEAM: Final = 32_768
+MIN_EF: Final = 200
+MAX_EF: Final = 32_768
 PARTITIONS: Final = 16
 MAX_ID_BYTES: Final = 65_535
 NO_TERM: Final = {0: 1e-6}  # a row must have a term; no query has this one
@@ -256,7 +256,7 @@ class MilvusCollection:
     def find(self, queries: Vectors, limit: int, view: View | None) -> list[Candidates]:
         """Find the nearest tools of each query."""
         condition, limit = _write_filter(view, limit)
-        params = {"metric_type": "IP", "params": {"ef": min(MAX_BEAM, max(MIN_BEAM, 2 * limit))}}
+        params = {"metric_type": "IP", "params": {"ef": min(MAX_EF, max(MIN_EF, 2 * limit))}}
         answers = self._search(list(queries), "dense", limit, condition, params, ["tool", "dense"])
         candidates = []
         for hits in answers:

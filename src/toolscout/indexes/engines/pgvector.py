@@ -44,8 +44,8 @@ EXACT_ROWS: Final = 4_000  # up to so many tools that may be returned are all co
 EXACT_SHARE: Final = 4  # so is every tool if a search asks for more than one in so many of them
 HALF_SLACK: Final = 1e-3  # by how much the inner product of two unit rows of 16-bit numbers can be off
 FLOAT_SLACK: Final = 1e-5
-MIN_BEAM: Final = 200  # hnsw.ef_search
-MAX_BEAM: Final = 1_000
+MIN_EF_SEARCH: Final = 200  # hnsw.ef_search
+MAX_EF_SEARCH: Final = 1_000
 MIN_SCAN_TUPLES: Final = 20_000
 MAX_SCAN_TUPLES: Final = 2**31 - 1
 INDEX_MEMORY: Final = "256MB"  # a graph that fits is built several times faster
@@ -429,7 +429,7 @@ def _write_condition(visible: Ints | None) -> tuple[str, list[Any]]:
 
 def _set_scan(raw: psycopg.Connection[Any], limit: int, tools_per_visible: float) -> None:
     """Choose how far the index is searched, for this transaction."""
-    beam = min(MAX_BEAM, max(MIN_BEAM, 2 * limit))
+    beam = min(MAX_EF_SEARCH, max(MIN_EF_SEARCH, 2 * limit))
     tuples = min(MAX_SCAN_TUPLES, max(MIN_SCAN_TUPLES, int(4 * limit * tools_per_visible)))
     raw.execute(
         "SELECT set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'relaxed_order', true), "

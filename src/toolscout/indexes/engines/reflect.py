@@ -97,16 +97,21 @@ def reflect(
     write = [*differences.missing, *differences.changed]
     if mark is not None and mark.generation > snapshot.generation and not write:
         return mark
+    rows = _make_rows(collection.key.dim, snapshot, write, vectors, terms)
+    return collection.change(rows, differences.extra, snapshot.generation)
+
+
+def _make_rows(
+    dim: int, snapshot: Snapshot, ids: Sequence[str], vectors: Callable[[], Vectors], terms: MakeTerms | None
+) -> ToolRows:
+    """Return the rows of some tools of a snapshot."""
+    if not ids:
+        return ToolRows((), (), np.empty((0, dim), dtype=np.float32))
     fingerprints = snapshot.fingerprints()
     places = {tool_id: position for position, tool_id in enumerate(snapshot.ids)}
-    positions = [places[tool_id] for tool_id in write]
-    rows = ToolRows(
-        write,
-        [fingerprints.get(tool_id, "") for tool_id in write],
-        vectors()[positions] if write else np.empty((0, collection.key.dim), dtype=np.float32),
-        terms(write) if terms and write else None,
-    )
-    return collection.change(rows, differences.extra, snapshot.generation)
+    positions = [places[tool_id] for tool_id in ids]
+    marks = [fingerprints.get(tool_id, "") for tool_id in ids]
+    return ToolRows(ids, marks, vectors()[positions], terms(ids) if terms else None)
 
 
 def open_empty(name: str, dim: int, settings: Settings) -> EngineIndex:

@@ -71,14 +71,18 @@ class EngineWords:
         view: View | None = None if mask is None else self.nearest.view(mask)
         while True:
             limit = min(limit, collection.max_limit)
-            [found] = collection.find_words([query], limit, view)
-            hits = [(self.nearest.find_position(tool_id), score) for tool_id, score in found]
-            hits = [hit for hit in hits if hit[0] >= 0 and (mask is None or mask[hit[0]])]
-            hits.sort(key=lambda hit: (-hit[1], hit[0]))
-            reached = len(hits) >= wanted and hits[wanted - 1][1] > found[-1][1] + SCORE_SLACK
-            if len(found) < limit or reached or limit == collection.max_limit:
+            [scored] = collection.find_words([query], limit, view)
+            hits = self._keep_visible(scored, mask)
+            reached = len(hits) >= wanted and hits[wanted - 1][1] > scored[-1][1] + SCORE_SLACK
+            if len(scored) < limit or reached or limit == collection.max_limit:
                 return hits[:wanted]
             limit *= WIDEN
+
+    def _keep_visible(self, scored: Sequence[tuple[str, float]], mask: Mask | None) -> list[tuple[int, float]]:
+        """Return (position, score) of the tools that are visible and in the snapshot, best first."""
+        hits = [(self.nearest.find_position(tool_id), score) for tool_id, score in scored]
+        hits = [hit for hit in hits if hit[0] >= 0 and (mask is None or mask[hit[0]])]
+        return sorted(hits, key=lambda hit: (-hit[1], hit[0]))
 
     def explain(self, query: str, tool_id: str, visible: Mask | None = None) -> Explanation:
         """Explain rank and score of one tool by its terms, exact at any rank; see `BM25.explain`."""
