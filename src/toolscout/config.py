@@ -13,6 +13,7 @@ import difflib
 import importlib.util
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -243,6 +244,7 @@ class Settings:
             if not getattr(self, name) >= 0:
                 origin = self.origins.get(name, "argument")
                 raise ConfigError(f"{name}: expected a number of at least 0, found {getattr(self, name)} ({origin})")
+        _check_index(self.index, self.origins.get("index", "argument"))
         _check_dependencies(self.dependencies, self.origins.get("dependencies", "argument"))
         refuse_user(self.llm, self.origins.get("llm", "argument"))
         if self.encoder.startswith(("http://", "https://")):
@@ -278,6 +280,20 @@ def _check_dependencies(pairs: Sequence[str], origin: str) -> None:
         tool, _, prerequisite = pair.partition("=")
         if not (tool and prerequisite):
             raise ConfigError(f"dependencies: expected TOOL=PREREQUISITE, two ids, found {pair!r} ({origin})")
+
+
+def _check_index(index: str, origin: str) -> None:
+    """Refuse the address of an engine with a password, because settings are shown.
+
+    Raises:
+        ConfigError: without the address.
+    """
+    _, _, address = index.partition(":")
+    if re.search(r"//[^/@?]*:[^/@?]*@|[?&]\w*password=", address) or ("@" in address and "postgres" not in address):
+        raise ConfigError(
+            f"index: expected an address without a password ({origin}). Use PGPASSWORD or ~/.pgpass for PostgreSQL, "
+            "and MILVUS_TOKEN for Milvus"
+        )
 
 
 def load_settings(
