@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from toolscout.checks.lint import Lint
+from toolscout.learn.drift_report import DriftReport
 from toolscout.server import catalogue, learning, search, shapes, state, usage
 
 __all__ = ["JSON", "JSON_LINES", "ROUTES", "Route"]
@@ -129,6 +130,7 @@ ROUTES: Final = (
         "learning",
         operators_only=True,
     ),
+    Route("GET", "/v1/drift", learning.read_drift, shapes.Nothing, DriftReport, "learning", operators_only=True),
     Route(
         "POST", "/v1/promote", learning.promote, shapes.PromoteRequest, shapes.Serving, "learning", operators_only=True
     ),

@@ -18,6 +18,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from toolscout.access.policy import Caller, Policies
 from toolscout.errors import ToolscoutError, Unavailable
+from toolscout.learn.drift import DriftWatch
+from toolscout.learn.drift_report import DriftReport
 from toolscout.scout import Scout
 from toolscout.server.batches import Batches
 from toolscout.server.limits import Buckets, Limits
@@ -28,6 +30,7 @@ from toolscout.types import Search
 __all__ = ["ApiRequest", "RequestRefused", "Service"]
 
 SERVICE_THREADS: Final = 4  # beside the search thread; a fixed number keeps the SQLite connections few
+DRIFT_INTERVAL_S: Final = 60.0  # between looks at whether the traffic changed
 REOPEN_INTERVAL_S: Final = 3.0  # between attempts to open the index
 T = TypeVar("T")
 Parameters = TypeVar("Parameters")
@@ -74,6 +77,7 @@ class Service:
         self.not_ready_reason: str | None = "the index is being opened"
         self._opening: asyncio.Future[None] | None = None
         self._opened_at = -math.inf
+        self._drift = DriftWatch(scout)
 
     def _count_tools(self) -> int:
         return len(self.views.current().rows)
@@ -122,13 +126,32 @@ class Service:
         finally:
             self._opened_at = time.monotonic()
 
+    def check_drift(self) -> DriftReport:
+        """Look whether the traffic changed since the champion's time, and show it in the metrics."""
+        report = self._drift.check()
+        self.metrics.show_drift(report)
+        return report
+
+    async def _watch_drift(self) -> None:
+        """Look at the traffic from time to time. A failure is logged, and the next look tries again."""
+        while True:
+            await asyncio.sleep(DRIFT_INTERVAL_S)
+            try:
+                await self.run_in_thread(self.check_drift)
+            except ToolscoutError as error:
+                _log.warning("changes of the traffic are not noticed: %s", error)
+
     @contextlib.asynccontextmanager
     async def running(self, *_: object) -> AsyncIterator[None]:
-        """Open the index in the background. At the end wait until the threads have finished their work."""
+        """Open the index and watch the traffic in the background. At the end wait until the threads have finished their work."""
         self.reopen()
+        watch = asyncio.create_task(self._watch_drift())
         try:
             yield
         finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
             if self._opening is not None:
                 await self._opening
             await asyncio.get_running_loop().run_in_executor(None, self.close)
