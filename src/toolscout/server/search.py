@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toolscout.access.policy import Caller
+from toolscout.access.telemetry import record_searches
 from toolscout.errors import NotFound, StoreError
 from toolscout.search.why import Why
 from toolscout.server.catalogue import require_visible
@@ -56,6 +57,7 @@ async def _run_searches(
     with _report_missing_model():
         searches = await service.batches.search(queries, parameters.k, parameters.recipe, caller, parameters.kind)
     service.not_ready_reason = None
+    record_searches(searches)
     for search in searches:
         service.metrics.count_search(search.answer)
     return searches
