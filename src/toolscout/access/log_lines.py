@@ -15,7 +15,7 @@ from toolscout.types import clean
 
 __all__ = ["JsonLines", "start_logs"]
 
-MAX_MESSAGE_CHARS: Final = 10_000
+MAX_LOG_CHARS: Final = 10_000
 _log: Final = logging.getLogger("toolscout.program")
 
 
@@ -28,10 +28,10 @@ class JsonLines(logging.Formatter):
             "at": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage()[:MAX_MESSAGE_CHARS],
+            "message": record.getMessage()[:MAX_LOG_CHARS],
         }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)[:MAX_MESSAGE_CHARS]
+            line["error"] = self.formatException(record.exc_info)[:MAX_LOG_CHARS]
         trace = current_trace()
         if trace is not None:
             line["trace_id"], line["span_id"] = trace

@@ -42,7 +42,7 @@ Attribute = str | int | float | bool
 SHUTDOWN_MS: Final = 5_000
 RECORD_INTERVAL_S: Final = 0.2
 MAX_WAITING_SEARCHES: Final = 1_000
-LATENCY_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+SPAN_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _active: Telemetry | None = None
 
 
@@ -85,7 +85,7 @@ class Telemetry:
         meter = self.metrics.get_meter("toolscout")
         self.searches = meter.create_counter("toolscout.searches", description="Answers of searches.")
         self.stage_seconds, self.call_seconds = (
-            meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=LATENCY_BUCKETS_S)
+            meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=SPAN_BUCKETS_S)
             for name in ("toolscout.stage.duration", "toolscout.call.duration")
         )
 

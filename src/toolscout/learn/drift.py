@@ -64,8 +64,8 @@ MAX_STRANGE: Final = 500  # strange requests that topics are made of
 STRANGE_QUANTILE: Final = 0.95  # of the distances in the champion's time; requests beyond it are strange
 MIN_TOPIC_COSINE: Final = 0.3
 MAX_TOPICS: Final = 3
-MAX_EXAMPLES: Final = 3
-MAX_EXAMPLE_CHARS: Final = 160
+MAX_TOPIC_EXAMPLES: Final = 3
+MAX_TOPIC_QUERY_CHARS: Final = 160
 SHARES: Final = 8  # equal shares of the level: five tests of all traffic, and three families
 OUTCOMES: Final = (*FAILING, "success")
 Rows = Sequence[tuple[int, dict[str, Any]]]
@@ -384,7 +384,7 @@ class DriftWatch:
         """Read the queries of a topic from the journal, as far as it still holds them."""
         trails = self._scout.journal.trails_at(topic.rows, until=newest)
         queries = (event["query"] for trail in trails for event in trail.events if event["event"] == "search")
-        examples = tuple(query[:MAX_EXAMPLE_CHARS] for query in queries)
+        examples = tuple(query[:MAX_TOPIC_QUERY_CHARS] for query in queries)
         return msgspec.structs.replace(topic, examples=examples)
 
     def _save(self, state: _State) -> None:
@@ -439,7 +439,7 @@ def _find_topics(strange: Sequence[_Strange]) -> list[Topic]:
         Topic(
             size=len(group),
             callers=len({request.caller for request in group}),
-            rows=tuple(request.row for request in group[:MAX_EXAMPLES]),
+            rows=tuple(request.row for request in group[:MAX_TOPIC_EXAMPLES]),
         )
         for group in groups[:MAX_TOPICS]
     ]
