@@ -94,7 +94,7 @@ async def serve(
     *,
     extra: str,
     patience: int,
-    lifespan: bool = False,
+    lifespan: bool | None = None,
     ready: Callable[[int], None] | None = None,
 ) -> None:
     """Serve until stopped by a signal. Open requests still get their answer.
@@ -106,7 +106,7 @@ async def serve(
         port: the port. With 0 a free one is chosen.
         extra: name of the extra that installs the packages for this service.
         patience: seconds for open requests when the service stops.
-        lifespan: whether the application handles events for its start and end.
+        lifespan: whether the application handles events for its start and end. None: it is tried out.
         ready: called with the port as soon as connections are accepted.
 
     Raises:
@@ -148,7 +148,7 @@ async def serve(
             access_log=False,
             server_header=False,
             ws="none",
-            lifespan="on" if lifespan else "auto",
+            lifespan="auto" if lifespan is None else "on" if lifespan else "off",
             timeout_graceful_shutdown=patience,
         )
         service = _Service(config)

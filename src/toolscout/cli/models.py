@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from toolscout.cli.output import json_option, print_json, print_table
+from toolscout.cli.output import choose_home, json_option, print_json, print_table
 from toolscout.config import load_settings
 from toolscout.errors import NotFound
 from toolscout.home import Home
@@ -33,7 +33,7 @@ def models_command(ctx: click.Context, folder: Path | None, as_json: bool) -> in
     """
     if folder is not None and not folder.is_dir():
         raise NotFound(f"expected a folder of models, found none at {folder}")
-    home = load_settings(home=(ctx.obj or {}).get("home")).place
+    home = load_settings(**choose_home(ctx)).place
     shelf = folder or champion_shelf(home)
     entries = model_store.list_models(shelf) if folder else list_home_models(home)
     readable, problems = _split_entries(entries)

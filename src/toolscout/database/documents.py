@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from toolscout.database.tenant_schema import separate_tables
 from toolscout.home import Address, Home
 from toolscout.privacy.private_files import make_private_folder, open_private, replace_file
 
@@ -40,6 +41,11 @@ FILE_MIGRATIONS: Final = (
         model TEXT NOT NULL REFERENCES models ON DELETE CASCADE, path TEXT NOT NULL, piece INTEGER NOT NULL,
         body BLOB NOT NULL, PRIMARY KEY (model, path, piece));
     """,
+    separate_tables(
+        {"documents": "name", "models": "name", "model_files": "model, path, piece"},
+        references=(("model_files", "model", "models"),),
+        constraints=("documents documents_pkey", "models models_pkey", "model_files model_files_pkey"),
+    ),
 )
 MODEL_PIECE_BYTES: Final = 4_000_000
 APPEND: Final = os.O_WRONLY | os.O_APPEND
