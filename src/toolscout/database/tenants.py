@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ from toolscout.privacy.private_files import make_private_folder, replace_file
 
 __all__ = ["Tenant", "add_tenant", "list_tenants", "remove_tenant"]
 
+REMOVE_S: Final = 10.0  # a service notices within two seconds that a tenant is gone
 LOCK_FILE: Final = ".lock.db"
 
 
@@ -127,9 +129,12 @@ def remove_tenant(root: Home, name: str) -> None:
             (folder / TENANT_FILE).unlink()  # from here on it is no tenant, even if the rest stays for a crash
         except FileNotFoundError:
             raise NotFound(missing) from None
-        shutil.rmtree(folder, ignore_errors=True)
-        if folder.exists():
-            raise StoreError(f"{folder} cannot be removed wholly. Remove the rest by hand.")
+        deadline = time.monotonic() + REMOVE_S
+        while folder.exists():  # a service that has it open closes it soon, and may write until then
+            shutil.rmtree(folder, ignore_errors=True)
+            if time.monotonic() > deadline:
+                raise StoreError(f"{folder} cannot be removed wholly. Stop what uses it, and remove the rest by hand.")
+            time.sleep(0.05)
 
 
 @contextlib.contextmanager
