@@ -14,7 +14,7 @@ from toolscout.access.policy_file import find_policy, put_policy
 from toolscout.catalogue.definition_diff import describe_change
 from toolscout.catalogue.screening import scan, spelled_out
 from toolscout.catalogue.store import Waiting
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json, with_scout
+from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json, with_scout
 from toolscout.config import SETTINGS_FILE_NAME, load_settings, needing_trust, read_settings_file
 from toolscout.database import now
 from toolscout.errors import NotFound
@@ -46,7 +46,7 @@ def policy_command(ctx: click.Context, file: Path | None, home: str | None) -> N
 
     `serve` and `gateway` read it when they start.
     """
-    place = load_settings(home=home or (ctx.obj or {}).get("home")).place
+    place = load_settings(**choose_home(ctx, home)).place
     if file is not None:
         put_policy(place, file.expanduser())
         echo(f"{describe_home(place)} has this policy now. Start serve and gateway again to use it.")
@@ -112,7 +112,7 @@ def trust_command(
     """
     if listing == (folder is not None) or (listing and remove):
         raise click.UsageError("expected a folder DIR (with or without --remove), or --list")
-    catalogue_home = load_settings(home=home or (ctx.obj or {}).get("home"), report=False).home
+    catalogue_home = load_settings(**choose_home(ctx, home), report=False).home
     if folder is None:
         _print_trusted_folders(catalogue_home, as_json)
     elif remove:

@@ -22,7 +22,7 @@ from toolscout.cli.access import list_findings
 from toolscout.cli.encoder_report import describe_configured_encoder, print_encoder
 from toolscout.cli.engine_report import check_engine, describe_engine, print_engine
 from toolscout.cli.llm_report import describe_llm, print_llm
-from toolscout.cli.output import count_things, echo, escape_line, json_option, print_json
+from toolscout.cli.output import choose_home, count_things, echo, escape_line, json_option, print_json
 from toolscout.cli.plugin_report import describe_plugins, print_plugins
 from toolscout.config import Settings, load_settings
 from toolscout.database import CacheDatabase
@@ -56,11 +56,11 @@ def doctor_command(ctx: click.Context, home: str | None, repair: bool, as_json: 
     --repair sets damaged caches aside and creates new ones, and brings the index in step with the catalogue. The
     catalogue and the journal are never deleted.
     """
-    home_folder = home or (ctx.obj or {}).get("home")
-    settings = load_settings(home=home_folder)
+    chosen = choose_home(ctx, home)
+    settings = load_settings(**chosen)
     done: list[str] = []
     try:
-        scout = Scout(home_folder)
+        scout = Scout(**chosen)
     except StoreError as error:
         findings = [f"catalogue: {error}", *_advise_restore(settings, "catalogue")]
         report = _build_report(settings, None, findings, _repair_files(settings.home) if repair else [])

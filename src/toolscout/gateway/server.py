@@ -96,7 +96,7 @@ class Gateway:
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
         self.calls = Calls(self.upstreams, allow_python=options.allow_python, timeout=options.call_timeout)
-        self.results = Results(self.upstreams.spills.folder, options.result_budget)
+        self.results = Results(self.upstreams.spills.folder, options.result_budget, scout.settings.place)
         self.buckets = Buckets(scout.settings.gateway_rate or None)
         self.lookup = Lookup(scout, self._collect_notes)
         self.answers = Answers(self.lookup, self.calls, self._collect_notes, options.budget)
