@@ -224,7 +224,7 @@ def _find_scattered(catalogue: Catalogue, rows: Rows, oldest: str) -> frozenset[
 
 
 def _coherence(rows: Rows) -> float:
-    """Return the mean cosine between different rows."""
-    count = len(rows)
+    """Return the mean cosine between different rows, which have length 1."""
+    count = len(rows)  # each row's cosine with itself is 1, so these cosines sum to `count`
     total = float(np.square(rows.sum(axis=0, dtype=np.float64)).sum())
     return (total - count) / (count * (count - 1))
