@@ -279,7 +279,7 @@ def on_shelf(job: FitJob) -> FitJob:
 def rehearse_fit(
     name: str, lesson: Lesson, workspace: Workspace, changes: Mapping[str, Any], queries: Sequence[str] = ()
 ) -> None:
-    """Ask the workspace's language model all that a fit, its bases and searches for `queries` ask at most.
+    """Ask the language model everything that a fit could ask it, with the fits of its bases and searches for `queries`.
 
     Nothing is trained. With a `llm.Rehearsal` this counts the calls of the fit before any is made.
 
