@@ -288,7 +288,7 @@ class Scout:
         return [_describe_degraded(answer, unwritten) for answer in answers]
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
-        """Log a notice once, and return what a caller may know of it who may not see every tool."""
+        """Log a notice once, and return the part of it that is fit for callers with limited rights."""
         if notice != self._logged:
             self._logged = notice
             _log.warning("%s", notice)
