@@ -172,7 +172,7 @@ class Identities:
                 return await work()
             chosen = exchange.upstream = await self.choose(upstream, exchange)
             try:
-                with chosen.use():
+                async with chosen.use():
                     return await work()
             except (MCPError, Unavailable):
                 if not self._wants_person(chosen):

@@ -433,7 +433,7 @@ class Gateway:
                     session = await upstream.check_definitions()
             except Unavailable as error:
                 why = upstream.message if caller.rules is None else ""  # it may name files of the operator
-                raise Unavailable(f"{error}{': ' if why else ''}{why}") from None
+                raise type(error)(f"{error}{': ' if why else ''}{why}") from None
             if session is None:
                 state = "starting" if upstream.state == "starting" else "silent"
                 raise Unavailable(f"server {tool.source!r} is still {state} after {seconds:g} s: try again later")
