@@ -148,6 +148,7 @@ class Gateway:
                         self._look_after,
                     )
                     group.start_soon(self._sync_other_sources)
+                    group.start_soon(self.identities.follow_vault)
                     if self.programs is not None:
                         group.start_soon(self.programs.keep_ready)
         finally:
