@@ -16,7 +16,7 @@ from toolscout.cli.client_entries import CLIENTS, KEY_VARIABLE, render_entry
 from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError, UserError
-from toolscout.home import local_folder
+from toolscout.home import Address, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
@@ -143,7 +143,11 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
 
     if options["profile"] and options["http"] and not options["print_config"]:
         raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
-    profiles = Profiles(scout.settings.home / PROFILE_FILE)
+    place = scout.settings.place
+    profiles = Profiles(place)
+    left_behind = local_folder(place) / PROFILE_FILE
+    if isinstance(place, Address) and not profiles.has_file and left_behind.exists():
+        echo(f"{left_behind} is not read: store it in the database with  toolscout profiles {left_behind}", err=True)
     if options["profile"]:
         profiles.require(options["profile"])
     return profiles

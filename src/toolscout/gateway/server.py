@@ -18,7 +18,7 @@ import msgspec
 
 from toolscout.access.live_policy import LivePolicies
 from toolscout.access.policy import LOCAL, Caller, Policies, Rules
-from toolscout.access.profiles import PROFILE_FILE, Profiles, profile_of
+from toolscout.access.profiles import Profiles, profile_of
 from toolscout.access.rate_limit import Buckets
 from toolscout.errors import Denied, NotFound, ToolscoutError, Unavailable, UserError, require
 from toolscout.gateway import text as show
@@ -90,7 +90,7 @@ class Gateway:
         self.scout, self.say = scout, say
         self.options = options = options or Options()
         self.policies = policies or Policies.load(None)
-        self.profiles = profiles or Profiles(scout.settings.home / PROFILE_FILE)
+        self.profiles = profiles or Profiles(scout.settings.place)
         self.credential = credential
         self._threads = ThreadPoolExecutor(GATEWAY_THREADS, thread_name_prefix="toolscout")
         self.upstreams = Upstreams(scout, self._threads, say)
