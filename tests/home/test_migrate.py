@@ -74,7 +74,7 @@ def test_a_home_moves_to_a_database_and_back_unchanged(office: Path, postgres: A
     content = describe_content(office)
     assert content["waiting"] and content["hidden"] and content["serving"] is not None
     assert describe_content(postgres) == content == describe_content(tmp_path / "back")
-    assert (back.models, back.documents) == (1, 4)
+    assert (back.models, back.documents) == (1, 5)
     assert (tmp_path / "back" / "policy.toml").read_text() == POLICY
     assert (tmp_path / "back" / "profiles.toml").read_text() == PROFILES
     for home in (postgres, tmp_path / "back"):
