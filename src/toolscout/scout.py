@@ -333,7 +333,7 @@ class Scout:
         return selection, answers, generation
 
     def _hide_notice(self, notice: str, selection: Selection) -> str:
-        """Log a notice once, and return what a caller may know of it who may not see every tool."""
+        """Log a notice once, and return the part of it that is fit for callers with limited rights."""
         if notice != self._logged:
             self._logged = notice
             _log.warning("%s", notice)

@@ -222,7 +222,7 @@ def _read_approved_tools(connection: Connection, between: tuple[str, str]) -> di
 
 
 def _list_destinations(tool: Tool) -> frozenset[tuple[str, ...]]:
-    """Return the host of an operation's calls, and each credential that is sent there with its place."""
+    """List where calls of an operation go: the host, and every credential with the host that receives it."""
     if "server" not in tool.meta:
         return frozenset()
     host = _origin(tool.meta["server"])

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from toolscout.access.policy_file import POLICY_FILE
+from toolscout.access.profiles import PROFILE_FILE
 from toolscout.access.vault import list_entry_names
 from toolscout.catalogue.store import Store
 from toolscout.database import Connection, Database, now
@@ -43,7 +44,14 @@ CATALOGUE_TABLES: Final = {
     "meta": ("key", "value"),
 }
 EVENT_TABLE: Final = ("id", "uid", "at", "event", "caller", "search_id", "body")
-DOCUMENTS: Final = ("learn/looks.json", "learn/last.json", "learn/run.json", POLICY_FILE, champion.CHAMPION_FILE)
+DOCUMENTS: Final = (
+    "learn/looks.json",
+    "learn/last.json",
+    "learn/run.json",
+    POLICY_FILE,
+    PROFILE_FILE,
+    champion.CHAMPION_FILE,
+)
 MARK_FILE: Final = "migration.json"
 COPY_BATCH_ROWS: Final = 1000
 

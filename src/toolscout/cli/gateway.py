@@ -17,7 +17,7 @@ from toolscout.cli.output import echo, encoder_option, escape_line, with_scout
 from toolscout.cli.tenant import find_tenant_keys
 from toolscout.config import MIN_BUDGET, MIN_RESULT_BUDGET
 from toolscout.errors import SourceError, UserError
-from toolscout.home import DEFAULT_TENANT, local_folder
+from toolscout.home import DEFAULT_TENANT, Address, local_folder
 from toolscout.privacy import trusted_folders
 from toolscout.scout import Scout
 
@@ -81,13 +81,14 @@ def gateway_command(scout: Scout, configs: tuple[Path, ...], discover: bool, **o
 
     from toolscout.access import log_lines, telemetry
 
-    say = log_lines.start_logs(scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True))
+    say = log_lines.start_logs(
+        scout.settings.log_format, lambda text: echo(escape_line(f"toolscout: {text}"), err=True)
+    )
     keys = find_tenant_keys(scout, options["policy"], say) if options["http"] and not options["print_config"] else None
     policies, profiles = _load_policies(scout, options), _load_profiles(scout, options)
     if options["print_config"]:
         echo(render_entry(options["print_config"], scout.settings, configs, {**options, "discover": discover}))
         return
-    from toolscout.access import telemetry
     from toolscout.gateway import Gateway, choose_options
 
     if discover:
@@ -152,7 +153,11 @@ def _load_profiles(scout: Scout, options: dict[str, Any]) -> Profiles:
 
     if options["profile"] and options["http"] and not options["print_config"]:
         raise click.UsageError("--profile is for standard input. Over HTTP each client chooses: /mcp/p/NAME.")
-    profiles = Profiles(scout.settings.home / PROFILE_FILE)
+    place = scout.settings.place
+    profiles = Profiles(place)
+    left_behind = local_folder(place) / PROFILE_FILE
+    if isinstance(place, Address) and not profiles.has_file and left_behind.exists():
+        echo(f"{left_behind} is not read: store it in the database with  toolscout profiles {left_behind}", err=True)
     if options["profile"]:
         profiles.require(options["profile"])
     return profiles

@@ -68,7 +68,7 @@ def list_command(ctx: click.Context, home: str | None, as_json: bool) -> None:
 def forget_command(ctx: click.Context, caller: str, server: str | None, home: str | None) -> None:
     """Remove the tokens of CALLER, at all servers or at the one with this URL.
 
-    A gateway that runs keeps the tokens of open sessions until it is restarted.
+    A gateway that runs ends their sessions within a second. Calls that are under way finish.
     """
     vault = _open_vault(ctx, home)
     count = 0

@@ -42,6 +42,7 @@ COMMAND_GROUPS: Final[Mapping[str, Mapping[str, Command]]] = {
         "status": ("status", "Show the gateways that run, and the servers behind them."),
         "key": ("access", "Create an API key for a caller."),
         "policy": ("access", "Set or print the policy of the home."),
+        "profiles": ("access", "Set or print the profiles of the home."),
         "identity": ("identity", "Manage the sign-ins of callers at servers behind the gateway."),
     },
     "Learn": {

@@ -123,7 +123,7 @@ def translate(sql: str) -> str:
 
 
 def translate_schema(script: str) -> str:
-    """Translate statements that make or change tables."""
+    """Translate statements that make or change tables from SQLite to PostgreSQL."""
     for pattern, replacement in _TYPES:
         script = pattern.sub(replacement, script)
     return script

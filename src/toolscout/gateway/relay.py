@@ -12,7 +12,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolscout.access.policy import Caller
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
         InputResponses,
         LoggingMessageNotificationParams,
     )
+    from pydantic import TypeAdapter
 
     from toolscout.sources.mcp import Connection
 
-__all__ = ["Relay", "ask_to_open", "is_question"]
+__all__ = ["Relay", "allow_questions", "ask_to_open", "is_question"]
 
 MAX_ROUNDS: Final = 10  # of questions in one request, as the SDK's client
 MAX_OPEN_REQUESTS: Final = 256  # requests that wait for the answer of a user
@@ -317,6 +318,15 @@ def _is_same(caller: Caller, other: Caller) -> bool:
 def is_question(result: object) -> bool:
     """Return whether a result is a question, which ends a round and not the request."""
     return getattr(result, "result_type", None) == "input_required"
+
+
+@cache
+def allow_questions(result_type: Any) -> TypeAdapter[Any]:
+    """Return the type of a result or of a question in its place."""
+    from mcp_types import InputRequiredResult
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(result_type | InputRequiredResult)
 
 
 def ask_to_open(error: MCPError, exchange: Exchange) -> InputRequiredResult | None:
