@@ -21,7 +21,7 @@ import numpy as np
 from toolscout.arrays import Ints, Mask, Vectors
 from toolscout.config import Settings
 from toolscout.database.documents import read_document, write_document
-from toolscout.errors import ConfigError, Unavailable
+from toolscout.errors import ConfigError, StoreError, Unavailable
 from toolscout.home import Address, Home, is_address
 from toolscout.indexes import ENGINE_NAMES
 
@@ -282,11 +282,17 @@ def identify_home(home: Home) -> str:
     """Return the identity of a home, 16 hexadecimal digits that move with it. The first use makes it.
 
     Several homes may keep vectors in one engine, so each names its collections by its identity.
+
+    Raises:
+        StoreError: if it must be made and the home cannot be written.
     """
     try:
         return read_document(home, IDENTITY_FILE).decode()
     except FileNotFoundError:
-        write_document(home, IDENTITY_FILE, secrets.token_hex(8).encode())
+        try:
+            write_document(home, IDENTITY_FILE, secrets.token_hex(8).encode())
+        except OSError as error:
+            raise StoreError(f"The identity of the home {home} cannot be written: {error.strerror}.") from None
         return read_document(home, IDENTITY_FILE).decode()
 
 
